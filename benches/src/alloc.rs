@@ -3,13 +3,15 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Off except inside [`count`] and while there is a [`Growth`], so that other measurements pay one relaxed load for it.
+/// Off except inside [`count`] and while there is a [`Growth`], so that other measurements pay one
+/// relaxed load for it.
 static ON: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 /// Allocated and not freed since it was switched on; negative when more was freed.
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which can count the allocations and reallocations of all threads, and their bytes.
+/// The system's allocator, which can count the allocations and reallocations of all threads, and
+/// their bytes.
 #[derive(Debug)]
 pub(crate) struct Counting;
 
@@ -63,7 +65,8 @@ pub(crate) async fn count<T>(body: impl Future<Output = T>) -> (T, u64) {
     (value, ALLOCATIONS.load(Ordering::Relaxed))
 }
 
-/// How many bytes of the heap come into use, as asked for: what the allocator adds to each piece is not among them.
+/// How many bytes of the heap come into use, as asked for: what the allocator adds to each piece is
+/// not among them.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Growth(());

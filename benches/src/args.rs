@@ -157,7 +157,8 @@ pub(crate) struct Options {
     pub(crate) rounds: Option<u64>,
     /// Added to every round trip.
     pub(crate) delay: Duration,
-    /// Which process of `multi`, `fair-hot` or `stock` this is; nothing in the one that the user has started.
+    /// Which process of `multi`, `fair-hot` or `stock` this is; nothing in the one that the user
+    /// has started.
     pub(crate) id: Option<usize>,
 }
 
@@ -265,8 +266,8 @@ fn number<N: FromStr + PartialOrd + fmt::Display + Copy>(
     }
 }
 
-/// A workload asks for something that not every library does: PING excludes nobody, the bare lock renews nothing, and
-/// a tokio mutex is the limit of what a process can do on one key.
+/// A workload asks for something that not every library does: PING excludes nobody, the bare lock
+/// renews nothing, and a tokio mutex is the limit of what a process can do on one key.
 fn make_sense(options: &Options) -> Result<(), String> {
     let Options { workload, lib, store, .. } = options;
     let possible: &[Workload] = match lib {

@@ -1,6 +1,7 @@
 //! [`Backend`]: the four things that are measured, behind one pair of calls.
 //!
-//! An enumeration and not a trait object, so that what is measured is not boxed and not allocated for.
+//! An enumeration and not a trait object, so that what is measured is not boxed and not allocated
+//! for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,7 +87,8 @@ impl Backend {
         self.lock_as(Kind::Mutex, key)
     }
 
-    /// The same of any kind; those of other libraries have the kinds that the workloads ask them for.
+    /// The same of any kind; those of other libraries have the kinds that the workloads ask them
+    /// for.
     pub(crate) fn lock_as(&self, kind: Kind, key: &str) -> Result<Lock, String> {
         Ok(match self {
             Self::Ours(manager) => {

@@ -9,8 +9,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 /// Somebody who is to be alone counts as so many, which no number of others reaches.
 const ALONE: u64 = 1 << 32;
 
-/// How many are inside, and how often somebody came in while somebody else was there. It has a cache line of its own
-/// (two, as they are fetched in pairs), and can stand in a file that several processes map.
+/// How many are inside, and how often somebody came in while somebody else was there. It has a
+/// cache line of its own (two, as they are fetched in pairs), and can stand in a file that several
+/// processes map.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Inside {
@@ -32,7 +33,8 @@ impl Inside {
         Box::leak(Box::default())
     }
 
-    /// For all processes that map `file`, which nobody may make shorter. Lasts to the end of this process.
+    /// For all processes that map `file`, which nobody may make shorter. Lasts to the end of this
+    /// process.
     #[allow(
         unsafe_code,
         reason = "memory that processes share is a mapping, and there is no safe call for it"
@@ -45,8 +47,8 @@ impl Inside {
         // SAFETY: the system chooses an address that nothing else uses.
         let address = unsafe { mmap(ptr::null_mut(), size, rights, flags, file, 0) };
         let address = address.map_err(|error| format!("can't map the overlap check: {error}"))?;
-        // SAFETY: the mapping is aligned to pages, as long as the type, and never unmapped; any bytes are a value of the
-        // type, and all access to them is atomic.
+        // SAFETY: the mapping is aligned to pages, as long as the type, and never unmapped; any
+        // bytes are a value of the type, and all access to them is atomic.
         Ok(unsafe { &*address.cast::<Self>() })
     }
 
@@ -55,7 +57,8 @@ impl Inside {
         self.come_in(ALONE, 1)
     }
 
-    /// The same of somebody who may be there with others of that sort, and not with one who is to be alone.
+    /// The same of somebody who may be there with others of that sort, and not with one who is to
+    /// be alone.
     pub(crate) fn enter_shared(&self) -> Visit<'_> {
         self.come_in(1, ALONE)
     }

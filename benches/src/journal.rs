@@ -1,9 +1,11 @@
-//! [`Journal`]: when a process asked for its places in the queue, and in what order they got the lock.
+//! [`Journal`]: when a process asked for its places in the queue, and in what order they got the
+//! lock.
 //!
-//! A store around the real one writes it: there every waiter has an owner of its own, and the moments are those of the
-//! calls. A place counts as asked for when its first call is made, which is before it is sent; as taken when the answer
-//! to a call says so; as granted when it is released, since a fair lock has one holder at a time: who is released
-//! first was granted first. So a pair that is found in the wrong order was in the wrong order.
+//! A store around the real one writes it: there every waiter has an owner of its own, and the
+//! moments are those of the calls. A place counts as asked for when its first call is made, which
+//! is before it is sent; as taken when the answer to a call says so; as granted when it is
+//! released, since a fair lock has one holder at a time: who is released first was granted first.
+//! So a pair that is found in the wrong order was in the wrong order.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,10 +61,12 @@ impl Place {
     }
 }
 
-/// The pairs in which one was granted the lock before another who was known to be in the queue when the first one asked.
+/// The pairs in which one was granted the lock before another who was known to be in the queue when
+/// the first one asked.
 pub(crate) fn violations(mut places: Vec<Place>) -> usize {
     places.sort_by_key(|place| place.released);
-    // When those who were granted it earlier asked, sorted. They mostly come in that order, so that little is moved.
+    // When those who were granted it earlier asked, sorted. They mostly come in that order, so that
+    // little is moved.
     let mut earlier: Vec<u64> = Vec::with_capacity(places.len());
     let mut pairs = 0;
     for place in places {
@@ -76,7 +80,8 @@ pub(crate) fn violations(mut places: Vec<Place>) -> usize {
 }
 
 impl Journal {
-    /// Those who have given the lock back. Who gave up, lost its place or still waits is none of them.
+    /// Those who have given the lock back. Who gave up, lost its place or still waits is none of
+    /// them.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.open().done.clone()
     }

@@ -1,4 +1,5 @@
-//! `lock-bench`: runs one workload and prints one line of JSON. `lock-bench --help` lists flags and workloads.
+//! `lock-bench`: runs one workload and prints one line of JSON. `lock-bench --help` lists flags and
+//! workloads.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod alloc;

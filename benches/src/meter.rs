@@ -1,4 +1,5 @@
-//! [`Meter`]: what a run costs (time, processor time, commands at the server), and PINGs to compare it with.
+//! [`Meter`]: what a run costs (time, processor time, commands at the server), and PINGs to compare
+//! it with.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use crate::args::{Lib, Options};
 use crate::backend;
 use crate::server::Urls;
 
-/// Commands that only clients send: they are not allowed in scripts, or no script here has a use for them.
+/// Commands that only clients send: they are not allowed in scripts, or no script here has a use
+/// for them.
 const CLIENT_ONLY: [&str; 24] = [
     "auth",
     "client",
@@ -41,7 +43,8 @@ const CLIENT_ONLY: [&str; 24] = [
 /// Those of them that run a script.
 const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall"];
 
-/// Asks the server through connections of its own, made by redis-rs as those of `raw` and `ping` are.
+/// Asks the server through connections of its own, made by redis-rs as those of `raw` and `ping`
+/// are.
 pub(crate) struct Meter {
     pinged: Option<MultiplexedConnection>,
     asked: Option<MultiplexedConnection>,
@@ -132,8 +135,8 @@ impl Meter {
     }
 }
 
-/// `INFO commandstats` counts the commands made by scripts among the others; names tell them apart. Our own INFO is
-/// left out.
+/// `INFO commandstats` counts the commands made by scripts among the others; names tell them apart.
+/// Our own INFO is left out.
 fn parse(info: &str, lib: Lib) -> Calls {
     let mut by_name: HashMap<&str, u64> = HashMap::new();
     for line in info.lines() {

@@ -1,9 +1,10 @@
 //! A server that is farther away: `--delay-ms`.
 //!
-//! Every byte arrives half of the delay after it was sent, in either direction, however many are under way: what is
-//! sent before an answer came is not held up by it, as on a long line. Bytes of all connections wait the same time, so
-//! that one queue in the order of their arrival does for all of them, and one thread that sleeps: tokio's timers would
-//! round half of the delay up to whole milliseconds.
+//! Every byte arrives half of the delay after it was sent, in either direction, however many are
+//! under way: what is sent before an answer came is not held up by it, as on a long line. Bytes of
+//! all connections wait the same time, so that one queue in the order of their arrival does for all
+//! of them, and one thread that sleeps: tokio's timers would round half of the delay up to whole
+//! milliseconds.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,8 +26,8 @@ struct Parcel {
     to: UnboundedSender<Vec<u8>>,
 }
 
-/// Starts a proxy in front of `server` (`host:port`), which adds `delay` to every round trip, and says where it
-/// listens. It lasts to the end of this program, on threads of its own.
+/// Starts a proxy in front of `server` (`host:port`), which adds `delay` to every round trip, and
+/// says where it listens. It lasts to the end of this program, on threads of its own.
 pub(crate) fn start(server: String, delay: Duration) -> Result<SocketAddr, String> {
     let failed = |error| format!("no proxy for --delay-ms: {error}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
@@ -59,7 +60,8 @@ async fn accept(listener: TcpListener, server: String, way: Duration, parcels: S
         };
         let (server, parcels) = (server.clone(), parcels.clone());
         tokio::spawn(async move {
-            // The client sees a connection that closes at once, as with a server that has none left.
+            // The client sees a connection that closes at once, as with a server that has none
+            // left.
             let Ok(server) = TcpStream::connect(server).await else { return };
             if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
                 return;

@@ -21,9 +21,11 @@ pub(crate) struct Target {
 /// Where the store is. It may have a password, and is not for logs.
 #[derive(Clone, Default)]
 pub(crate) struct Urls {
-    /// What is measured, and the PINGs to compare it with, go here. None for what needs no store at all.
+    /// What is measured, and the PINGs to compare it with, go here. None for what needs no store at
+    /// all.
     pub(crate) measured: Option<String>,
-    /// The same server without the proxy of `--delay-ms`, for what is not measured. None without a server.
+    /// The same server without the proxy of `--delay-ms`, for what is not measured. None without a
+    /// server.
     pub(crate) direct: Option<String>,
 }
 

@@ -73,8 +73,8 @@ pub(crate) fn round_ratio(value: f64) -> f64 {
     (value * 10_000.0).round() / 10_000.0
 }
 
-/// Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all get the same, 1/n when one gets all.
-/// Nothing when nobody got anything.
+/// Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all get the same, 1/n when
+/// one gets all. Nothing when nobody got anything.
 pub(crate) fn jain(shares: &[u64]) -> Option<f64> {
     let sum: f64 = shares.iter().map(|&share| share as f64).sum();
     let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();

@@ -1,4 +1,5 @@
-//! The processes of `lock-bench --workload multi`, `fair-hot` and `stock`, on a server that it starts itself.
+//! The processes of `lock-bench --workload multi`, `fair-hot` and `stock`, on a server that it
+//! starts itself.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -67,7 +68,8 @@ fn a_stock_is_sold_with_locks_and_without_and_its_books_are_right() {
     );
     assert_eq!(line["merge_round_trips"], 1.0, "{line}");
     assert!(line["grants"].as_u64().unwrap() > 0, "{line}");
-    // What may be nothing when a busy machine leaves no time to one side is not asked for its value.
+    // What may be nothing when a busy machine leaves no time to one side is not asked for its
+    // value.
     for field in
         ["ratio", "ratio_multi", "script_ratio", "grouped_ratio", "script_segments_ratio", "decrby_per_s"]
     {

@@ -1,4 +1,5 @@
-//! Two instances for a load run: processes of their own on Redis, two managers in this process in memory.
+//! Two instances for a load run: processes of their own on Redis, two managers in this process in
+//! memory.
 
 use std::path::Path;
 use std::process::Stdio;

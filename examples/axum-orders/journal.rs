@@ -1,4 +1,5 @@
-//! Who comes into a handler and who goes out, in all instances, in the order in which the database saw it.
+//! Who comes into a handler and who goes out, in all instances, in the order in which the database
+//! saw it.
 //!
 //! For the load run only: a handler that is dropped, or a process that is killed, does not go out.
 

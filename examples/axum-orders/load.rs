@@ -126,8 +126,8 @@ pub(crate) struct Report {
     pub(crate) problems: Vec<String>,
 }
 
-/// Sends `requests` additions to a few orders, half as many reservations of one item, and some changes of status, all at
-/// once, and counts what arrived.
+/// Sends `requests` additions to a few orders, half as many reservations of one item, and some
+/// changes of status, all at once, and counts what arrived.
 pub(crate) async fn run(client: &Client, requests: u32) -> Result<Report> {
     // An order must be there before it can be paid for.
     for order in 1..=QUIET {
@@ -182,7 +182,8 @@ pub(crate) async fn run(client: &Client, requests: u32) -> Result<Report> {
     let mut statuses: BTreeMap<_, BTreeMap<u16, u32>> = BTreeMap::new();
     for ((what, status), count) in &answers {
         *statuses.entry(what.name()).or_default().entry(*status).or_default() += count;
-        // 503: the store has not answered in time, so nothing was done. Where something was, the books above tell.
+        // 503: the store has not answered in time, so nothing was done. Where something was, the
+        // books above tell.
         if ![200, 409, 429, 503].contains(status) {
             problems.push(format!("{}: {count} times {status}", what.name()));
         }

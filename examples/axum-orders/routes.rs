@@ -21,7 +21,8 @@ pub(crate) struct App {
 }
 
 pub(crate) fn router(locks: LockManager, shop: Shop, journaling: Journaling) -> Router {
-    // `parsed`: for a handler that reads a number, `7` and `007` are one order, so they are one lock.
+    // `parsed`: for a handler that reads a number, `7` and `007` are one order, so they are one
+    // lock.
     let per_order = LockLayer::new(locks.clone(), path_param("id").prefix("order:").parsed::<u32>())
         // Who sends a body byte by byte has the lock for no longer than this.
         .max_hold(Duration::from_secs(30))
@@ -87,8 +88,9 @@ async fn set_status(
     change_status(&app, id, set.status).await.map(Json)
 }
 
-/// Also for those who come without a request, such as a nightly job, so it takes the lock by itself. Called by a handler
-/// that has this lock, it enters the same one again: no round trip, the same token.
+/// Also for those who come without a request, such as a nightly job, so it takes the lock by
+/// itself. Called by a handler that has this lock, it enters the same one again: no round trip, the
+/// same token.
 #[distributed_lock(key = "order:<id>", wait = "5s", manager = app.locks, guard = held)]
 async fn change_status(app: &App, id: u32, status: String) -> Result<Order, ShopError> {
     let order = app.shop.order(id).await?.ok_or(ShopError::Unknown("order"))?;

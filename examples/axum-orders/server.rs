@@ -56,8 +56,8 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// First no more connections, and an end to the requests under way; then what still holds a lock loses it, so that
-    /// other instances need not wait for leases to end.
+    /// First no more connections, and an end to the requests under way; then what still holds a
+    /// lock loses it, so that other instances need not wait for leases to end.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let _ = self.stop.send(());
         let drained = timeout(DRAIN, &mut self.serving).await;
@@ -101,7 +101,8 @@ mod tests {
         let (server, client, _) = server("memory:", Duration::ZERO).await;
         let (status, order) = send(&client, Method::POST, "/orders/42/items", json!({"quantity": 2})).await;
         assert_eq!((status, &order["items"]), (StatusCode::OK, &json!(2)));
-        // The handler holds the order's lock and calls a function that asks for it: the same token, in no time.
+        // The handler holds the order's lock and calls a function that asks for it: the same token,
+        // in no time.
         let (status, paid) =
             send(&client, Method::PUT, "/orders/042/status", json!({"status": "paid"})).await;
         assert_eq!((status, &paid["status"]), (StatusCode::OK, &json!("paid")));

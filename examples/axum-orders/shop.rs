@@ -1,4 +1,5 @@
-//! The orders and the stock, in SQLite. Between a read and the write that follows it, nothing here protects anybody.
+//! The orders and the stock, in SQLite. Between a read and the write that follows it, nothing here
+//! protects anybody.
 
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +41,8 @@ pub(crate) enum ShopError {
     TooMany,
     #[error("it is sold out")]
     SoldOut,
-    /// The lock was lost, perhaps while the process stood still, and somebody else has written since.
+    /// The lock was lost, perhaps while the process stood still, and somebody else has written
+    /// since.
     #[error("somebody else has changed it in the meantime; nothing was written, try again")]
     Stale,
     #[error("the database does not answer as it should: {0}")]
@@ -77,12 +79,13 @@ impl Shop {
         let options = SqliteConnectOptions::new().create_if_missing(true);
         let pool = match database {
             Some(file) => {
-                // Not in WAL mode: a process that sets it up does not wait for another that does the same.
+                // Not in WAL mode: a process that sets it up does not wait for another that does
+                // the same.
                 let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
-            // A database in memory lives as long as its connection. The pool closes one whose test is dropped half-way,
-            // with the handler of a client that has left.
+            // A database in memory lives as long as its connection. The pool closes one whose test
+            // is dropped half-way, with the handler of a client that has left.
             None => {
                 let one = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
                 let one = one.test_before_acquire(false);
@@ -112,8 +115,8 @@ impl Shop {
         Ok(row.map(|(items, status, token)| Order { id, items, status, token }))
     }
 
-    /// Puts the order in the place of what was there, unless that was written under a later lock. Equal tokens are of
-    /// the same lock.
+    /// Puts the order in the place of what was there, unless that was written under a later lock.
+    /// Equal tokens are of the same lock.
     pub(crate) async fn write(&self, order: Order, token: FencingToken) -> Result<Order, ShopError> {
         let order = Order { token: number(token), ..order };
         let upsert = sqlx::query(

@@ -1,9 +1,10 @@
 //! What a lock alone can't do, and what its fencing tokens are for.
 //!
-//! Ann holds the lock of an account, has read the balance, and is paused for longer than her lease: a stopped
-//! container, a suspended machine, a page fault on a slow disk. Meanwhile Ben gets the lock, which is as it should
-//! be. Then Ann goes on where she was, and writes. No lock service can prevent that write; the account can, if it
-//! refuses tokens smaller than the largest that it has seen.
+//! Ann holds the lock of an account, has read the balance, and is paused for longer than her lease:
+//! a stopped container, a suspended machine, a page fault on a slow disk. Meanwhile Ben gets the
+//! lock, which is as it should be. Then Ann goes on where she was, and writes. No lock service can
+//! prevent that write; the account can, if it refuses tokens smaller than the largest that it has
+//! seen.
 //!
 //! ```text
 //! cargo run --example fencing                                     # in memory
@@ -22,8 +23,8 @@ use tokio::sync::oneshot;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Ann's lease is fixed, so that it ends although only she is paused. A pause of the whole process stops the watchdog
-/// too, and comes to the same.
+/// Ann's lease is fixed, so that it ends although only she is paused. A pause of the whole process
+/// stops the watchdog too, and comes to the same.
 const LEASE: Duration = Duration::from_millis(500);
 
 /// No part of this takes as long, however busy the machine is.
@@ -38,7 +39,8 @@ const BEN_TAKES: i64 = 30;
 enum Account {
     /// It believes whoever says that they hold the lock.
     Trusting,
-    /// It refuses a token smaller than the largest it has seen. Equal ones are accepted: they are of the same grant.
+    /// It refuses a token smaller than the largest it has seen. Equal ones are accepted: they are
+    /// of the same grant.
     Checking,
 }
 

@@ -1,4 +1,5 @@
-//! The audit: everything that was for sale is somewhere, and what buyers were told is what the stock knows.
+//! The audit: everything that was for sale is somewhere, and what buyers were told is what the
+//! stock knows.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -132,7 +133,8 @@ async fn again(stock: &SegmentedStock, entry: &Entry) -> Result<Answer> {
     };
     match done {
         Ok(()) => Ok(Answer::Done),
-        // What was sent first may be on its way still, and find what others bring back, until it is cancelled.
+        // What was sent first may be on its way still, and find what others bring back, until it is
+        // cancelled.
         Err(StockError::SoldOut { .. }) => match answered(|| stock.cancel(order)).await {
             Ok(()) => Ok(Answer::SoldOut),
             Err(StockError::NotReserved { .. } | StockError::Confirmed { .. }) => Ok(Answer::Done),

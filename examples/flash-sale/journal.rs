@@ -1,5 +1,5 @@
-//! What buyers sent and what they were told: written down before a request goes out and after its answer has come, so that
-//! after a crash only what was under way is unknown.
+//! What buyers sent and what they were told: written down before a request goes out and after its
+//! answer has come, so that after a crash only what was under way is unknown.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
@@ -59,7 +59,8 @@ pub(crate) struct Order {
     pub(crate) quantity: u64,
     pub(crate) reserved: bool,
     pub(crate) stands: Stands,
-    /// Requests without an answer, and for what. An order has one request at a time, or the same one twice.
+    /// Requests without an answer, and for what. An order has one request at a time, or the same
+    /// one twice.
     open: u32,
     last: Option<Action>,
 }
@@ -93,8 +94,8 @@ impl Books {
         };
     }
 
-    /// What is in files of several processes. A last line that is cut off was never finished: no request went out after it,
-    /// or its answer was not told to anybody.
+    /// What is in files of several processes. A last line that is cut off was never finished: no
+    /// request went out after it, or its answer was not told to anybody.
     pub(crate) fn read(&mut self, file: &Path) -> Result<()> {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
@@ -147,7 +148,8 @@ impl Journal {
         Ok(Self { kept: Mutex::new((Books::default(), file.map(open).transpose()?)) })
     }
 
-    /// The line is with the system when this returns: it survives a SIGKILL, though not a power cut.
+    /// The line is with the system when this returns: it survives a SIGKILL, though not a power
+    /// cut.
     pub(crate) fn note(&self, entry: Entry) -> Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (books, file) = &mut *kept;

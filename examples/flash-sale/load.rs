@@ -219,8 +219,9 @@ impl Buyers {
         Ok((answer, done))
     }
 
-    /// Of an earlier copy of the request no answer has come. It may be on its way still, and find what others bring back: what
-    /// is cancelled is refused when it comes, and what cannot be cancelled was sold.
+    /// Of an earlier copy of the request no answer has come. It may be on its way still, and find
+    /// what others bring back: what is cancelled is refused when it comes, and what cannot be
+    /// cancelled was sold.
     async fn give_up(&self, order: &Order) -> Result<(Answer, Done)> {
         order.given_up.store(true, Relaxed);
         match self.ask(order, Action::Cancel).await?.0 {
@@ -232,7 +233,8 @@ impl Buyers {
         }
     }
 
-    /// What the shop says in the end, and after how many copies of the request: it is the same one each time.
+    /// What the shop says in the end, and after how many copies of the request: it is the same one
+    /// each time.
     async fn ask(&self, order: &Order, action: Action) -> Result<(Result<Done, Refusal>, u32)> {
         let path = format!("{}/{}", order.path, action.path());
         let (asked, wanted) = (Instant::now(), Wanted { quantity: order.quantity });
@@ -287,7 +289,8 @@ impl Buyers {
         }
     }
 
-    /// After a sale that was sold out: what comes back from those who walked away is sold too, one by one.
+    /// After a sale that was sold out: what comes back from those who walked away is sold too, one
+    /// by one.
     async fn latecomers(&self, mut number: u32) -> Result<State> {
         let asked = Instant::now();
         loop {

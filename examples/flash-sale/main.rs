@@ -1,4 +1,5 @@
-//! A flash sale with axum: a thousand units, twenty thousand requests, and not one unit too many sold.
+//! A flash sale with axum: a thousand units, twenty thousand requests, and not one unit too many
+//! sold.
 //!
 //! ```text
 //! cargo run --example flash-sale                # a service, its page, its buyers, and an audit
@@ -6,8 +7,8 @@
 //! cargo run --example flash-sale -- --help
 //! ```
 //!
-//! Stock and locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on Redis. Start reading in
-//! `routes.rs`.
+//! Stock and locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on
+//! Redis. Start reading in `routes.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -57,7 +58,8 @@ async fn start(options: &Serve) -> Result<Server> {
 }
 
 async fn serve(options: &Serve) -> Result<()> {
-    // Before anybody is told that the server is there: a signal that comes now stops it as later ones do.
+    // Before anybody is told that the server is there: a signal that comes now stops it as later
+    // ones do.
     let stop = asked_to_stop()?;
     let server = start(options).await?;
     say(&format!("{}: requests under way are finished", stop.await));

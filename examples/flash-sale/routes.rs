@@ -31,8 +31,9 @@ pub(crate) struct App {
 }
 
 pub(crate) fn router(locks: LockManager, app: App) -> Router {
-    // One purchase of a buyer at a time, in all instances: who clicks twice, or sends a hundred orders by a program,
-    // waits for himself. Between buyers there is no lock: the stock needs none.
+    // One purchase of a buyer at a time, in all instances: who clicks twice, or sends a hundred
+    // orders by a program, waits for himself. Between buyers there is no lock: the stock needs
+    // none.
     let per_buyer = LockLayer::new(locks, path_param("buyer").prefix("flash-sale:buyer:"))
         .wait(Duration::from_secs(5))
         .max_hold(Duration::from_secs(10))
@@ -50,7 +51,8 @@ pub(crate) fn router(locks: LockManager, app: App) -> Router {
         .with_state(app)
 }
 
-/// What makes a request the same one when it is sent again: the buyer, and the number that the buyer gave the order.
+/// What makes a request the same one when it is sent again: the buyer, and the number that the
+/// buyer gave the order.
 #[derive(Debug, Deserialize)]
 struct Order {
     buyer: String,
@@ -58,7 +60,8 @@ struct Order {
 }
 
 impl Order {
-    /// A `/` can come as `%2F`: with one in the buyer's name, the orders of two buyers could have one id.
+    /// A `/` can come as `%2F`: with one in the buyer's name, the orders of two buyers could have
+    /// one id.
     fn id(&self) -> Result<OperationId, StockError> {
         if self.buyer.contains('/') {
             return Err(StockError::Misconfigured { reason: "a buyer's name has no / in it".into() });
@@ -240,7 +243,8 @@ async fn state(State(app): State<App>) -> Result<Json<sale::State>, Refused> {
     app.sale.state().await.map(Json).map_err(Refused)
 }
 
-/// What the page shows, whenever it changes. At the end of the service the page is told not to ask again.
+/// What the page shows, whenever it changes. At the end of the service the page is told not to ask
+/// again.
 async fn events(State(app): State<App>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let states = WatchStream::new(app.states).filter(|state| !state.is_empty());
     let states = states.map(|state| Event::default().data(&*state));

@@ -1,4 +1,5 @@
-//! The sale: its stock, what became of the requests that came to this instance, and what the page is told.
+//! The sale: its stock, what became of the requests that came to this instance, and what the page
+//! is told.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::args::Serve;
 
-/// For how long an order is known after its end. Nobody repeats a request later than that, nor does an audit, as the README
-/// and `--help` say.
+/// For how long an order is known after its end. Nobody repeats a request later than that, nor does
+/// an audit, as the README and `--help` say.
 const RETENTION: Duration = Duration::from_secs(60 * 60);
 /// How soon after its deadline a reservation can be sold again, at the latest.
 const SWEEP: Duration = Duration::from_millis(200);
@@ -110,8 +111,8 @@ pub(crate) struct Segment {
     pub(crate) sold: u64,
 }
 
-/// What `GET /state` answers, and what the page shows. Units are those of the stock, whoever has sold them; counts are
-/// those of this instance.
+/// What `GET /state` answers, and what the page shows. Units are those of the stock, whoever has
+/// sold them; counts are those of this instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) sale: String,
@@ -160,7 +161,8 @@ impl State {
     }
 }
 
-/// Tells all viewers at once what the sale looks like, a few times a second, until `stop`, and then once more.
+/// Tells all viewers at once what the sale looks like, a few times a second, until `stop`, and then
+/// once more.
 pub(crate) async fn publish(
     sale: Arc<Sale>,
     states: watch::Sender<Arc<str>>,

@@ -36,7 +36,8 @@ impl Server {
             .await
             .map_err(|error| format!("can't listen on port {port}: {error}; try --port 0"))?;
         let address = listener.local_addr()?;
-        // An answer is several small writes; they are not to wait for each other's acknowledgements.
+        // An answer is several small writes; they are not to wait for each other's
+        // acknowledgements.
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let sale = Arc::new(sale);
         let (states_sender, states) = watch::channel("".into());
@@ -55,7 +56,8 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// No more connections, an end to the requests under way and to the pages that look on, and no lock left behind.
+    /// No more connections, an end to the requests under way and to the pages that look on, and no
+    /// lock left behind.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let _ = self.stop.send(());
         let _ = self.stop_publishing.send(());

@@ -1,7 +1,9 @@
-//! A hundred requests at once over ten orders, each through a function with `#[distributed_lock]` on it.
+//! A hundred requests at once over ten orders, each through a function with `#[distributed_lock]`
+//! on it.
 //!
-//! The body of that function is a race on purpose: it reads an order, waits, and writes the order back. Without the
-//! lock nearly every payment is overwritten by another one; with it none is, whatever the number of processes.
+//! The body of that function is a race on purpose: it reads an order, waits, and writes the order
+//! back. Without the lock nearly every payment is overwritten by another one; with it none is,
+//! whatever the number of processes.
 //!
 //! ```text
 //! cargo run --example quickstart                                     # in memory
@@ -53,8 +55,8 @@ async fn pay_without_lock(orders: &Orders, id: &str, operation: String) -> Resul
     Ok(Receipt { operation, token, waited })
 }
 
-/// Looks for every payment of this process in the order, then takes them out again, so that nothing stays behind and
-/// the payments of other processes do. Returns what is wrong.
+/// Looks for every payment of this process in the order, then takes them out again, so that nothing
+/// stays behind and the payments of other processes do. Returns what is wrong.
 #[distributed_lock(key = "quickstart:order:<id>", wait = "30s")]
 async fn settle(orders: &Orders, id: &str, receipts: &[Receipt]) -> Result<Vec<String>, ShopError> {
     let mut order = orders.read(id).await?;
@@ -64,7 +66,8 @@ async fn settle(orders: &Orders, id: &str, receipts: &[Receipt]) -> Result<Vec<S
     Ok(problems)
 }
 
-/// Work without an end, which only one at a time may do. Whoever comes second is not to wait for it.
+/// Work without an end, which only one at a time may do. Whoever comes second is not to wait for
+/// it.
 #[distributed_lock(key = "quickstart:report:<run>", wait = "none")]
 async fn report(run: &str, steps: &watch::Sender<u32>) -> Result<(), LockError> {
     loop {

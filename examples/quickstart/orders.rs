@@ -30,7 +30,8 @@ pub(crate) struct Receipt {
     pub(crate) waited: Duration,
 }
 
-/// Everything that can go wrong with a payment. `From<LockError>` is all that the attribute asks of it.
+/// Everything that can go wrong with a payment. `From<LockError>` is all that the attribute asks of
+/// it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShopError {
     #[error(transparent)]
@@ -41,11 +42,13 @@ pub(crate) enum ShopError {
     NotAPayment(String),
 }
 
-/// Where the orders are. Nothing here protects a read and the write that follows it from each other.
+/// Where the orders are. Nothing here protects a read and the write that follows it from each
+/// other.
 pub(crate) enum Orders {
     /// In this process.
     Memory(Mutex<HashMap<String, String>>),
-    /// In files, one for each order, so that all processes on this machine with the same locks have the same orders.
+    /// In files, one for each order, so that all processes on this machine with the same locks have
+    /// the same orders.
     Files(PathBuf),
 }
 
@@ -140,7 +143,8 @@ impl fmt::Display for Orders {
 
 /// What is wrong with an order, as far as the holder of these receipts can tell.
 ///
-/// Right while other processes pay for the same order: their payments may be there, but have to be in line.
+/// Right while other processes pay for the same order: their payments may be there, but have to be
+/// in line.
 pub(crate) fn check(order: &[Payment], receipts: &[Receipt]) -> Vec<String> {
     let mut problems = Vec::new();
     for Receipt { operation, token, .. } in receipts {

@@ -124,7 +124,8 @@ async fn serialised(instances: &[Instance]) -> Result<String> {
     ))
 }
 
-/// A call for an order that is being packed waits for the end of the list, and no line sees its update.
+/// A call for an order that is being packed waits for the end of the list, and no line sees its
+/// update.
 async fn packed(one: &Instance, other: &Instance, order: u32) -> Result<String> {
     let before = one.items(order).await?;
     let items = one.add(order, 10).await?.items;

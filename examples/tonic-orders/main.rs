@@ -1,5 +1,5 @@
-//! An order service with tonic: calls for one order wait for each other, in all instances; others don't. A stream holds
-//! its order until its end.
+//! An order service with tonic: calls for one order wait for each other, in all instances; others
+//! don't. A stream holds its order until its end.
 //!
 //! ```text
 //! cargo run --example tonic-orders                # a server on port 50051
@@ -7,7 +7,8 @@
 //! cargo run --example tonic-orders -- --help
 //! ```
 //!
-//! Locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on Redis. Start reading in `service.rs`.
+//! Locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on Redis. Start
+//! reading in `service.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -38,7 +39,8 @@ type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// The locks that `LOCK_URL` names, or those of `else_url`.
 async fn locks(else_url: &str) -> Result<LockManager, ConnectError> {
     let url = std::env::var("LOCK_URL").ok().filter(|url| !url.is_empty());
-    // Renewed for as long as it takes: this is for how long an instance that was killed keeps others waiting.
+    // Renewed for as long as it takes: this is for how long an instance that was killed keeps
+    // others waiting.
     let builder = LockManager::builder().lease(Duration::from_secs(10));
     builder.connect(url.as_deref().unwrap_or(else_url)).await
 }
@@ -50,7 +52,8 @@ fn on_redis() -> bool {
 async fn serve(options: Serve) -> Result<()> {
     let locks = locks("memory:").await?;
     let shop = Shop::open(locks, options.database.as_deref(), options.work).await?;
-    // Before anybody is told that the server is there: a signal that comes now stops it as later ones do.
+    // Before anybody is told that the server is there: a signal that comes now stops it as later
+    // ones do.
     let stop = asked_to_stop()?;
     let server = Server::start(shop, options.port).await?;
     let stores = if on_redis() { "with the locks of LOCK_URL" } else { "with locks in memory" };
@@ -67,7 +70,8 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Runs the client against servers that are there, or against two in this process, each with a manager of its own.
+/// Runs the client against servers that are there, or against two in this process, each with a
+/// manager of its own.
 async fn run_client(options: Client) -> Result<()> {
     let stop = asked_to_stop()?;
     let folder = tempfile::tempdir()?;

@@ -14,7 +14,8 @@ use crate::Result;
 use crate::service;
 use crate::shop::Shop;
 
-/// For how long calls that have come already may go on, streams too, and those that wait for a lock.
+/// For how long calls that have come already may go on, streams too, and those that wait for a
+/// lock.
 const DRAIN: Duration = Duration::from_secs(10);
 /// For how long those may go on that have a lock then.
 const GRACE: Duration = Duration::from_secs(5);
@@ -47,8 +48,8 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// First no more calls, and an end to those under way; then what still holds a lock loses it, so that other
-    /// instances need not wait for leases to end.
+    /// First no more calls, and an end to those under way; then what still holds a lock loses it,
+    /// so that other instances need not wait for leases to end.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let _ = self.stop.send(());
         let drained = timeout(DRAIN, &mut self.serving).await;

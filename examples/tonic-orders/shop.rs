@@ -1,4 +1,5 @@
-//! The orders, in SQLite. Between a read and the write that follows it, nothing here protects anybody.
+//! The orders, in SQLite. Between a read and the write that follows it, nothing here protects
+//! anybody.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,12 +30,13 @@ impl Shop {
         let options = SqliteConnectOptions::new().create_if_missing(true);
         let pool = match database {
             Some(file) => {
-                // Not in WAL mode: a process that sets it up does not wait for another that does the same.
+                // Not in WAL mode: a process that sets it up does not wait for another that does
+                // the same.
                 let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
-            // A database in memory lives as long as its connection. The pool closes one whose test is dropped half-way,
-            // with the handler of a client that has left.
+            // A database in memory lives as long as its connection. The pool closes one whose test
+            // is dropped half-way, with the handler of a client that has left.
             None => {
                 let one = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
                 let one = one.test_before_acquire(false);
@@ -57,8 +59,8 @@ impl Shop {
         Ok(row.map(|(items, status, token)| Order { id, items, status, token: token.unsigned_abs() }))
     }
 
-    /// Puts the order in the place of what was there, unless that was written under a later lock. Equal tokens are of
-    /// the same lock.
+    /// Puts the order in the place of what was there, unless that was written under a later lock.
+    /// Equal tokens are of the same lock.
     pub(crate) async fn write(&self, order: Order, token: FencingToken) -> Result<Order, Status> {
         let order = Order { token: token.get(), ..order };
         let upsert = sqlx::query(

@@ -1,5 +1,6 @@
-//! What has to hold for every input. The targets call it, and so does `tests/tests/it/fuzz_seeds.rs` in the workspace
-//! above, which includes this file: `lock-macros` is a procedural macro and can't be linked.
+//! What has to hold for every input. The targets call it, and so does
+//! `tests/tests/it/fuzz_seeds.rs` in the workspace above, which includes this file: `lock-macros`
+//! is a procedural macro and can't be linked.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use template::Piece;
 /// Stands where a secret was.
 const MARK: &str = "m4rk";
 
-/// A template that is accepted prints back to the same, and its braces are good when those of its keys are.
+/// A template that is accepted prints back to the same, and its braces are good when those of its
+/// keys are.
 pub fn key_template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     assert!(template::braced(text).all(|content| !content.contains('}')), "{text:?}");

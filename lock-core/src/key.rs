@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 /// The name of a lock, checked when it is made.
 ///
-/// A key is not empty, has at most [4096 bytes](Self::LONGEST) and no control characters. Braces are Redis hash tags: a key has none, or exactly one
-/// `{tag}` whose content is not empty. Redisson looks for the mere character `{` when it derives channel and
-/// counter names, Redis Cluster for a complete tag; a key on which the two disagree would end up in several slots,
-/// so it is refused here.
+/// A key is not empty, has at most [4096 bytes](Self::LONGEST) and no control characters. Braces
+/// are Redis hash tags: a key has none, or exactly one `{tag}` whose content is not empty. Redisson
+/// looks for the mere character `{` when it derives channel and counter names, Redis Cluster for a
+/// complete tag; a key on which the two disagree would end up in several slots, so it is refused
+/// here.
 ///
 /// ```
 /// # use lock_core::LockKey;
@@ -66,15 +67,16 @@ impl InvalidKey {
 }
 
 impl LockKey {
-    /// Maximum length of a key, in bytes; the manager's prefix does not count. Redis would take half a
-    /// gigabyte, but every command and every message repeats the name.
+    /// Maximum length of a key, in bytes; the manager's prefix does not count. Redis would take
+    /// half a gigabyte, but every command and every message repeats the name.
     pub const LONGEST: usize = 4096;
 
     /// Checks `text` and makes a key of it.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] when `text` is empty or too long, has a control character, or has braces that are not one hash tag.
+    /// [`InvalidKey`] when `text` is empty or too long, has a control character, or has braces that
+    /// are not one hash tag.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidKey> {
         let text = text.as_ref();
         match Self::problem(text) {
@@ -101,7 +103,8 @@ impl LockKey {
         &self.0
     }
 
-    /// Whether it is printable ASCII without braces, so that only its length can keep it from being a key, or a part of one.
+    /// Whether it is printable ASCII without braces, so that only its length can keep it from being
+    /// a key, or a part of one.
     #[doc(hidden)]
     pub fn is_plain(text: &str) -> bool {
         text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'{' | b'}'))

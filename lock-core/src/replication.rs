@@ -16,12 +16,13 @@ pub const OF_HOW_MANY: &str = "a majority of how many replicas? The server does 
 /// `LockManagerBuilder::replication` and
 /// `Lock::replication`.
 ///
-/// A grant that too few confirm in time is undone and asked for again until the wait ends, which is then
-/// `LockError::NotReplicated`.
+/// A grant that too few confirm in time is undone and asked for again until the wait ends, which is
+/// then `LockError::NotReplicated`.
 ///
-/// This narrows the window in which a failover can lose a lock, it does not close it: replication is asynchronous, so a
-/// failover may still pick a replica that has not heard of the grant, and may lose renewals and releases, which are
-/// never waited for. Only a check of the fencing token at the resource closes it, see `docs/guarantees.md`.
+/// This narrows the window in which a failover can lose a lock, it does not close it: replication
+/// is asynchronous, so a failover may still pick a replica that has not heard of the grant, and may
+/// lose renewals and releases, which are never waited for. Only a check of the fencing token at the
+/// resource closes it, see `docs/guarantees.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Replication {
     /// 0 for none.
@@ -33,8 +34,8 @@ impl Replication {
     /// Nobody is waited for. The default.
     pub const NONE: Self = Self { replicas: 0, timeout_ms: 0 };
 
-    /// At least so many replicas confirm within `timeout`, in whole milliseconds, at least one. 0 replicas is
-    /// [`NONE`](Self::NONE).
+    /// At least so many replicas confirm within `timeout`, in whole milliseconds, at least one. 0
+    /// replicas is [`NONE`](Self::NONE).
     ///
     /// They have no longer than half the lease, nor than the caller waits, or one
     /// `call_timeout` if that is more.
@@ -46,8 +47,9 @@ impl Replication {
         }
     }
 
-    /// More than half of the primary's replicas confirm within `timeout`, as with [`at_least`](Self::at_least). All of them count, also those that are down:
-    /// with Sentinel and Cluster as many as these know, with a single primary as many as
+    /// More than half of the primary's replicas confirm within `timeout`, as with
+    /// [`at_least`](Self::at_least). All of them count, also those that are down: with Sentinel and
+    /// Cluster as many as these know, with a single primary as many as
     /// `LockManagerBuilder::replicas` says.
     #[must_use]
     pub fn majority(timeout: Duration) -> Self {
@@ -66,8 +68,8 @@ impl Replication {
         Duration::from_millis(self.timeout_ms.into())
     }
 
-    /// How many replicas have to confirm, if the primary has `known` of them; `None` when that has to be known and is
-    /// not.
+    /// How many replicas have to confirm, if the primary has `known` of them; `None` when that has
+    /// to be known and is not.
     #[must_use]
     pub fn wanted(self, known: Option<u32>) -> Option<u32> {
         match self.replicas {

@@ -10,8 +10,8 @@ pub enum TokenRetention {
     /// begins again at the server's clock, in microseconds: tokens still grow unless that clock has
     /// been set back to before the last grant.
     For(Duration),
-    /// The counter never expires. Required when Java's `RFencedLock` uses the same names: its `INCR` does not refresh
-    /// a time to live and would start at 1 again.
+    /// The counter never expires. Required when Java's `RFencedLock` uses the same names: its
+    /// `INCR` does not refresh a time to live and would start at 1 again.
     Keep,
 }
 

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of a grant: of two grants of one key, the later one has the larger token.
 ///
-/// Pass it to the resource that the lock protects and let the resource refuse a token smaller than the largest it
-/// has seen; that is the only thing that stops a holder which was paused past its lease
-/// (Kleppmann, *How to do distributed locking*, 2016). Equal tokens are accepted: re-entrant calls share one.
+/// Pass it to the resource that the lock protects and let the resource refuse a token smaller than
+/// the largest it has seen; that is the only thing that stops a holder which was paused past its
+/// lease (Kleppmann, *How to do distributed locking*, 2016). Equal tokens are accepted: re-entrant
+/// calls share one.
 ///
-/// Tokens are microseconds of the store's clock used as a counter, below 2^53, so that Lua, JavaScript and JSON
-/// carry them exactly.
+/// Tokens are microseconds of the store's clock used as a counter, below 2^53, so that Lua,
+/// JavaScript and JSON carry them exactly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -63,8 +64,8 @@ impl From<FencingToken> for u64 {
 
 /// Who holds a key at the store: `<manager uuid>:<counter>`, new for every remote hold.
 ///
-/// Redisson's owners are `<client uuid>:<thread id>`. Async tasks move between threads, so a thread id identifies
-/// nothing here; the counter takes its place, and no owner is ever used twice.
+/// Redisson's owners are `<client uuid>:<thread id>`. Async tasks move between threads, so a thread
+/// id identifies nothing here; the counter takes its place, and no owner is ever used twice.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(Arc<str>);
 
@@ -127,7 +128,8 @@ impl Owners {
     /// Makes another owner.
     pub fn next(&self) -> OwnerId {
         let mut rest = self.next.fetch_add(1, Ordering::Relaxed);
-        // 36 for the UUID, 1, and 20 for the longest number. Without `fmt`: there is one of these for every request.
+        // 36 for the UUID, 1, and 20 for the longest number. Without `fmt`: there is one of these
+        // for every request.
         let mut text = [b':'; 57];
         let (uuid, number) = text.split_at_mut(self.uuid.len());
         uuid.copy_from_slice(self.uuid.as_bytes());

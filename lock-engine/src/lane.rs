@@ -1,4 +1,5 @@
-//! [`Lane`]: the callers that share one machine, and what stands beside it: wakers, grants, the order of a release.
+//! [`Lane`]: the callers that share one machine, and what stands beside it: wakers, grants, the
+//! order of a release.
 
 use std::collections::BTreeMap;
 use std::fmt;

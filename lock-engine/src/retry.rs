@@ -97,7 +97,8 @@ impl RetrySchedule {
     }
 
     /// What an attempt would find was just seen in another way, so the next one is due at `until`.
-    /// A contender that can't hear of a change tries nevertheless, unless it is `far` from its turn.
+    /// A contender that can't hear of a change tries nevertheless, unless it is `far` from its
+    /// turn.
     pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) {
         if self.failures.count == 0 && self.step_back.is_none() && now < self.not_before {
             let hears = self.listening || far;

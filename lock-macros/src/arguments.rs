@@ -32,8 +32,8 @@ impl Arguments {
         Self { names, own: signature.receiver().map(|receiver| receiver.self_token) }
     }
 
-    /// The argument of that name, or `self`; `r#type` and `type` are the same. Its span says what the name means,
-    /// which in code from `macro_rules!` is not what it would mean elsewhere.
+    /// The argument of that name, or `self`; `r#type` and `type` are the same. Its span says what
+    /// the name means, which in code from `macro_rules!` is not what it would mean elsewhere.
     pub(crate) fn get(&self, name: &str) -> Option<Ident> {
         let name = name.strip_prefix("r#").unwrap_or(name);
         if name == "self" {
@@ -151,8 +151,8 @@ fn is_plain(ty: &Type) -> bool {
     ty.path.get_ident().is_some_and(|name| PLAIN.iter().any(|plain| name == plain))
 }
 
-/// Whether what is returned may be borrowed through `ty`: then a mutable borrow of the argument would end with the
-/// body, and the argument is left to the compiler like a reference.
+/// Whether what is returned may be borrowed through `ty`: then a mutable borrow of the argument
+/// would end with the body, and the argument is left to the compiler like a reference.
 fn shares_a_lifetime(ty: &Type, returned: &[String]) -> bool {
     lifetimes_of(ty).iter().any(|lifetime| lifetime != "static" && returned.contains(lifetime))
 }

@@ -55,7 +55,8 @@ pub(crate) fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found:
     }
 }
 
-/// The `#[cfg]`s among the attributes, those in a `#[cfg_attr]` too: what they leave out must not be named.
+/// The `#[cfg]`s among the attributes, those in a `#[cfg_attr]` too: what they leave out must not
+/// be named.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
     let is_cfg = |token: TokenTree| matches!(token, TokenTree::Ident(name) if name == "cfg");
     let decides = |attribute: &&Attribute| {

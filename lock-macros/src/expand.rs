@@ -18,12 +18,13 @@
 //! }
 //! ```
 //!
-//! Three rules keep it invisible. Names of its own (with `__lock_` before them, because a user's constant of the same
-//! name would turn a binding into a comparison) have the span `mixed_site`, so that the body neither sees nor hides
-//! them, and everything else is reached through `::lock_runtime::__private`. The body keeps its tokens and braces, so
-//! that lints and messages point where they did. Nothing but the arguments and the running body is alive across an
-//! await, so that the future stays small: statements end before the next one waits, and no `match` holds the guard in
-//! what it matches on.
+//! Three rules keep it invisible. Names of its own (with `__lock_` before them, because a user's
+//! constant of the same name would turn a binding into a comparison) have the span `mixed_site`, so
+//! that the body neither sees nor hides them, and everything else is reached through
+//! `::lock_runtime::__private`. The body keeps its tokens and braces, so that lints and messages
+//! point where they did. Nothing but the arguments and the running body is alive across an await,
+//! so that the future stays small: statements end before the next one waits, and no `match` holds
+//! the guard in what it matches on.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -103,7 +104,8 @@ fn expand(mut locked: Locked, arguments: &TokenStream) -> TokenStream {
             let inside = under_lock(&locked, &names, &quote!(async #block));
             locked.function.body = braced(&locked.function.body, inside);
         }
-        // The user's block stays as it is, `move` or not: it already decided how to hold its variables.
+        // The user's block stays as it is, `move` or not: it already decided how to hold its
+        // variables.
         Some(tail) => {
             let mut block = tail.block.clone();
             block.attrs.clear();
@@ -145,8 +147,9 @@ fn braced(like: &Group, tokens: TokenStream) -> Group {
     group
 }
 
-/// The first statement of the body's block: what it returns is what the function returns. Without it a body could
-/// not rely on the return type for coercions and for `?`. `behind` goes behind the `return`.
+/// The first statement of the body's block: what it returns is what the function returns. Without
+/// it a body could not rely on the return type for coercions and for `?`. `behind` goes behind the
+/// `return`.
 fn tell_body(locked: &Locked, names: &Names, behind: &TokenStream) -> TokenStream {
     let Names { private, returns, value, .. } = names;
     // The compiler shows this `return` as the place where the type of the body comes from.
@@ -161,7 +164,8 @@ fn tell_body(locked: &Locked, names: &Names, behind: &TokenStream) -> TokenStrea
 fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStream {
     let Names { private, returns, value, error, guard, acquire, failed } = names;
     let request = request(locked, names);
-    // Not `guard.view()`: what was borrowed once keeps its place in the future, also after it has moved on.
+    // Not `guard.view()`: what was borrowed once keeps its place in the future, also after it has
+    // moved on.
     let view =
         locked.options.guard.as_ref().map(|view| quote!(let (#guard, #view) = #private::with_view(#guard);));
     let on_lost = match locked.options.on_lost {
@@ -191,8 +195,8 @@ fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStrea
     }
 }
 
-/// The ends of what the function returns, which is where a return type that does not fit is reported; of the
-/// function's name, if it returns nothing.
+/// The ends of what the function returns, which is where a return type that does not fit is
+/// reported; of the function's name, if it returns nothing.
 fn returned(locked: &Locked) -> (Span, Span) {
     let signature = &locked.function.signature;
     match &signature.output {
@@ -207,8 +211,8 @@ fn returned(locked: &Locked) -> (Span, Span) {
     }
 }
 
-/// A call of the runtime whose tokens have the spans of the code that it asks something of: that is what the compiler
-/// shows when the answer is no.
+/// A call of the runtime whose tokens have the spans of the code that it asks something of: that is
+/// what the compiler shows when the answer is no.
 fn asking(
     private: &TokenStream,
     name: &str,
@@ -233,8 +237,8 @@ fn first_and_last(tokens: TokenStream) -> (Span, Span) {
     (first, spans.last().unwrap_or(first))
 }
 
-/// The request's builder. Its statement ends before the first await, and with it whatever the user's expressions
-/// borrowed or locked.
+/// The request's builder. Its statement ends before the first await, and with it whatever the
+/// user's expressions borrowed or locked.
 fn request(locked: &Locked, names: &Names) -> TokenStream {
     let Names { private, .. } = names;
     let options = &locked.options;

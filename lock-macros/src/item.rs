@@ -1,6 +1,7 @@
 //! [`AnnotatedFn`]: the function below the attribute, its body left as tokens.
 //!
-//! The body is not parsed: what the user is typing may not be complete, and may be newer than this crate's parser.
+//! The body is not parsed: what the user is typing may not be complete, and may be newer than this
+//! crate's parser.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -77,7 +78,8 @@ fn inner_attributes(input: ParseStream<'_>) -> syn::Result<(Vec<Attribute>, Toke
     Ok((input.call(Attribute::parse_inner)?, input.parse()?))
 }
 
-/// Says what to do on items that are no functions, which a signature's parser would only call unexpected.
+/// Says what to do on items that are no functions, which a signature's parser would only call
+/// unexpected.
 fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
     let start = input.fork();
     if start.peek(Token![unsafe]) && (start.peek2(Token![impl]) || start.peek2(Token![trait])) {

@@ -1,4 +1,5 @@
-//! [`Key`]: the lock's key or keys, checked templates or the user's expressions, and the tokens that build them.
+//! [`Key`]: the lock's key or keys, checked templates or the user's expressions, and the tokens
+//! that build them.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
@@ -95,7 +96,8 @@ impl Key {
         }
     }
 
-    /// The call that makes the request, without the options behind it. `manager` is an expression of a reference to one.
+    /// The call that makes the request, without the options behind it. `manager` is an expression
+    /// of a reference to one.
     pub(crate) fn request(
         &self,
         kind: Kind,
@@ -140,7 +142,8 @@ impl Key {
         }
     }
 
-    /// An expression that is a `Keys`. Each template goes on from a copy of the prefix, which is computed once.
+    /// An expression that is a `Keys`. Each template goes on from a copy of the prefix, which is
+    /// computed once.
     fn several(&self, kind: &TokenStream, scope: &Scope<'_>) -> TokenStream {
         let Scope { private, .. } = scope;
         let mut keys = quote!(#private::Keys::of(#kind));
@@ -197,7 +200,8 @@ impl Key {
         }
     }
 
-    /// Whether it is a text, or a path that is no argument and ends in capitals: the name of a constant.
+    /// Whether it is a text, or a path that is no argument and ends in capitals: the name of a
+    /// constant.
     fn is_constant(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Lit(_) => true,
@@ -229,7 +233,8 @@ impl Key {
     }
 
     fn text_of(&self, pieces: &[Piece], literal: &LitStr, scope: &Scope<'_>) -> TokenStream {
-        // Ids and numbers mostly fit in 20 bytes; a longer value costs one more allocation, not an error.
+        // Ids and numbers mostly fit in 20 bytes; a longer value costs one more allocation, not an
+        // error.
         let guess = pieces.iter().map(|piece| if let Piece::Text(text) = piece { text.len() } else { 20 });
         let capacity = guess.sum::<usize>();
         let Scope { private, .. } = scope;
@@ -257,8 +262,8 @@ impl Key {
         tokens
     }
 
-    /// An expression for the placeholder's value, by reference. Its tokens have the template's span: that is where a
-    /// missing field is reported.
+    /// An expression for the placeholder's value, by reference. Its tokens have the template's
+    /// span: that is where a missing field is reported.
     fn reference_to(&self, placeholder: &Placeholder, span: Span) -> TokenStream {
         let root = self.arguments.get(&placeholder.root).map(|mut root| {
             root.set_span(root.span().located_at(span));
@@ -397,7 +402,8 @@ fn in_concat(expr: &Expr) -> Option<String> {
     }
 }
 
-/// Joins the literals of a `concat!`, and of those inside of it. `None`: it has another macro in it.
+/// Joins the literals of a `concat!`, and of those inside of it. `None`: it has another macro in
+/// it.
 fn join_texts(tokens: TokenStream, joined: &mut String) -> Option<()> {
     for token in tokens {
         match token {

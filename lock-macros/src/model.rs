@@ -25,7 +25,8 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// Reads both parts of a use of the attribute. Not one mistake of the arguments hides one of the function.
+    /// Reads both parts of a use of the attribute. Not one mistake of the arguments hides one of
+    /// the function.
     pub(crate) fn parse(arguments: TokenStream, item: TokenStream) -> Result<Self, Errors> {
         let mut errors = Errors::default();
         let mut options = Options::parse(arguments, &mut errors);

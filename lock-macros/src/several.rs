@@ -1,4 +1,5 @@
-//! [`Several`]: the value of `keys`, a list of templates and expressions, or one expression that makes all keys.
+//! [`Several`]: the value of `keys`, a list of templates and expressions, or one expression that
+//! makes all keys.
 
 use syn::parse::{ParseStream, Parser};
 use syn::punctuated::Punctuated;
@@ -51,8 +52,8 @@ impl Several {
     }
 }
 
-/// The elements of an array, of a reference to one, or of `vec![…]`: whether a list is one or the other makes no
-/// difference for what its texts mean.
+/// The elements of an array, of a reference to one, or of `vec![…]`: whether a list is one or the
+/// other makes no difference for what its texts mean.
 fn list(expr: &Expr) -> Option<Punctuated<Expr, Token![,]>> {
     match expr {
         Expr::Array(array) => Some(array.elems.clone()),

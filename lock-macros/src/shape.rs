@@ -15,7 +15,8 @@ use crate::item::AnnotatedFn;
 pub(crate) enum Shape {
     /// `async fn`: the body is the future.
     Async,
-    /// A plain fn that ends in an `async` block, which is what `#[async_trait]` and other macros leave.
+    /// A plain fn that ends in an `async` block, which is what `#[async_trait]` and other macros
+    /// leave.
     Block(Option<Box<Tail>>),
 }
 

@@ -82,7 +82,8 @@ fn number(text: &str) -> Option<(u32, &str)> {
 
 /// Takes a template apart. `<<` is a literal `<`; a `>` outside a placeholder is itself.
 ///
-/// The error says everything that is wrong with the form; whether the arguments exist is not known here.
+/// The error says everything that is wrong with the form; whether the arguments exist is not known
+/// here.
 pub(crate) fn parse(template: &str) -> Result<Vec<Piece>, Vec<String>> {
     let mut pieces = Vec::new();
     let mut problems = Vec::new();
@@ -133,13 +134,14 @@ pub(crate) fn placeholder_in(text: &str) -> Option<String> {
     closed.split('>').find_map(found).map(|placeholder| placeholder.text)
 }
 
-/// What stands between braces in literal text, with the text itself: users of `format!` write arguments so.
+/// What stands between braces in literal text, with the text itself: users of `format!` write
+/// arguments so.
 pub(crate) fn braced(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|after| after.split_once('}')).map(|(content, _)| content)
 }
 
-/// Whether the braces of a template are none or one hash tag. Values never have braces and are never empty, so this
-/// is known before they are.
+/// Whether the braces of a template are none or one hash tag. Values never have braces and are
+/// never empty, so this is known before they are.
 pub(crate) fn check_braces<'p>(pieces: impl IntoIterator<Item = &'p Piece>) -> Result<(), &'static str> {
     let mut outline = String::new();
     for piece in pieces {

@@ -19,7 +19,8 @@ impl Text {
     }
 }
 
-/// The literal that an expression is, looked for below the invisible groups that `macro_rules!` puts around it.
+/// The literal that an expression is, looked for below the invisible groups that `macro_rules!`
+/// puts around it.
 pub(crate) fn literal(expr: &Expr) -> Option<&Lit> {
     match expr {
         Expr::Lit(literal) => Some(&literal.lit),

@@ -23,8 +23,8 @@ use crate::guard::LockGuard;
 ///
 /// # Cancel safety
 ///
-/// Dropping it leaves the queue. If the lock has just been granted to it, the grant goes to the next waiter or is
-/// released in the background; nothing stays behind.
+/// Dropping it leaves the queue. If the lock has just been granted to it, the grant goes to the
+/// next waiter or is released in the background; nothing stays behind.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire {
     state: State,
@@ -86,7 +86,8 @@ fn guarded(admission: Result<Admission, Refused>) -> Result<LockGuard, LockError
     admission.map(LockGuard::new).map_err(|(key, failure)| LockError::of(key, failure))
 }
 
-/// Takes several keys in one lane, or, where enclosing calls hold some of them, one after the other.
+/// Takes several keys in one lane, or, where enclosing calls hold some of them, one after the
+/// other.
 async fn all(request: Request) -> Result<LockGuard, LockError> {
     let (held, free) = split(&request)?;
     if held.is_empty() { guarded(acquire(request).await) } else { several(request, held, free).await }

@@ -15,8 +15,8 @@ pub use crate::guarded::OnLost;
 
 /// Runs a body under a lock and releases the lock at its end.
 ///
-/// A body that has returned wins: its value is returned even if the lock was lost or the release failed meanwhile. The
-/// release is awaited for one call time-out at most.
+/// A body that has returned wins: its value is returned even if the lock was lost or the release
+/// failed meanwhile. The release is awaited for one call time-out at most.
 #[pin_project]
 pub struct Run<F: Future> {
     #[pin]

@@ -77,13 +77,15 @@ impl Default for StoreSettings {
 }
 
 impl LockManagerBuilder {
-    /// Put in front of every key at the store. Default `lock:`; the empty text to share locks with Java.
+    /// Put in front of every key at the store. Default `lock:`; the empty text to share locks with
+    /// Java.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.store.prefix = prefix.into();
         self
     }
 
-    /// Lease of locks that name none; the watchdog renews it every third of it. Default 30 s, at least 100 ms.
+    /// Lease of locks that name none; the watchdog renews it every third of it. Default 30 s, at
+    /// least 100 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.engine.lease = lease;
         self
@@ -129,15 +131,16 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Most releases under way at once; a guard that is dropped beyond that is left to its lease. Default 100 000.
+    /// Most releases under way at once; a guard that is dropped beyond that is left to its lease.
+    /// Default 100 000.
     pub fn max_pending_releases(mut self, cap: usize) -> Self {
         self.engine.max_pending_releases = cap;
         self
     }
 
-    /// Longest time for which a lock is handed on inside this process before other processes get a chance. Default
-    /// and maximum 250 ms; the window is also bounded by a tenth of the lease and follows the round-trip time. Zero
-    /// switches hand-off off.
+    /// Longest time for which a lock is handed on inside this process before other processes get a
+    /// chance. Default and maximum 250 ms; the window is also bounded by a tenth of the lease and
+    /// follows the round-trip time. Zero switches hand-off off.
     pub fn cohort_window(mut self, window: Duration) -> Self {
         self.engine.cohort_window = window;
         self
@@ -172,25 +175,26 @@ impl LockManagerBuilder {
         self
     }
 
-    /// How many replicas the primary has, those that are down included, for [`Replication::majority`]. Needed with a
-    /// `redis://` address only: Sentinel and Cluster know it.
+    /// How many replicas the primary has, those that are down included, for
+    /// [`Replication::majority`]. Needed with a `redis://` address only: Sentinel and Cluster know
+    /// it.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.store.replicas = Some(replicas);
         self
     }
 
-    /// The longest lease on a `quorum:` of servers, also of a `min_hold`; longer ones are refused. Default 60 s. Elsewhere it
-    /// is not looked at.
+    /// The longest lease on a `quorum:` of servers, also of a `min_hold`; longer ones are refused.
+    /// Default 60 s. Elsewhere it is not looked at.
     ///
-    /// A server that was started again without its data has no vote for so long: the locks that it has forgotten are over
-    /// then. *All programs that use the servers have to set the same.*
+    /// A server that was started again without its data has no vote for so long: the locks that it
+    /// has forgotten are over then. *All programs that use the servers have to set the same.*
     pub fn max_lease(mut self, max_lease: Duration) -> Self {
         self.store.max_lease = max_lease.min(LONGEST);
         self
     }
 
-    /// Connecting fails with [`ConnectError::Misconfigured`], instead of warning, when the server is
-    /// configured in a way that can lose locks (a `maxmemory-policy` other than `noeviction`).
+    /// Connecting fails with [`ConnectError::Misconfigured`], instead of warning, when the server
+    /// is configured in a way that can lose locks (a `maxmemory-policy` other than `noeviction`).
     pub fn strict(mut self) -> Self {
         self.store.strict = true;
         self
@@ -233,14 +237,15 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The runtime on which the manager's background tasks live. Default: the one in which it is built.
+    /// The runtime on which the manager's background tasks live. Default: the one in which it is
+    /// built.
     pub fn runtime(mut self, handle: Handle) -> Self {
         self.runtime = Runtime::Given(handle);
         self
     }
 
-    /// The manager's background tasks get a thread of their own, so that renewals go on while the program's executor
-    /// is blocked by code that does not yield.
+    /// The manager's background tasks get a thread of their own, so that renewals go on while the
+    /// program's executor is blocked by code that does not yield.
     pub fn dedicated_thread(mut self) -> Self {
         self.runtime = Runtime::Dedicated;
         self

@@ -17,22 +17,22 @@ tokio::task_local! {
     static OVERRIDE: LockManager;
 }
 
-/// Sets the manager that `#[distributed_lock]` uses when it is given no other, for the whole process. Returns the
-/// one that was set before.
+/// Sets the manager that `#[distributed_lock]` uses when it is given no other, for the whole
+/// process. Returns the one that was set before.
 pub fn set_default(locks: LockManager) -> Option<LockManager> {
     DEFAULT.write().unwrap_or_else(PoisonError::into_inner).replace(locks)
 }
 
-/// The manager that `#[distributed_lock]` would use here: the innermost [`with_default`] around this code, else the
-/// one given to [`set_default`].
+/// The manager that `#[distributed_lock]` would use here: the innermost [`with_default`] around
+/// this code, else the one given to [`set_default`].
 #[must_use]
 pub fn default_manager() -> Option<LockManager> {
     let here = OVERRIDE.try_with(Clone::clone).ok();
     here.or_else(|| DEFAULT.read().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
-/// Runs `future` with `locks` as its default manager: for tests that run side by side, and for services with
-/// several stores. Tasks that `future` spawns do not inherit it.
+/// Runs `future` with `locks` as its default manager: for tests that run side by side, and for
+/// services with several stores. Tasks that `future` spawns do not inherit it.
 ///
 /// Cancel safe if `future` is.
 pub fn with_default<F: Future>(locks: LockManager, future: F) -> impl Future<Output = F::Output> {

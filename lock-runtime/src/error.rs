@@ -33,8 +33,8 @@ pub enum ConnectError {
 ///
 /// An error type of your own with `#[from] LockError` therefore works with `?` at each of them. See
 /// [`is_busy`](Self::is_busy), [`is_retryable`](Self::is_retryable) and
-/// [`body_started`](Self::body_started) for what to do. [`source`](std::error::Error::source) is the
-/// [`StoreError`], where a store is the cause; the text has it, too.
+/// [`body_started`](Self::body_started) for what to do. [`source`](std::error::Error::source) is
+/// the [`StoreError`], where a store is the cause; the text has it, too.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -43,8 +43,8 @@ pub enum LockError {
     Busy {
         /// The key.
         key: LockKey,
-        /// For how long the key is still taken, as far as this process knows. A renewed hold may last
-        /// longer, a released one ends earlier. `None` when unknown.
+        /// For how long the key is still taken, as far as this process knows. A renewed hold may
+        /// last longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// The wait ended before the lock was free.
@@ -54,8 +54,8 @@ pub enum LockError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
-        /// For how long the key is still taken, as far as this process knows. A renewed hold may last
-        /// longer, a released one ends earlier. `None` when unknown.
+        /// For how long the key is still taken, as far as this process knows. A renewed hold may
+        /// last longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// Too many callers wait already; the caps are set on the manager's builder, and by
@@ -69,8 +69,8 @@ pub enum LockError {
         /// Which cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters`, all of
         /// the manager, or `max_waiters of this lock`.
         cap: &'static str,
-        /// For how long the key is still taken, as far as this process knows. A renewed hold may last
-        /// longer, a released one ends earlier. `None` when unknown.
+        /// For how long the key is still taken, as far as this process knows. A renewed hold may
+        /// last longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
@@ -88,7 +88,8 @@ pub enum LockError {
         /// The key.
         key: LockKey,
     },
-    /// The store did not confirm a release or an extension: what the lock protects had begun, or was done.
+    /// The store did not confirm a release or an extension: what the lock protects had begun, or
+    /// was done.
     #[error("lock {key} was held, and the store did not confirm what became of it: {cause}")]
     Unconfirmed {
         /// The key.
@@ -97,8 +98,8 @@ pub enum LockError {
         #[source]
         cause: StoreError,
     },
-    /// The lock could not be acquired: the store could not be reached, answered with errors until the
-    /// wait ended, or did not answer at all in that time.
+    /// The lock could not be acquired: the store could not be reached, answered with errors until
+    /// the wait ended, or did not answer at all in that time.
     #[error("lock {key}: the store is unavailable: {cause}")]
     Unavailable {
         /// The key.
@@ -113,8 +114,8 @@ pub enum LockError {
         /// The key.
         key: LockKey,
     },
-    /// An enclosing call has the key in a kind that leaves no room for the one wanted: a reader can't become a writer,
-    /// since two that tried would wait for each other for ever.
+    /// An enclosing call has the key in a kind that leaves no room for the one wanted: a reader
+    /// can't become a writer, since two that tried would wait for each other for ever.
     #[error(
         "lock {key} is held as {held:?} by an enclosing call and can't be taken as {wanted:?} inside it; take it as \
          {wanted:?} outside, or release it first"
@@ -192,7 +193,8 @@ impl ShutdownError {
         self.cut_off
     }
 
-    /// Whether every release was answered by the store. If not, those keys are freed by the end of their leases.
+    /// Whether every release was answered by the store. If not, those keys are freed by the end of
+    /// their leases.
     #[must_use]
     pub fn drained(&self) -> bool {
         self.drained
@@ -207,24 +209,27 @@ impl LockError {
         matches!(self, Self::Busy { .. } | Self::TimedOut { .. } | Self::TooManyWaiters { .. })
     }
 
-    /// Whether the same call may succeed a moment later, and may be sent again without harm because its body never
-    /// started.
+    /// Whether the same call may succeed a moment later, and may be sent again without harm because
+    /// its body never started.
     ///
-    /// This speaks of the lock that [`key`](Self::key) names. A function that takes a second lock inside its body and
-    /// hands that lock's error on with `?` has started, whatever the error says.
+    /// This speaks of the lock that [`key`](Self::key) names. A function that takes a second lock
+    /// inside its body and hands that lock's error on with `?` has started, whatever the error
+    /// says.
     ///
     /// [`Semaphore::add_permits`](crate::Semaphore::add_permits) and
-    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) count twice when they are sent
-    /// again after [`Unavailable`](Self::Unavailable): they may have been done.
+    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) count twice when they are
+    /// sent again after [`Unavailable`](Self::Unavailable): they may have been done.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_busy()
             || matches!(self, Self::Unavailable { .. } | Self::NotReplicated { .. } | Self::Store { .. })
     }
 
-    /// Whether the lock had been granted when this happened. If not, nothing of its body was executed.
+    /// Whether the lock had been granted when this happened. If not, nothing of its body was
+    /// executed.
     ///
-    /// As with [`is_retryable`](Self::is_retryable), "body" is that of the lock that the error names.
+    /// As with [`is_retryable`](Self::is_retryable), "body" is that of the lock that the error
+    /// names.
     #[must_use]
     pub fn body_started(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::NotHeld { .. } | Self::Unconfirmed { .. })

@@ -16,21 +16,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::LockError;
 
-/// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits the outcome.
+/// A held lock. Dropping it releases the lock in the background; [`release`](Self::release) awaits
+/// the outcome.
 ///
-/// A guard is owned and `'static`: it can be stored, sent to another task, and dropped anywhere, also outside of a
-/// runtime. Unless the lock was taken with a fixed lease, the watchdog renews it for as long as the guard lives.
+/// A guard is owned and `'static`: it can be stored, sent to another task, and dropped anywhere,
+/// also outside of a runtime. Unless the lock was taken with a fixed lease, the watchdog renews it
+/// for as long as the guard lives.
 ///
 /// # What is certain
 ///
-/// While [`is_lost`](Self::is_lost) says `false`, no other guard of this key is live (the conditions are in
-/// `docs/guarantees.md`, P1). The answer is computed from the local clock at the moment of the call; the code that
-/// runs after it may be paused for any time. Pass [`fencing_token`](Self::fencing_token) to the resource and let it
-/// refuse smaller tokens where that matters.
+/// While [`is_lost`](Self::is_lost) says `false`, no other guard of this key is live (the
+/// conditions are in `docs/guarantees.md`, P1). The answer is computed from the local clock at the
+/// moment of the call; the code that runs after it may be paused for any time. Pass
+/// [`fencing_token`](Self::fencing_token) to the resource and let it refuse smaller tokens where
+/// that matters.
 #[must_use = "the guard releases its lock when it is dropped, and `let _ = …` drops it at once: write `let _guard = …`"]
 pub struct LockGuard {
     admission: Admission,
-    /// Further entries, of other keys, that belong to it: keys of a lock of several that enclosing calls held already.
+    /// Further entries, of other keys, that belong to it: keys of a lock of several that enclosing
+    /// calls held already.
     inside: Option<Box<Inside>>,
 }
 
@@ -66,8 +70,9 @@ impl LockGuard {
         self.grant().first().0
     }
 
-    /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant guards share it, and so
-    /// do readers that share a hold. Of a guard of several keys, that of [`key`](Self::key).
+    /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant
+    /// guards share it, and so do readers that share a hold. Of a guard of several keys, that of
+    /// [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.grant().first().1
@@ -86,16 +91,18 @@ impl LockGuard {
         inside.fold(self.grant().remaining(), Duration::min)
     }
 
-    /// Whether the lock is lost: its lease is over by the local clock, the store said so, or `max_hold` is over. A guard
-    /// of several keys is lost with the first of them.
+    /// Whether the lock is lost: its lease is over by the local clock, the store said so, or
+    /// `max_hold` is over. A guard of several keys is lost with the first of them.
     ///
-    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
+    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays
+    /// `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.grant().is_lost() || self.inside().iter().any(Self::is_lost)
     }
 
-    /// Resolves when the lock is lost, no later than at the local deadline and without help from the store.
+    /// Resolves when the lock is lost, no later than at the local deadline and without help from
+    /// the store.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
@@ -116,11 +123,12 @@ impl LockGuard {
         HeldLock { grant: Arc::clone(self.grant()), inside }
     }
 
-    /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of waiting.
+    /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of
+    /// waiting.
     ///
-    /// Two calls side by side in `future` (`join!`) still exclude each other, and tasks it spawns are strangers, see
-    /// [`in_current_scope`](crate::in_current_scope). The lost signal does not end the future; use
-    /// [`with`](crate::Lock::with) for that.
+    /// Two calls side by side in `future` (`join!`) still exclude each other, and tasks it spawns
+    /// are strangers, see [`in_current_scope`](crate::in_current_scope). The lost signal does not
+    /// end the future; use [`with`](crate::Lock::with) for that.
     ///
     /// Cancel safe if `future` is.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
@@ -155,11 +163,13 @@ impl LockGuard {
         }
     }
 
-    /// Enters the lock once more, without a store call: the lock is released when every guard of it is.
+    /// Enters the lock once more, without a store call: the lock is released when every guard of it
+    /// is.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in line again.
+    /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in
+    /// line again.
     pub fn reenter(&self) -> Result<Self, LockError> {
         let inside: Result<Vec<_>, _> = self.inside().iter().map(Self::reenter).collect();
         let again = self.admission.reenter();
@@ -167,18 +177,21 @@ impl LockGuard {
         Ok(Self::new(again).and(inside?))
     }
 
-    /// Turns a write lock into a read lock without letting another writer in between, and lets waiting readers in. The
-    /// token stays, and so do views. A guard of a read lock is returned as it is.
+    /// Turns a write lock into a read lock without letting another writer in between, and lets
+    /// waiting readers in. The token stays, and so do views. A guard of a read lock is returned as
+    /// it is.
     ///
-    /// The same happens when a write lock's guard is released while a read lock that was taken inside it, see
-    /// [`scope`](Self::scope), is still held. There is no way back: a reader can't become a writer.
+    /// The same happens when a write lock's guard is released while a read lock that was taken
+    /// inside it, see [`scope`](Self::scope), is still held. There is no way back: a reader can't
+    /// become a writer.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`]: the lock is lost, and the guard gone.
-    /// - [`LockError::Misconfigured`]: the guard is of another kind, or of several keys. It is released.
-    /// - [`LockError::Unconfirmed`]: the store did not confirm. The downgrade is re-sent in the background; the guard is
-    ///   gone, and with it the lock.
+    /// - [`LockError::Misconfigured`]: the guard is of another kind, or of several keys. It is
+    ///   released.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The downgrade is re-sent in the
+    ///   background; the guard is gone, and with it the lock.
     ///
     /// # Cancel safety
     ///
@@ -192,19 +205,22 @@ impl LockGuard {
         Ok(self)
     }
 
-    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never shortens.
+    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never
+    /// shortens.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`]: the lock is lost; extending does not bring it back.
-    /// - [`LockError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100 ms, under four
-    ///   round trips, or longer than the store allows.
+    /// - [`LockError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100
+    ///   ms, under four round trips, or longer than the store allows.
     /// - [`LockError::NotHeld`]: the grant ended while this was under way.
-    /// - [`LockError::Unconfirmed`]: the store did not confirm; the lock is held until its old deadline at least.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm; the lock is held until its old
+    ///   deadline at least.
     ///
     /// # Cancel safety
     ///
-    /// The call goes on in the background when this future is dropped; the lease may or may not be longer then.
+    /// The call goes on in the background when this future is dropped; the lease may or may not be
+    /// longer then.
     #[doc(alias = "renew")]
     #[doc(alias = "expire")]
     pub async fn extend(&self, lease: Duration) -> Result<(), LockError> {
@@ -214,21 +230,22 @@ impl LockGuard {
         self.admission.extend(lease).await.map_err(|failure| self.refused(failure))
     }
 
-    /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4 s). `Ok` also when
-    /// it was handed on inside this process, when outer guards still hold it, or when
-    /// [`min_hold`](crate::Lock::min_hold) keeps the key taken for a while.
+    /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4
+    /// s). `Ok` also when it was handed on inside this process, when outer guards still hold it, or
+    /// when [`min_hold`](crate::Lock::min_hold) keeps the key taken for a while.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`]: the lock had been lost before, so somebody else may have held it meanwhile.
+    /// - [`LockError::Lost`]: the lock had been lost before, so somebody else may have held it
+    ///   meanwhile.
     /// - [`LockError::NotHeld`]: the grant had ended in good order; a mistake in the program.
-    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is re-sent in the background until
-    ///   the lease is over.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is re-sent in the
+    ///   background until the lease is over.
     ///
     /// # Cancel safety
     ///
-    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it
-    /// is dispatched by the drop.
+    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped
+    /// before that, it is dispatched by the drop.
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<(), LockError> {
         let key = self.key().clone();
@@ -253,7 +270,8 @@ impl fmt::Debug for LockGuard {
 
 /// A view of a lock that somebody holds: its key, its token, and whether it is lost.
 ///
-/// Cheap to clone. It keeps nothing alive: when the guard goes, the lock is released and the view says so.
+/// Cheap to clone. It keeps nothing alive: when the guard goes, the lock is released and the view
+/// says so.
 #[derive(Clone)]
 pub struct HeldLock {
     grant: Arc<Grant>,
@@ -308,8 +326,8 @@ impl HeldLock {
         self.grants().any(|grant| grant.is_lost())
     }
 
-    /// Resolves when the lock is lost, no later than at the local deadline. Pending for ever after a release in
-    /// good order.
+    /// Resolves when the lock is lost, no later than at the local deadline. Pending for ever after
+    /// a release in good order.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {

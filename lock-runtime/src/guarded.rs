@@ -15,11 +15,11 @@ use crate::guard::LockGuard;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// It is dropped at the await where it is suspended, before it runs on without the lock, and the caller is told that the
-    /// lock was lost. What it had done until then is done.
+    /// It is dropped at the await where it is suspended, before it runs on without the lock, and
+    /// the caller is told that the lock was lost. What it had done until then is done.
     Cancel,
-    /// It runs to its end without the lock, and its value is returned: what it writes has to be protected by the fencing
-    /// token.
+    /// It runs to its end without the lock, and its value is returned: what it writes has to be
+    /// protected by the fencing token.
     Finish,
 }
 
@@ -46,9 +46,9 @@ impl fmt::Debug for LostSignal {
 
 /// Runs a future in the scope of a lock, and gives its output back together with the guard.
 ///
-/// Every poll looks at the clock, then polls the future, then, if that is pending, listens for the loss. A lost future
-/// is dropped inside its scope and before the guard. One that has returned wins: its output is given back even if the
-/// lock was lost meanwhile.
+/// Every poll looks at the clock, then polls the future, then, if that is pending, listens for the
+/// loss. A lost future is dropped inside its scope and before the guard. One that has returned
+/// wins: its output is given back even if the lock was lost meanwhile.
 #[pin_project]
 pub(crate) struct Guarded<F> {
     #[pin]

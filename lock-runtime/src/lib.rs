@@ -36,29 +36,31 @@
 //! | a job that every machine starts and one does | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
 //! | a hot item, sold many times a second | [`stock`](LockManager::stock), see [`segmented`] |
 //!
-//! Begin with the mutex. Inside one process it is first come first served too, and it hands the lock on without the
-//! store. Between processes whoever asks first after a release gets it; nobody is shut out, since a process lets others
-//! have their turn after a quarter of a second at most, but there is no order. `fair` has one, for a message and a place
-//! in the store's queue for every hand-off.
+//! Begin with the mutex. Inside one process it is first come first served too, and it hands the
+//! lock on without the store. Between processes whoever asks first after a release gets it; nobody
+//! is shut out, since a process lets others have their turn after a quarter of a second at most,
+//! but there is no order. `fair` has one, for a message and a place in the store's queue for every
+//! hand-off.
 //!
-//! Read and write locks pay where reads are long or many: a short read costs as much as a mutex, and a writer waits until
-//! the readers have left. A lock that only keeps two copies of a periodic job apart is a mutex with
-//! [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
+//! Read and write locks pay where reads are long or many: a short read costs as much as a mutex,
+//! and a writer waits until the readers have left. A lock that only keeps two copies of a periodic
+//! job apart is a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
 //!
-//! In the attribute the kind is `kind = fair | read | write`, and several keys are `keys = ["a:<from>", "a:<to>"]`. All
-//! kinds of locks have the same builder ([`Lock`]), the same guard ([`LockGuard`]) and the same promises, and every grant has
-//! a fencing token.
+//! In the attribute the kind is `kind = fair | read | write`, and several keys are
+//! `keys = ["a:<from>", "a:<to>"]`. All kinds of locks have the same builder ([`Lock`]), the same
+//! guard ([`LockGuard`]) and the same promises, and every grant has a fencing token.
 //!
 //! # What is where
 //!
-//! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). One for the program, given to
-//!   [`set_default`].
+//! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). One for the program, given
+//!   to [`set_default`].
 //! - `#[distributed_lock]` (feature `macros`): the attribute. [`Lock`]: the same in calls,
 //!   `locks.mutex("order:42").wait(…).acquire()`.
 //! - [`LockManager::health`]: one call for readiness probes.
-//! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the number of the grant.
-//! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and `body_started` say
-//!   what to do about it.
+//! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the
+//!   number of the grant.
+//! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and
+//!   `body_started` say what to do about it.
 //! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
 //! - `layer` (a feature): a tower layer that locks each request, for axum and tonic.
 //! - [`segmented`]: a stock in parts that is never oversold, and locks in parts.
@@ -67,20 +69,24 @@
 //!
 //! # What a lock is, and is not
 //!
-//! A lock is a lease. The watchdog renews it for as long as its guard lives, so a crash frees the key after at most one
-//! lease, and a holder that is paused for longer than a lease has lost its lock without knowing. [`LockGuard::is_lost`]
-//! says so by the local clock, without asking anybody; a body under the attribute or under [`Lock::with`] is dropped
-//! at its next await. Code between two awaits can't be stopped by any lock service. Where a late write does harm, pass
-//! [`LockGuard::fencing_token`] along with it, and let the resource refuse smaller ones than it has seen.
+//! A lock is a lease. The watchdog renews it for as long as its guard lives, so a crash frees the
+//! key after at most one lease, and a holder that is paused for longer than a lease has lost its
+//! lock without knowing. [`LockGuard::is_lost`] says so by the local clock, without asking anybody;
+//! a body under the attribute or under [`Lock::with`] is dropped at its next await. Code between
+//! two awaits can't be stopped by any lock service. Where a late write does harm, pass
+//! [`LockGuard::fencing_token`] along with it, and let the resource refuse smaller ones than it has
+//! seen.
 //!
-//! `docs/guarantees.md` in the repository lists what is promised, with the tests behind it, and what is not.
+//! `docs/guarantees.md` in the repository lists what is promised, with the tests behind it, and
+//! what is not.
 //!
 //! # Runtime
 //!
-//! A manager's tasks live on the tokio runtime on which it was built, which needs `enable_all` (as `#[tokio::main]` has
-//! it); see [`LockManagerBuilder::dedicated_thread`] for programs that block theirs or have none. The futures of this
-//! crate may be polled by any executor, and guards may be dropped anywhere. Time-outs are counted by the tokio runtime
-//! in whose context a future is polled first, which has to run, with timers; under another executor by the manager's.
+//! A manager's tasks live on the tokio runtime on which it was built, which needs `enable_all` (as
+//! `#[tokio::main]` has it); see [`LockManagerBuilder::dedicated_thread`] for programs that block
+//! theirs or have none. The futures of this crate may be polled by any executor, and guards may be
+//! dropped anywhere. Time-outs are counted by the tokio runtime in whose context a future is polled
+//! first, which has to run, with timers; under another executor by the manager's.
 //!
 //! A process that forks has to make its managers afterwards. A child that uses a manager of its
 //! parent's has the same names at the store, which takes one for the other.
@@ -101,9 +107,10 @@
 //! | `lock_layer_refused_total` | counter | `lock`, `reason` |
 //! | `lock_layer_unlocked_total` | counter | `lock` |
 //!
-//! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default module and function),
-//! never the key: keys are unbounded. `outcome` is `granted`, `handed_off`, `reentered`, `busy`, `timed_out`,
-//! `too_many_waiters`, `unavailable`, `not_replicated`, `shut_down` or `misconfigured`.
+//! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default
+//! module and function), never the key: keys are unbounded. `outcome` is `granted`, `handed_off`,
+//! `reentered`, `busy`, `timed_out`, `too_many_waiters`, `unavailable`, `not_replicated`,
+//! `shut_down` or `misconfigured`.
 //!
 //! # Features
 //!

@@ -24,13 +24,14 @@ impl LockList {
         Self { engine, prefix, cursor: Some(0) }
     }
 
-    /// The next page, in no order; `None` after the last. A page may be empty although others follow, and a lock may be
-    /// in more than one. One that is held from the first page to the last is in one at least.
+    /// The next page, in no order; `None` after the last. A page may be empty although others
+    /// follow, and a lock may be in more than one. One that is held from the first page to the last
+    /// is in one at least.
     ///
     /// # Errors
     ///
-    /// [`LockError::Store`], or [`Misconfigured`](LockError::Misconfigured) where the store can't list or
-    /// may not: the same page may be asked for again.
+    /// [`LockError::Store`], or [`Misconfigured`](LockError::Misconfigured) where the store can't
+    /// list or may not: the same page may be asked for again.
     ///
     /// # Cancel safety
     ///

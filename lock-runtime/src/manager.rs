@@ -19,8 +19,8 @@ use crate::segmented::{SegmentedLock, SegmentedStock, StockError};
 /// The key that [`LockManager::health`] looks at. Nobody locks it.
 const HEALTH_KEY: &str = "lock-runtime-health";
 
-/// A connection to a lock store, and everything this process holds there. Cheap to clone; one per store and process
-/// is enough.
+/// A connection to a lock store, and everything this process holds there. Cheap to clone; one per
+/// store and process is enough.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,9 +36,9 @@ const HEALTH_KEY: &str = "lock-runtime-health";
 ///
 /// # Runtime
 ///
-/// The manager's background tasks (renewal, waiting, releases) live on the tokio runtime on which it was built, see
-/// [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime). When that runtime is gone, acquires fail with
-/// [`LockError::ShutDown`] and held locks are lost.
+/// The manager's background tasks (renewal, waiting, releases) live on the tokio runtime on which
+/// it was built, see [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime). When that
+/// runtime is gone, acquires fail with [`LockError::ShutDown`] and held locks are lost.
 #[derive(Clone)]
 #[doc(alias = "RedissonClient")]
 #[doc(alias = "LockProvider")]
@@ -53,9 +53,10 @@ impl LockManager {
     ///
     /// # Fairness
     ///
-    /// Callers of one process get the lock in the order in which they were first polled; one that is not polled when its
-    /// turn comes lets others pass. Between processes, who is next is a race; see [`fair`](Self::fair). A process hands
-    /// the lock on inside for a short window (at most 250 ms) and then lets the others have it.
+    /// Callers of one process get the lock in the order in which they were first polled; one that
+    /// is not polled when its turn comes lets others pass. Between processes, who is next is a
+    /// race; see [`fair`](Self::fair). A process hands the lock on inside for a short window (at
+    /// most 250 ms) and then lets the others have it.
     #[doc(alias = "lock")]
     #[doc(alias = "RLock")]
     #[doc(alias = "getLock")]
@@ -64,8 +65,8 @@ impl LockManager {
         self.of_kind(Kind::Mutex, key)
     }
 
-    /// A lock with one holder at a time that goes to those who wait in the order in which the store heard of them,
-    /// across processes; on the same keys as Redisson's fair lock.
+    /// A lock with one holder at a time that goes to those who wait in the order in which the store
+    /// heard of them, across processes; on the same keys as Redisson's fair lock.
     ///
     /// Every wait costs the store a place in a queue that is kept alive, and every hand-off a
     /// message, so it is slower than a [`mutex`](Self::mutex) wherever many callers of one process
@@ -76,13 +77,14 @@ impl LockManager {
         self.of_kind(Kind::Fair, key)
     }
 
-    /// The reading side of a readers-writer lock: many readers at a time, none beside a writer. On the same keys as
-    /// Redisson's `RReadWriteLock`.
+    /// The reading side of a readers-writer lock: many readers at a time, none beside a writer. On
+    /// the same keys as Redisson's `RReadWriteLock`.
     ///
-    /// Readers of one process that have the default lease share one hold, and one fencing token, as long as it is young
-    /// (its window is at most 250 ms). While a [writer](Self::write) waits, no new reader enters, in any Rust process;
-    /// Java's readers know nothing of that. So two keys that are read one inside the other need one order everywhere, also
-    /// that of a writer of both: take them together, with [`multi`](Self::multi), or give the inner one a limited wait.
+    /// Readers of one process that have the default lease share one hold, and one fencing token, as
+    /// long as it is young (its window is at most 250 ms). While a [writer](Self::write) waits, no
+    /// new reader enters, in any Rust process; Java's readers know nothing of that. So two keys
+    /// that are read one inside the other need one order everywhere, also that of a writer of both:
+    /// take them together, with [`multi`](Self::multi), or give the inner one a limited wait.
     #[doc(alias = "RwLock")]
     #[doc(alias = "rwlock")]
     #[doc(alias = "RReadWriteLock")]
@@ -90,11 +92,11 @@ impl LockManager {
         self.of_kind(Kind::Read, key)
     }
 
-    /// The writing side of a readers-writer lock: one holder at a time. On the same keys as Redisson's
-    /// `RReadWriteLock`.
+    /// The writing side of a readers-writer lock: one holder at a time. On the same keys as
+    /// Redisson's `RReadWriteLock`.
     ///
-    /// A writer may read inside, and [become a reader](crate::LockGuard::downgrade). A reader can't become a writer:
-    /// asking for it is [`LockError::KindConflict`].
+    /// A writer may read inside, and [become a reader](crate::LockGuard::downgrade). A reader can't
+    /// become a writer: asking for it is [`LockError::KindConflict`].
     #[doc(alias = "RwLock")]
     #[doc(alias = "rwlock")]
     #[doc(alias = "RReadWriteLock")]
@@ -102,11 +104,12 @@ impl LockManager {
         self.of_kind(Kind::Write, key)
     }
 
-    /// A lock of several keys, all or nothing: one wait, one guard, one lost signal, and a
-    /// [token for each key](crate::LockGuard::tokens). Keys are mutexes unless a [`MultiKey`] says otherwise.
+    /// A lock of several keys, all or nothing: one wait, one guard, one lost signal, and a [token
+    /// for each key](crate::LockGuard::tokens). Keys are mutexes unless a [`MultiKey`] says
+    /// otherwise.
     ///
-    /// The keys, at most 1000, are sorted and taken in one step, so two calls never wait for each other. Keys that enclosing calls hold
-    /// are entered again, and the others are taken.
+    /// The keys, at most 1000, are sorted and taken in one step, so two calls never wait for each
+    /// other. Keys that enclosing calls hold are entered again, and the others are taken.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -156,10 +159,11 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
 
-    /// A semaphore: a number of permits, each held by one holder at a time; on the same keys as Redisson's
-    /// `RPermitExpirableSemaphore`.
+    /// A semaphore: a number of permits, each held by one holder at a time; on the same keys as
+    /// Redisson's `RPermitExpirableSemaphore`.
     ///
-    /// Permits are leased and renewed like locks, so those of a crashed process come back after at most one lease.
+    /// Permits are leased and renewed like locks, so those of a crashed process come back after at
+    /// most one lease.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -177,8 +181,8 @@ impl LockManager {
         Semaphore::new(Arc::clone(&self.counting), name)
     }
 
-    /// A count-down latch: many wait until others have counted it down to zero; on the same keys as Redisson's
-    /// `RCountDownLatch`.
+    /// A count-down latch: many wait until others have counted it down to zero; on the same keys as
+    /// Redisson's `RCountDownLatch`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -199,13 +203,13 @@ impl LockManager {
         CountDownLatch::new(Arc::clone(&self.counting), name)
     }
 
-    /// What the store knows about `key`: how and by whom it is held, how often each of them has entered, the remaining
-    /// time, who waits, the highest token.
+    /// What the store knows about `key`: how and by whom it is held, how often each of them has
+    /// entered, the remaining time, who waits, the highest token.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`], [`LockError::Misconfigured`] when the key holds something else than a lock, or
-    /// [`LockError::InvalidKey`]. Cancel safe.
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`] when the key holds something else
+    /// than a lock, or [`LockError::InvalidKey`]. Cancel safe.
     #[doc(alias = "isLocked")]
     #[doc(alias = "owner")]
     #[doc(alias = "holder")]
@@ -215,9 +219,9 @@ impl LockManager {
         status.map_err(|error| LockError::from_store(key, error))
     }
 
-    /// Asks the store for one key, and says how long that took and what the store's last error was: for
-    /// readiness probes. Reads only, and changes nothing. In a cluster it is always the same primary that
-    /// answers, the one with that key; of a quorum it takes a majority.
+    /// Asks the store for one key, and says how long that took and what the store's last error was:
+    /// for readiness probes. Reads only, and changes nothing. In a cluster it is always the same
+    /// primary that answers, the one with that key; of a quorum it takes a majority.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -227,16 +231,18 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     ///
-    /// A server that answers but refuses writes, since it is a replica or full, is found by the last error
-    /// only: look at [`Health::last_error`] too, or take a lock. On Redis it is the key
-    /// `lock-runtime-health` behind the prefix, which needs the rights of a mutex, see `docs/servers.md`.
+    /// A server that answers but refuses writes, since it is a replica or full, is found by the
+    /// last error only: look at [`Health::last_error`] too, or take a lock. On Redis it is the key
+    /// `lock-runtime-health` behind the prefix, which needs the rights of a mutex, see
+    /// `docs/servers.md`.
     ///
-    /// A pod whose store is down should answer "not ready" and not "not alive": restarting it does not
-    /// help.
+    /// A pod whose store is down should answer "not ready" and not "not alive": restarting it does
+    /// not help.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Store`]: the store can't be reached, or has not answered within the call time-out.
+    /// - [`LockError::Store`]: the store can't be reached, or has not answered within the call
+    ///   time-out.
     /// - [`LockError::Misconfigured`]: it answered, and will go on answering so.
     /// - [`LockError::ShutDown`]: the manager was shut down.
     ///
@@ -259,8 +265,9 @@ impl LockManager {
         })
     }
 
-    /// The locks that are held and whose keys begin with `prefix` (all, if it is empty), page by page. Walks over the
-    /// store's keys in small steps, without holding anybody up: on a Redis server with many other keys it takes long.
+    /// The locks that are held and whose keys begin with `prefix` (all, if it is empty), page by
+    /// page. Walks over the store's keys in small steps, without holding anybody up: on a Redis
+    /// server with many other keys it takes long.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -278,8 +285,9 @@ impl LockManager {
         LockList::new(Arc::clone(&self.engine), prefix.into())
     }
 
-    /// Frees `key`, whoever holds it and in whatever kind, and wakes who waits for it; `false` when it was free. A holder in this process
-    /// learns of its loss at once, others at their next renewal. Fencing tokens go on growing.
+    /// Frees `key`, whoever holds it and in whatever kind, and wakes who waits for it; `false` when
+    /// it was free. A holder in this process learns of its loss at once, others at their next
+    /// renewal. Fencing tokens go on growing.
     ///
     /// This breaks mutual exclusion on purpose: the old holder may still be running.
     ///
@@ -302,12 +310,13 @@ impl LockManager {
     /// granted. Bodies that hold a lock have until `grace` is over to finish; then their locks are
     /// lost, which cancels them, and released. Finally the releases that are under way are awaited,
     /// for at most two call time-outs. Those that the store has not answered until the end of the
-    /// lease are not among them: they are sent again for as long as the manager is there. Stocks hold
-    /// nothing in this process; their handles go on working.
+    /// lease are not among them: they are sent again for as long as the manager is there. Stocks
+    /// hold nothing in this process; their handles go on working.
     ///
     /// # Errors
     ///
-    /// [`ShutdownError`] says how many locks were cut off, and whether releases are left to their leases.
+    /// [`ShutdownError`] says how many locks were cut off, and whether releases are left to their
+    /// leases.
     ///
     /// # Cancel safety
     ///
@@ -373,7 +382,8 @@ impl Health {
         self.latency
     }
 
-    /// The last error of a call of this manager's locks, and how long ago it was. `None`: there was none.
+    /// The last error of a call of this manager's locks, and how long ago it was. `None`: there was
+    /// none.
     #[must_use]
     pub fn last_error(&self) -> Option<(&StoreError, Duration)> {
         self.last_error.as_ref().map(|(error, ago)| (error, *ago))

@@ -4,11 +4,11 @@ use std::future::Future;
 
 use lock_engine::scope::{Scope, Scoped};
 
-/// Runs `future` in the scope of the calling code, wherever it is polled: a task spawned with it re-enters the locks
-/// of its spawner.
+/// Runs `future` in the scope of the calling code, wherever it is polled: a task spawned with it
+/// re-enters the locks of its spawner.
 ///
-/// The scope names grants, it does not keep them: once the spawner's lock is released, the task is a stranger and
-/// waits like everybody else.
+/// The scope names grants, it does not keep them: once the spawner's lock is released, the task is
+/// a stranger and waits like everybody else.
 ///
 /// Cancel safe if `future` is.
 ///

@@ -1,4 +1,5 @@
-//! How much an uncontended pair of acquire and drop allocates. One test in its process: all threads are counted.
+//! How much an uncontended pair of acquire and drop allocates. One test in its process: all threads
+//! are counted.
 #![allow(missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +11,8 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 struct Counting;
 
-// SAFETY: every call goes to `System` unchanged; counting touches an atomic only and never allocates.
+// SAFETY: every call goes to `System` unchanged; counting touches an atomic only and never
+// allocates.
 #[allow(unsafe_code, reason = "a global allocator can't be written without it")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -36,8 +38,8 @@ static ALLOCATOR: Counting = Counting;
 
 const PAIRS: u64 = 1000;
 
-/// The key, the future, the key's machine, the waiter, the owner, the request, the hold, the grant; and the tasks and calls
-/// of acquire and release.
+/// The key, the future, the key's machine, the waiter, the owner, the request, the hold, the grant;
+/// and the tasks and calls of acquire and release.
 const A_PAIR: u64 = 14;
 
 async fn pairs(locks: &LockManager, keys: &[String]) -> u64 {

@@ -1,4 +1,5 @@
-//! The default manager, which is one per process, so everything about it is one test in a program of its own.
+//! The default manager, which is one per process, so everything about it is one test in a program
+//! of its own.
 #![allow(missing_docs)]
 
 use lock_runtime::{LockError, LockManager, default_manager, set_default, with_default};

@@ -123,7 +123,8 @@ impl Browser {
         Picture::decode(png)
     }
 
-    /// What was written to the console since the last time: by the page, and by the browser about the page.
+    /// What was written to the console since the last time: by the page, and by the browser about
+    /// the page.
     pub fn console(&mut self) -> Vec<String> {
         let entries = self.post("se/log", &json!({ "type": "browser" }));
         let entries = entries.as_array().expect("a list");
@@ -271,7 +272,8 @@ impl Picture {
         Self { png, width: info.width, height: info.height, colours }
     }
 
-    /// How much of `area` has this colour, 0 to 1. Edges are blended, so a colour that is nearly the same counts.
+    /// How much of `area` has this colour, 0 to 1. Edges are blended, so a colour that is nearly
+    /// the same counts.
     #[must_use]
     pub fn share(&self, area: Area, colour: [u8; 3]) -> f64 {
         let mut hits = 0_u64;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Nanoseconds on a clock that all processes of this machine share and nobody sets: `CLOCK_BOOTTIME` on Linux, the
-/// one that lock validity counts on; elsewhere the monotonic clock.
+/// Nanoseconds on a clock that all processes of this machine share and nobody sets:
+/// `CLOCK_BOOTTIME` on Linux, the one that lock validity counts on; elsewhere the monotonic clock.
 #[must_use]
 pub fn now_nanos() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -22,8 +22,8 @@ pub fn nanos_from_now(duration: Duration) -> u64 {
     now_nanos().saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// By how much [`now_nanos`] is ahead of the monotonic clock, which Java's `System.nanoTime` is on Linux: for how long
-/// the machine has been suspended. 0 elsewhere.
+/// By how much [`now_nanos`] is ahead of the monotonic clock, which Java's `System.nanoTime` is on
+/// Linux: for how long the machine has been suspended. 0 elsewhere.
 #[must_use]
 pub fn nanos_ahead_of_monotonic() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

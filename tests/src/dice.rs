@@ -17,7 +17,8 @@ impl Dice {
     /// A seed that nobody has chosen.
     #[must_use]
     pub fn draw_seed() -> u64 {
-        // The standard library's hashers are keyed by the system's randomness. Short enough to be typed in again.
+        // The standard library's hashers are keyed by the system's randomness. Short enough to be
+        // typed in again.
         RandomState::new().build_hasher().finish() % 1_000_000_000
     }
 

@@ -10,8 +10,9 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// A port of the loopback interface behind which a server is far away: every byte takes the same time to get there,
-/// and the same time to come back. What is sent meanwhile is under way meanwhile. Closed on drop.
+/// A port of the loopback interface behind which a server is far away: every byte takes the same
+/// time to get there, and the same time to come back. What is sent meanwhile is under way
+/// meanwhile. Closed on drop.
 #[derive(Debug)]
 pub struct Distance {
     port: u16,

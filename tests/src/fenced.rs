@@ -17,7 +17,8 @@ if tonumber(ARGV[1]) < seen then return false end
 redis.call('HSET', KEYS[1], 'token', ARGV[1])
 return redis.call('HGET', KEYS[1], 'value') or ''";
 
-/// A value on a Redis server that only takes writes whose token is not smaller than the largest it has seen.
+/// A value on a Redis server that only takes writes whose token is not smaller than the largest it
+/// has seen.
 ///
 /// Speaks to the server without the library under test.
 #[derive(Debug)]
@@ -50,8 +51,8 @@ impl FencedRegister {
         }
     }
 
-    /// The value for somebody who is going to [write](Self::write) what follows from it; `None` when the token is too old.
-    /// Nobody with an older token writes any more.
+    /// The value for somebody who is going to [write](Self::write) what follows from it; `None`
+    /// when the token is too old. Nobody with an older token writes any more.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! What tests of all kinds of locks have in common: how to take a lock of a given kind, who is its rival, and that
-//! nothing is left in the end.
+//! What tests of all kinds of locks have in common: how to take a lock of a given kind, who is its
+//! rival, and that nothing is left in the end.
 
 use std::time::Duration;
 
@@ -79,15 +79,16 @@ pub async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
     locked
 }
 
-/// Returns when the store knows of so many waiters of the key. For a fair lock these are the entries of its queue.
+/// Returns when the store knows of so many waiters of the key. For a fair lock these are the
+/// entries of its queue.
 #[track_caller]
 pub fn waiters_are(locks: &LockManager, key: &str, number: u64) -> impl Future<Output = ()> {
     let (locks, key) = (locks.clone(), key.to_owned());
     eventually(async move || status(&locks, &key).await.waiters == number, PATIENCE)
 }
 
-/// Returns when nothing is left: the managers have no key, no timer, no task and no waiter, the store has none of
-/// `keys`, and a server has nothing but counters of tokens.
+/// Returns when nothing is left: the managers have no key, no timer, no task and no waiter, the
+/// store has none of `keys`, and a server has nothing but counters of tokens.
 #[track_caller]
 pub fn nothing_is_left(site: &Site, managers: &[&LockManager], keys: &[&str]) -> impl Future<Output = ()> {
     let managers: Vec<LockManager> = managers.iter().map(|&locks| locks.clone()).collect();

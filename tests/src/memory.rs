@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which counts the bytes that are in use. A program that wants to know them makes it its own:
+/// The system's allocator, which counts the bytes that are in use. A program that wants to know
+/// them makes it its own:
 ///
 /// ```
 /// #[global_allocator]
@@ -24,7 +25,8 @@ fn count(more: usize, less: usize) {
     LIVE.fetch_add(more as i64 - less as i64, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to `System` unchanged; counting touches an atomic only and never allocates.
+// SAFETY: every call goes to `System` unchanged; counting touches an atomic only and never
+// allocates.
 #[allow(
     unsafe_code,
     reason = "a global allocator can't be written without it; memory per waiter and hold need one"
@@ -60,7 +62,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that are allocated and not freed, in a program whose allocator is [`Counting`]; 0 in others.
+/// Bytes that are allocated and not freed, in a program whose allocator is [`Counting`]; 0 in
+/// others.
 #[must_use]
 pub fn live_bytes() -> u64 {
     u64::try_from(LIVE.load(Ordering::Relaxed)).unwrap_or(0)

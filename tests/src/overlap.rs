@@ -1,12 +1,13 @@
-//! Proof that a lock excluded: what several processes, also such in Java, did under it, judged by two of the checkers of
-//! [histories](crate::history).
+//! Proof that a lock excluded: what several processes, also such in Java, did under it, judged by
+//! two of the checkers of [histories](crate::history).
 //!
-//! Every section writes one line when it enters and one when it leaves, each by one `write` to a file opened for
-//! appending, which keeps lines of several processes whole without a lock of their own. Times are on the clock that
-//! all processes share ([`now_nanos`]). A section that never left, because its process was killed, lasts as long as
-//! its lock was known to be valid; one whose lock was over when it entered, because its process was stopped in
-//! between, does not count as inside. Who has no token writes `-` for it, and readers add `shared`: they may be inside
-//! together, and share a token.
+//! Every section writes one line when it enters and one when it leaves, each by one `write` to a
+//! file opened for appending, which keeps lines of several processes whole without a lock of their
+//! own. Times are on the clock that all processes share ([`now_nanos`]). A section that never left,
+//! because its process was killed, lasts as long as its lock was known to be valid; one whose lock
+//! was over when it entered, because its process was stopped in between, does not count as inside.
+//! Who has no token writes `-` for it, and readers add `shared`: they may be inside together, and
+//! share a token.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -49,7 +50,8 @@ impl Recorder {
         Ok(Self { file })
     }
 
-    /// To be called first thing under the lock. `remaining` tells how long the lock is still known to be valid.
+    /// To be called first thing under the lock. `remaining` tells how long the lock is still known
+    /// to be valid.
     ///
     /// # Panics
     ///
@@ -105,9 +107,9 @@ pub struct Report {
     pub sections: BTreeMap<String, usize>,
     /// Sections of one key that were inside at the same time, and not all of them readers.
     pub overlaps: Vec<String>,
-    /// Sections whose token was not larger than every earlier one of its key. A reader's may be that of a writer
-    /// who went on as a reader. Two readers are not compared: one that joins a hold has the token of that, and others may
-    /// have entered with a larger one meanwhile.
+    /// Sections whose token was not larger than every earlier one of its key. A reader's may be
+    /// that of a writer who went on as a reader. Two readers are not compared: one that joins a
+    /// hold has the token of that, and others may have entered with a larger one meanwhile.
     pub tokens: Vec<String>,
 }
 
@@ -154,8 +156,9 @@ impl Report {
                 intervals.insert(event.id, interval);
             } else {
                 let interval = intervals.get_mut(&event.id).ok_or_else(|| line.to_owned())?;
-                // Nothing remaining: the lock was lost on the way, and what it did after the deadline that we know
-                // of may overlap. Else it was valid, perhaps renewed, until it left.
+                // Nothing remaining: the lock was lost on the way, and what it did after the
+                // deadline that we know of may overlap. Else it was valid, perhaps renewed, until
+                // it left.
                 let lost = event.valid_until <= event.at;
                 interval.to = if lost { event.at.min(interval.to) } else { event.at };
             }

@@ -1,4 +1,5 @@
-//! [`Probe`]: a store around another one that counts the calls, and makes them slow, silent or refused when told to.
+//! [`Probe`]: a store around another one that counts the calls, and makes them slow, silent or
+//! refused when told to.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,8 +23,8 @@ pub enum Renewals {
     Fail,
 }
 
-/// A store that passes calls on to another one. Every call takes [`way`](Self::set_way) to get there, and as long for
-/// its answer to come back.
+/// A store that passes calls on to another one. Every call takes [`way`](Self::set_way) to get
+/// there, and as long for its answer to come back.
 #[derive(Debug)]
 pub struct Probe {
     inner: Arc<dyn LockStore>,
@@ -51,7 +52,8 @@ impl Probe {
         })
     }
 
-    /// How long a request takes to get to the store, and an answer to come back: half of the round trip.
+    /// How long a request takes to get to the store, and an answer to come back: half of the round
+    /// trip.
     ///
     /// # Panics
     ///
@@ -70,7 +72,8 @@ impl Probe {
         *self.troubled.lock().expect("not poisoned") = None;
     }
 
-    /// What becomes from now on of the calls that renew `key`, with everything else that they renew; others work.
+    /// What becomes from now on of the calls that renew `key`, with everything else that they
+    /// renew; others work.
     ///
     /// # Panics
     ///

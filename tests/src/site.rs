@@ -1,4 +1,5 @@
-//! [`Site`]: the place that a test of the shared suite runs at, and [`on_every_store!`](crate::on_every_store).
+//! [`Site`]: the place that a test of the shared suite runs at, and
+//! [`on_every_store!`](crate::on_every_store).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,12 +9,13 @@ use lock_runtime::{LockManager, LockManagerBuilder};
 
 use crate::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
 
-/// Servers that a busy machine keeps from answering for less are not taken for dead, neither by each other nor by the
-/// managers: no test of the shared suite is about servers that fail.
+/// Servers that a busy machine keeps from answering for less are not taken for dead, neither by
+/// each other nor by the managers: no test of the shared suite is about servers that fail.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The environment variable that says on which servers the tests of every store run, besides the memory store: `single`,
-/// which is the default, `sentinel`, `cluster` or `quorum`. For `cargo xtask test topologies`.
+/// The environment variable that says on which servers the tests of every store run, besides the
+/// memory store: `single`, which is the default, `sentinel`, `cluster` or `quorum`. For
+/// `cargo xtask test topologies`.
 pub(crate) const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
 /// A store of its own for one test, to which any number of managers connect.
@@ -24,7 +26,8 @@ pub struct Site {
     place: Option<Place>,
 }
 
-/// Servers that the tests of a process share, none of which ends them. They end with the last test that has them.
+/// Servers that the tests of a process share, none of which ends them. They end with the last test
+/// that has them.
 #[derive(Debug)]
 enum Shared {
     Single(RedisServer),
@@ -116,8 +119,8 @@ impl Site {
         &self.url
     }
 
-    /// Whether the highest token that `status` tells is that of the last grant. On a quorum it is the highest of any server,
-    /// also of one that was not needed for the grant.
+    /// Whether the highest token that `status` tells is that of the last grant. On a quorum it is
+    /// the highest of any server, also of one that was not needed for the grant.
     #[must_use]
     pub fn tells_the_last_token(&self) -> bool {
         !self.is_quorum()
@@ -129,7 +132,8 @@ impl Site {
         self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Quorum(_)))
     }
 
-    /// Whether there are servers behind it, so that time is real and other processes are in the way.
+    /// Whether there are servers behind it, so that time is real and other processes are in the
+    /// way.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.place.is_some()
@@ -183,16 +187,17 @@ impl Site {
         }
     }
 
-    /// An upper bound for something that takes `exactly` when nothing else runs: nothing more under paused time, and
-    /// generous on two busy cores.
+    /// An upper bound for something that takes `exactly` when nothing else runs: nothing more under
+    /// paused time, and generous on two busy cores.
     #[must_use]
     pub fn at_most(&self, exactly: Duration) -> Duration {
         exactly + if self.is_remote() { Duration::from_secs(5) } else { Duration::from_millis(50) }
     }
 }
 
-/// How long a hold of `lease` is valid for its holder: the lease less the margin for clocks that run at different
-/// rates (lease/100 + 2 ms). A holder that lives gives a fixed lease back then, so nobody else gets in earlier.
+/// How long a hold of `lease` is valid for its holder: the lease less the margin for clocks that
+/// run at different rates (lease/100 + 2 ms). A holder that lives gives a fixed lease back then, so
+/// nobody else gets in earlier.
 #[must_use]
 pub fn validity(lease: Duration) -> Duration {
     lease - lease / 100 - Duration::from_millis(2)

@@ -1,9 +1,9 @@
 //! Soak: one process in which locks come and go for a long time, and whose memory must be flat.
 //!
-//! The program `soak` of this package takes and loses locks in all the ways in which users do, and tells now and then
-//! how much memory it uses. The parent ([`run`]) cuts its connections from time to time, on a cluster it also moves slots
-//! and has replicas take over, and it [judges](Growth) in the end: what the last third of the run used is compared with
-//! what the third before it used.
+//! The program `soak` of this package takes and loses locks in all the ways in which users do, and
+//! tells now and then how much memory it uses. The parent ([`run`]) cuts its connections from time
+//! to time, on a cluster it also moves slots and has replicas take over, and it [judges](Growth) in
+//! the end: what the last third of the run used is compared with what the third before it used.
 
 use std::fmt;
 use std::io;
@@ -84,7 +84,8 @@ impl Field {
         }
     }
 
-    /// The `n`th slot of those that are asked for most goes to another primary, and every fifth time a replica takes over.
+    /// The `n`th slot of those that are asked for most goes to another primary, and every fifth
+    /// time a replica takes over.
     fn rearrange(&self, n: usize) {
         let Self::Cluster(cluster) = self else { return };
         let primaries = cluster.primaries();
@@ -180,7 +181,8 @@ pub struct Outcome {
     pub at_rest: u64,
     /// What the managers still had in the end: keys, timers, tasks.
     pub left: String,
-    /// What the servers used in the middle of the run and in the end, for information: its counters live on for a while.
+    /// What the servers used in the middle of the run and in the end, for information: its counters
+    /// live on for a while.
     pub server: (u64, u64),
 }
 
@@ -206,8 +208,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs the plan. `interrupted` is asked often; when it says so, everything is ended. `tell` hears how it goes, about
-/// twice a minute.
+/// Runs the plan. `interrupted` is asked often; when it says so, everything is ended. `tell` hears
+/// how it goes, about twice a minute.
 ///
 /// # Errors
 ///

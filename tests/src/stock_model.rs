@@ -258,8 +258,8 @@ pub async fn play(stock: &SegmentedStock, ops: &Ops, advance: impl AsyncFnMut(Du
     play_at(Duration::from_secs(1), stock, ops, advance).await;
 }
 
-/// The same for a clock that can't be moved exactly: what is a second in the model is so long. The stock's retention is as
-/// many times longer than [`RETENTION`].
+/// The same for a clock that can't be moved exactly: what is a second in the model is so long. The
+/// stock's retention is as many times longer than [`RETENTION`].
 ///
 /// # Panics
 ///
@@ -355,7 +355,8 @@ pub async fn play_at(
     }
 }
 
-/// Runs `case` for `cases` random lists of operations. `PROPTEST_CASES` multiplies that: 256, its default, is once.
+/// Runs `case` for `cases` random lists of operations. `PROPTEST_CASES` multiplies that: 256, its
+/// default, is once.
 ///
 /// # Panics
 ///

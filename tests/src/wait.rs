@@ -36,8 +36,8 @@ pub async fn poll_once_and_drop<F: Future>(future: F) {
     .await;
 }
 
-/// Polls `future` once and hands it back: it has taken its place in every queue by then, and makes no progress until
-/// it is polled again.
+/// Polls `future` once and hands it back: it has taken its place in every queue by then, and makes
+/// no progress until it is polled again.
 ///
 /// # Panics
 ///

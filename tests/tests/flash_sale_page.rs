@@ -147,7 +147,8 @@ fn levels(browser: &mut Browser, picture: &Picture) -> (f64, f64) {
     (a / areas.len() as f64, s / areas.len() as f64)
 }
 
-/// Looks at the page at all sizes and in both colour schemes. What is available is `left` of the whole.
+/// Looks at the page at all sizes and in both colour schemes. What is available is `left` of the
+/// whole.
 fn look(browser: &mut Browser, moment: &str, left: f64) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flash-sale");
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -36,7 +36,8 @@ async fn connect(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.expect("the server is up")
 }
 
-/// A manager whose calls may take as long as a slow machine needs for a hundred thousand of them at once.
+/// A manager whose calls may take as long as a slow machine needs for a hundred thousand of them at
+/// once.
 async fn patient(server: &RedisServer) -> LockManager {
     let settings = LockManager::builder().lease(LEASE).call_timeout(SLACK / 2);
     settings.connect(&server.url()).await.expect("the server is up")

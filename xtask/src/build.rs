@@ -52,7 +52,8 @@ impl Program {
         Some(Self { folder, name, kind, is_test, path })
     }
 
-    /// The package's folder and the target, as in `lock-runtime/it`; the library's own tests are `lock-runtime/lib`.
+    /// The package's folder and the target, as in `lock-runtime/it`; the library's own tests are
+    /// `lock-runtime/lib`.
     pub(crate) fn label(&self) -> String {
         let folder = self.folder.strip_prefix(crate::root()).unwrap_or(&self.folder).display();
         let is_lib = ["lib", "proc-macro"].contains(&self.kind.as_str());

@@ -1,4 +1,5 @@
-//! `cargo xtask chaos`: rival processes while servers, network and processes fail in all the ways that are known.
+//! `cargo xtask chaos`: rival processes while servers, network and processes fail in all the ways
+//! that are known.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The examples, run as a newcomer runs them: in memory, on a Redis server, two processes at once; servers also with an
-//! instance that comes later.
+//! The examples, run as a newcomer runs them: in memory, on a Redis server, two processes at once;
+//! servers also with an instance that comes later.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -25,7 +25,8 @@ const EXAMPLES: [(&str, &[&str]); 5] = [
 /// The one whose instances sell from one stock, and whose books are compared afterwards.
 const FLASH_SALE: &str = "flash-sale";
 
-/// Those that are servers, to which an instance is added while they run, and what they need for a client to look closely.
+/// Those that are servers, to which an instance is added while they run, and what they need for a
+/// client to look closely.
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
 
 /// Examples take seconds; one that hangs must not hang CI.
@@ -151,8 +152,8 @@ fn flash_sales(lane: &Lane<'_>, program: &Path) {
     }
 }
 
-/// Two instances sell from one stock; the second one joins when the first has sold something. At the end, what the stock
-/// has sold is what the buyers of both were told.
+/// Two instances sell from one stock; the second one joins when the first has sold something. At
+/// the end, what the stock has sold is what the buyers of both were told.
 fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) -> Result<Outcome, String> {
     let servers = Servers::start(topology).map_err(|error| error.to_string())?;
     let url = servers.url();
@@ -230,7 +231,8 @@ fn start_server(program: &Path, args: &[&str], url: &str) -> Result<(Process, St
     Ok((process, listens.ok_or_else(|| format!("{} does not say where it listens", program.display()))?))
 }
 
-/// Locks are hashes; what stays on purpose are the counters of fencing tokens, for a while, and stocks.
+/// Locks are hashes; what stays on purpose are the counters of fencing tokens, for a while, and
+/// stocks.
 fn nothing_is_left(servers: &Servers) -> Outcome {
     let locks = |server: &&RedisServer| {
         let keys = server.cli(&["KEYS", "*"]);

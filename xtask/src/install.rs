@@ -195,7 +195,8 @@ impl Found {
                 Ok(commands) => {
                     for command in commands {
                         println!("  {}", command.join(" "));
-                        // A failed update need not stop the installation; whether the tool is there decides.
+                        // A failed update need not stop the installation; whether the tool is there
+                        // decides.
                         if install {
                             run(&command);
                         }

@@ -1,4 +1,5 @@
-//! Runs programs, and keeps what their output says about failures, to be said once more at the end of all that is printed.
+//! Runs programs, and keeps what their output says about failures, to be said once more at the end
+//! of all that is printed.
 
 use std::cmp::Ordering;
 use std::io::{BufRead, BufReader, Read, Write};

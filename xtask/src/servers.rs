@@ -146,7 +146,8 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
     }
     let mut reported = 0;
     loop {
-        // Asked before the signals: Ctrl-C goes to the servers too, and what it ends has not ended by itself.
+        // Asked before the signals: Ctrl-C goes to the servers too, and what it ends has not ended
+        // by itself.
         let ended = running.ended();
         if signals.pending().next().is_some() {
             return if reported == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };

@@ -1,4 +1,5 @@
-//! `cargo xtask stress`: processes that are killed and stopped for minutes, or one whose memory must be flat.
+//! `cargo xtask stress`: processes that are killed and stopped for minutes, or one whose memory
+//! must be flat.
 
 use std::io;
 use std::process::ExitCode;

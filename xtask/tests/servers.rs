@@ -53,7 +53,8 @@ fn start(args: &[&str]) -> Helper {
     Helper::spawn(env!("CARGO_BIN_EXE_xtask"), [&["servers"], args].concat())
 }
 
-/// Starts the servers, sees them answer at the addresses of the URL, ends them by Ctrl-C, and sees them gone.
+/// Starts the servers, sees them answer at the addresses of the URL, ends them by Ctrl-C, and sees
+/// them gone.
 #[track_caller]
 fn run(args: &[&str], scheme: &str, count: usize) {
     if !there_is_a_server() {

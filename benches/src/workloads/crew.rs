@@ -1,10 +1,10 @@
-//! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput`, `hot`, `multi`,
-//! `fair-hot`, `rw-hot` and `rw-mix`.
+//! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput`, `hot`,
+//! `multi`, `fair-hot`, `rw-hot` and `rw-mix`.
 //!
-//! A grant inside a process takes less than a microsecond, so that what happens for each one here is counted in
-//! nanoseconds: two readings of the clock (a third one for a hold that lasts), nothing that tasks write in common but
-//! the overlap check, and one histogram for each worker thread: it stays in that core's cache, as those of 64 tasks
-//! would not.
+//! A grant inside a process takes less than a microsecond, so that what happens for each one here
+//! is counted in nanoseconds: two readings of the clock (a third one for a hold that lasts),
+//! nothing that tasks write in common but the overlap check, and one histogram for each worker
+//! thread: it stays in that core's cache, as those of 64 tasks would not.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -38,7 +38,8 @@ pub(super) struct Job {
     pub(super) hold: Duration,
     /// If one key is used by all, so that nobody may be inside with somebody else.
     pub(super) inside: Option<&'static Inside>,
-    /// If some locks are shared: how long a task rests after one that is not, and those are counted apart.
+    /// If some locks are shared: how long a task rests after one that is not, and those are counted
+    /// apart.
     pub(super) writes: Option<Duration>,
 }
 
@@ -59,8 +60,8 @@ struct Shared {
     errors: AtomicU64,
 }
 
-/// The samples of one worker thread. The mutex is for the compiler: no other thread takes it meanwhile. It has cache
-/// lines of its own, as has [`Member`].
+/// The samples of one worker thread. The mutex is for the compiler: no other thread takes it
+/// meanwhile. It has cache lines of its own, as has [`Member`].
 #[derive(Debug)]
 #[repr(align(128))]
 struct Book(Mutex<Pages>);
@@ -98,7 +99,8 @@ pub(super) struct Work {
 }
 
 impl Crew {
-    /// Starts one task for each element of `locks`, which goes through its locks in turn. Nothing is counted yet.
+    /// Starts one task for each element of `locks`, which goes through its locks in turn. Nothing
+    /// is counted yet.
     pub(super) fn start(job: Job, locks: Vec<Vec<Lock>>) -> Self {
         let workers = Handle::current().metrics().num_workers();
         let shared = Arc::new(Shared {
@@ -132,9 +134,11 @@ impl Crew {
         self.shared.phase.store(COUNTING, Ordering::Release);
     }
 
-    /// From now on it does not count any more, and the tasks stop. Returns the longest wait that is open.
+    /// From now on it does not count any more, and the tasks stop. Returns the longest wait that is
+    /// open.
     pub(super) fn end(&self) -> Duration {
-        // Before the end is known to the tasks: from then on they leave, and the rest is served quickly.
+        // Before the end is known to the tasks: from then on they leave, and the rest is served
+        // quickly.
         let asked = self.members.iter().map(|(_, member)| member.asked.load(Ordering::Acquire));
         let first = asked.filter(|&asked| asked > 0).min();
         let now = nanos(self.shared.started.elapsed());

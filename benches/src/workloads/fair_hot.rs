@@ -1,9 +1,10 @@
-//! `fair-hot`: how long a hand-off of a fair lock takes between two processes, and whether it goes in the order of the
-//! queue when many processes want it.
+//! `fair-hot`: how long a hand-off of a fair lock takes between two processes, and whether it goes
+//! in the order of the queue when many processes want it.
 //!
-//! The first part is `pingpong` with the holder in a process of its own: the stamps are readings of a clock that both
-//! share. The second one is `multi`, and each process writes down when its places in the queue were asked for, answered,
-//! and released. What the parent says first to a child is which of the two it is for:
+//! The first part is `pingpong` with the holder in a process of its own: the stamps are readings of
+//! a clock that both share. The second one is `multi`, and each process writes down when its places
+//! in the queue were asked for, answered, and released. What the parent says first to a child is
+//! which of the two it is for:
 //!
 //! | to a child | | from it |
 //! |---|---|---|

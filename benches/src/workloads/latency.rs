@@ -13,7 +13,8 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits, round};
 
-/// Pairs whose allocations are counted, after the counted seconds: no PING and no bookkeeping is among them.
+/// Pairs whose allocations are counted, after the counted seconds: no PING and no bookkeeping is
+/// among them.
 const COUNTED_PAIRS: u32 = 1000;
 
 #[derive(Debug)]

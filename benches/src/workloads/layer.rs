@@ -1,9 +1,10 @@
 //! `layer`: what the tower layer adds to a request.
 //!
-//! First on the memory store, without any network: calls of a service whose `clone` allocates, as axum's does, bare and
-//! behind the layer in turn, and a lock taken and dropped without either. Each is timed in batches
-//! that are long beside a look at the clock. Then an axum server
-//! over loopback with its locks at the server: a PING, a bare request and a locked one in turn, on one connection.
+//! First on the memory store, without any network: calls of a service whose `clone` allocates, as
+//! axum's does, bare and behind the layer in turn, and a lock taken and dropped without either.
+//! Each is timed in batches that are long beside a look at the clock. Then an axum server over
+//! loopback with its locks at the server: a PING, a bare request and a locked one in turn, on one
+//! connection.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -122,7 +123,8 @@ async fn calls(options: &Options) -> Result<Calls, String> {
         [(Method::POST, &mut calls.allocations), (Method::GET, &mut calls.skip_allocations)]
     {
         let mut uris = uris.iter().cycle();
-        // Now and then a task in the background allocates too: the least of some rounds is what calls need.
+        // Now and then a task in the background allocates too: the least of some rounds is what
+        // calls need.
         let (mut bare, mut with) = (u64::MAX, u64::MAX);
         for _ in 0..ROUNDS {
             bare = bare.min(alloc::count(batch(&mut plain, &method, &mut uris, COUNTED)).await.1);

@@ -1,6 +1,7 @@
 //! `multi3`: what a lock of three keys costs beside a lock of one.
 //!
-//! One task, no contention: a pair on one key, a pair on three keys of one slot, a PING, and on to the next keys.
+//! One task, no contention: a pair on one key, a pair on three keys of one slot, a PING, and on to
+//! the next keys.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! `pingpong`: two managers, and how long a hand-off between them takes when the waiter is parked.
 //!
-//! The holder, A, has a thread with a runtime of its own, as if it was another process: it sleeps there without
-//! disturbing B. In each round A locks and tells B, which waits for the lock. A sleeps 3 ms, stamps and releases; B
-//! stamps when it is granted the lock, releases, and sends a PING.
+//! The holder, A, has a thread with a runtime of its own, as if it was another process: it sleeps
+//! there without disturbing B. In each round A locks and tells B, which waits for the lock. A
+//! sleeps 3 ms, stamps and releases; B stamps when it is granted the lock, releases, and sends a
+//! PING.
 
 use std::time::{Duration, Instant};
 
@@ -231,7 +232,8 @@ mod tests {
     use super::*;
     use crate::args::{Task, parse};
 
-    /// Two rounds with a holder that releases at once and a waiter that is granted the lock after `wait`.
+    /// Two rounds with a holder that releases at once and a waiter that is granted the lock after
+    /// `wait`.
     async fn two_rounds(wait: Duration) -> Tally {
         let (start, mut orders) = unbounded_channel();
         let (report, steps) = unbounded_channel();

@@ -1,8 +1,8 @@
 //! `rw-hot` and `rw-mix`: readers and writers of one key in one process.
 //!
-//! In `rw-hot` all tasks read, and one more writes every 10 ms: what readers get while a writer does not starve. In
-//! `rw-mix` every tenth lock of a task is a write lock; the tasks begin at different places, so that not all write at
-//! once.
+//! In `rw-hot` all tasks read, and one more writes every 10 ms: what readers get while a writer
+//! does not starve. In `rw-mix` every tenth lock of a task is a write lock; the tasks begin at
+//! different places, so that not all write at once.
 
 use std::time::Duration;
 

@@ -29,7 +29,8 @@ impl Tick {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The last multiple of `grain` that is not later, so that what is due at about the same time is done together.
+    /// The last multiple of `grain` that is not later, so that what is due at about the same time
+    /// is done together.
     pub fn rounded_down(self, grain: Duration) -> Self {
         let grain = nanos(grain).max(1);
         Self(self.0 / grain * grain)
@@ -60,11 +61,12 @@ fn nanos(duration: Duration) -> u64 {
 
 /// Reads the time. Cheap to copy.
 ///
-/// Sleeps are tokio timers, which do not count suspend: whoever sleeps re-reads the clock when woken.
+/// Sleeps are tokio timers, which do not count suspend: whoever sleeps re-reads the clock when
+/// woken.
 #[derive(Clone, Copy, Debug)]
 pub enum Clock {
-    /// Counts while the machine is suspended (`CLOCK_BOOTTIME`, Linux). A lease goes on while a laptop sleeps, so
-    /// validity must too. Elsewhere: the monotonic clock of the standard library.
+    /// Counts while the machine is suspended (`CLOCK_BOOTTIME`, Linux). A lease goes on while a
+    /// laptop sleeps, so validity must too. Elsewhere: the monotonic clock of the standard library.
     Boot,
     /// tokio's clock, so that `tokio::time::pause` works on the memory store.
     Tokio { origin: tokio::time::Instant },

@@ -1,8 +1,8 @@
 //! Background tasks whose first poll is where they are, and not the scheduler's.
 //!
-//! [`spawn`]: the first poll is here and now. A request leaves at once, and not when the scheduler comes to the task that
-//! sends it; what is left of the task is spawned when something wakes it. Whoever begins it need not be polled again: it
-//! does not belong to the caller.
+//! [`spawn`]: the first poll is here and now. A request leaves at once, and not when the scheduler
+//! comes to the task that sends it; what is left of the task is spawned when something wakes it.
+//! Whoever begins it need not be polled again: it does not belong to the caller.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +48,8 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// The task has been polled and is pending. Given back when it was woken meanwhile; it does not come back then.
+    /// The task has been polled and is pending. Given back when it was woken meanwhile; it does not
+    /// come back then.
     pub fn park(&self, task: T) -> Option<T> {
         let mut state = lock(&self.0);
         if matches!(*state, State::Polled { woken: false }) {

@@ -8,13 +8,14 @@ pub use loom::sync::{Mutex, MutexGuard, atomic};
 #[cfg(not(lock_loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// Locks `mutex`. State machines change their state in steps that cannot panic half-way, so poison is ignored: a
-/// panicking user thread must not take the locks of the whole process with it.
+/// Locks `mutex`. State machines change their state in steps that cannot panic half-way, so poison
+/// is ignored: a panicking user thread must not take the locks of the whole process with it.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A value in cache lines of its own: threads that change it do not slow down those that read what stands beside it.
+/// A value in cache lines of its own: threads that change it do not slow down those that read what
+/// stands beside it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(pub T);
@@ -27,8 +28,8 @@ impl<T> std::ops::Deref for CachePadded<T> {
     }
 }
 
-/// Runs code of others (wakers, subscribers, recorders) where a panic of theirs would take locks with it, or meet
-/// another one. The panic hook has told of it.
+/// Runs code of others (wakers, subscribers, recorders) where a panic of theirs would take locks
+/// with it, or meet another one. The panic hook has told of it.
 pub fn catch_panics(others: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(others));
 }

@@ -1,5 +1,5 @@
-//! Timers for callers: those of the tokio runtime that polls them, so that they fire whatever the manager's runtime is
-//! doing; under other executors, those of the manager's.
+//! Timers for callers: those of the tokio runtime that polls them, so that they fire whatever the
+//! manager's runtime is doing; under other executors, those of the manager's.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,12 +11,14 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-/// Resolves after a time, or early when the runtime that counts it ends: whoever waits looks at the clock again.
+/// Resolves after a time, or early when the runtime that counts it ends: whoever waits looks at the
+/// clock again.
 #[derive(Debug)]
 #[pin_project::pin_project(project = TimerProjection, PinnedDrop)]
 pub enum Timer {
     Own(#[pin] Sleep),
-    /// A task of the manager's runtime: unlike a lent [`Sleep`], its end can be awaited when the runtime is gone.
+    /// A task of the manager's runtime: unlike a lent [`Sleep`], its end can be awaited when the
+    /// runtime is gone.
     Lent(JoinHandle<()>),
 }
 

@@ -67,8 +67,8 @@ impl TokenRange {
 pub struct Busy {
     /// Index of the first busy item in the request.
     pub item: usize,
-    /// When the hold ends if nobody renews it; for a free key that another waiter is to have first: when to look again.
-    /// Never zero.
+    /// When the hold ends if nobody renews it; for a free key that another waiter is to have first:
+    /// when to look again. Never zero.
     pub remaining: Duration,
     /// When the store looked.
     pub server_time: ServerTime,
@@ -82,9 +82,10 @@ pub struct Busy {
 pub struct Released {
     /// For each item: whether its owner still held it, in whatever kind.
     pub held: Few<bool>,
-    /// How many others listened for the release, in this process or elsewhere, a hint: only whether it is zero counts.
-    /// [`own_watches`](super::ReleaseRequest::own_watches) are not counted. A lingering release may leave it at zero, and one that
-    /// leaves other readers behind does: nobody is told of it.
+    /// How many others listened for the release, in this process or elsewhere, a hint: only whether
+    /// it is zero counts. [`own_watches`](super::ReleaseRequest::own_watches) are not counted. A
+    /// lingering release may leave it at zero, and one that leaves other readers behind does:
+    /// nobody is told of it.
     pub other_listeners: u64,
     /// Whether our own watch of these keys will see this release too, and should ignore it.
     pub echo: bool,
@@ -95,10 +96,11 @@ pub struct Released {
 /// What became of one [`KeepItem`](super::KeepItem).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Held; the remaining time of a hold is at least what was asked for. A waiter that hears this was granted the key
-    /// and has missed the notice: it acquires once more.
+    /// Held; the remaining time of a hold is at least what was asked for. A waiter that hears this
+    /// was granted the key and has missed the notice: it acquires once more.
     Renewed,
-    /// Not held by this owner any more. A waiter that hears this has lost its place in a fair queue: it acquires once more.
+    /// Not held by this owner any more. A waiter that hears this has lost its place in a fair
+    /// queue: it acquires once more.
     Gone,
     /// Still waiting; look again after this time, if nothing is heard before. Never zero.
     Waiting(Duration),
@@ -112,7 +114,8 @@ pub enum Kept {
 pub enum Withdrawn {
     /// Nothing of the request is held, and no late copy of it can be executed any more.
     Settled,
-    /// Nothing of the request is held now, but a late copy could still be executed: withdraw again after this time.
+    /// Nothing of the request is held now, but a late copy could still be executed: withdraw again
+    /// after this time.
     Pending(Duration),
 }
 

@@ -18,17 +18,18 @@ pub struct StoreError {
 pub enum StoreErrorKind {
     /// No connection; nothing was executed. Worth a retry.
     Unreachable,
-    /// No answer, or the connection broke before one: whether the step was executed is unknown. Worth a retry by a
-    /// new owner, after the old one has been withdrawn.
+    /// No answer, or the connection broke before one: whether the step was executed is unknown.
+    /// Worth a retry by a new owner, after the old one has been withdrawn.
     Unanswered,
-    /// The server says that it cannot serve just now (loading, a script is running, a slot is moving). Nothing was
-    /// executed. Worth a retry.
+    /// The server says that it cannot serve just now (loading, a script is running, a slot is
+    /// moving). Nothing was executed. Worth a retry.
     NotReady,
-    /// Granted, but fewer replicas than [wanted](super::AcquireRequest::replication) have confirmed it in time. Worth a
-    /// retry by a new owner, after the old one has been withdrawn.
+    /// Granted, but fewer replicas than [wanted](super::AcquireRequest::replication) have confirmed
+    /// it in time. Worth a retry by a new owner, after the old one has been withdrawn.
     NotReplicated,
-    /// Not granted, and a withdrawal of it may still arrive: the request must not be sent again. Worth a retry by a new owner,
-    /// after the old one has been withdrawn. For stores that undo attempts by themselves, as several that have to agree do.
+    /// Not granted, and a withdrawal of it may still arrive: the request must not be sent again.
+    /// Worth a retry by a new owner, after the old one has been withdrawn. For stores that undo
+    /// attempts by themselves, as several that have to agree do.
     Unsettled,
     /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
     TooLate,

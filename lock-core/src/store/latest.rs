@@ -13,8 +13,8 @@ const SEALED: u64 = u64::MAX;
 pub(super) struct Latest(AtomicU64);
 
 impl Latest {
-    /// The request is sent now: it may be executed until `timeout` after the server's time. Never moves back. A sealed
-    /// request gets a time that has passed.
+    /// The request is sent now: it may be executed until `timeout` after the server's time. Never
+    /// moves back. A sealed request gets a time that has passed.
     pub(super) fn stamp(&self, estimate: ServerTime, timeout: Duration) -> ServerTime {
         let micros = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
         let latest = estimate.as_micros().saturating_add(micros).min(SEALED - 1);

@@ -21,12 +21,14 @@ pub const MAX_TOKENS: u32 = 131_072;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// One holder at a time; who is next is a race between processes and first-in first-out inside one.
+    /// One holder at a time; who is next is a race between processes and first-in first-out inside
+    /// one.
     Mutex,
     /// One holder at a time, first-in first-out across processes: the store has the queue, see
     /// [`AcquireRequest::queued`].
     Fair,
-    /// Many holders at a time, as long as nobody writes and no writer [waits](AcquireRequest::queued).
+    /// Many holders at a time, as long as nobody writes and no writer
+    /// [waits](AcquireRequest::queued).
     Read,
     /// One holder at a time, which excludes readers too.
     Write,
@@ -48,7 +50,8 @@ pub struct Item {
 pub struct AcquireRequest {
     /// The keys, at least one, no key twice.
     pub items: Few<Item>,
-    /// Time to live of the holds, counted by the store from the moment it grants them. Milliseconds count.
+    /// Time to live of the holds, counted by the store from the moment it grants them. Milliseconds
+    /// count.
     pub lease: Duration,
     /// Fencing tokens wanted for each key, 1 to [`MAX_TOKENS`].
     pub tokens: u32,
@@ -58,11 +61,13 @@ pub struct AcquireRequest {
     pub retention: TokenRetention,
     /// The store refuses to execute the request later than this after it was sent.
     pub timeout: Duration,
-    /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits, at most for so long
-    /// ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of that, see [`queued`](Self::queued).
+    /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits,
+    /// at most for so long ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of
+    /// that, see [`queued`](Self::queued).
     pub wait: Option<Duration>,
-    /// How many replicas have to confirm the grant: if fewer do, it is [`StoreErrorKind::NotReplicated`], and the request
-    /// has to be withdrawn. Not waited for when the answer is no grant. A store without replicas refuses it as
+    /// How many replicas have to confirm the grant: if fewer do, it is
+    /// [`StoreErrorKind::NotReplicated`], and the request has to be withdrawn. Not waited for when
+    /// the answer is no grant. A store without replicas refuses it as
     /// [`StoreErrorKind::Unsupported`]. Never of a [`Takeover`].
     pub replication: Replication,
     latest: Latest,
@@ -72,14 +77,15 @@ pub struct AcquireRequest {
 /// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// A waiter in a fair queue that has not been [kept](super::LockStore::keep) for so long counts as dead, if it
-/// was not kept as [`Standing::Far`].
+/// A waiter in a fair queue that has not been [kept](super::LockStore::keep) for so long counts as
+/// dead, if it was not kept as [`Standing::Far`].
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// The same of a waiter that is kept as [`Standing::Far`].
 pub const FAR_LIFE: Duration = Duration::from_secs(60);
 
-/// The lease of a hold that is granted to a waiter directly, see [`Notice::Granted`](super::Notice::Granted), if the request's is not shorter.
+/// The lease of a hold that is granted to a waiter directly, see
+/// [`Notice::Granted`](super::Notice::Granted), if the request's is not shorter.
 pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 
 /// The life of a waiting writer's intent, which keeps readers out.
@@ -103,16 +109,20 @@ impl AcquireRequest {
         }
     }
 
-    /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the request:
+    /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the
+    /// request:
     ///
-    /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it, also when it is another item
-    ///   that is busy. It stays there until it is granted, withdrawn, or not [kept](super::LockStore::keep) for [`WAITER_LIFE`]; to
-    ///   ask again keeps it too. A request that has lost one of its places takes all of them anew, together: else two of
-    ///   them could each be the first in one queue, and wait for each other. A free key goes to the first of the queue only; dead ones are passed over, with
-    ///   everything that their going means to those behind.
-    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`], if nothing but readers is in
-    ///   the way of the request, and unless the intent of another writer does so already. An intent stops readers only, and none that reads already. It ends with the
-    ///   grant or the withdrawal; the latter wakes the readers.
+    /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it, also
+    ///   when it is another item that is busy. It stays there until it is granted, withdrawn, or
+    ///   not [kept](super::LockStore::keep) for [`WAITER_LIFE`]; to ask again keeps it too. A
+    ///   request that has lost one of its places takes all of them anew, together: else two of them
+    ///   could each be the first in one queue, and wait for each other. A free key goes to the
+    ///   first of the queue only; dead ones are passed over, with everything that their going means
+    ///   to those behind.
+    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`], if
+    ///   nothing but readers is in the way of the request, and unless the intent of another writer
+    ///   does so already. An intent stops readers only, and none that reads already. It ends with
+    ///   the grant or the withdrawal; the latter wakes the readers.
     #[must_use]
     pub fn queued(mut self, wait: Duration) -> Self {
         self.wait = Some(wait.min(LONGEST_WAIT));
@@ -147,16 +157,18 @@ impl AcquireRequest {
         self
     }
 
-    /// Called by a store with its estimate of the server's time at every send: records and returns the server time
-    /// after which the server must refuse the request (estimate + [`timeout`](Self::timeout)). Never moves back.
+    /// Called by a store with its estimate of the server's time at every send: records and returns
+    /// the server time after which the server must refuse the request (estimate +
+    /// [`timeout`](Self::timeout)). Never moves back.
     ///
     /// A request that was [sealed](Self::seal) is stamped with a time that has passed.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
         self.latest.stamp(estimate, self.timeout)
     }
 
-    /// Called by a store that withdraws the request: the largest server time at which any copy of it may still be
-    /// executed. `None` when it was never stamped, and so never sent; it can't be from then on.
+    /// Called by a store that withdraws the request: the largest server time at which any copy of
+    /// it may still be executed. `None` when it was never stamped, and so never sent; it can't be
+    /// from then on.
     pub fn seal(&self) -> Option<ServerTime> {
         self.latest.seal()
     }
@@ -184,8 +196,8 @@ impl AcquireRequest {
         self.latest.is_sealed()
     }
 
-    /// The largest server time at which any copy of this request may still be executed; `None` before the first
-    /// [`stamp`](Self::stamp).
+    /// The largest server time at which any copy of this request may still be executed; `None`
+    /// before the first [`stamp`](Self::stamp).
     #[must_use]
     pub fn latest(&self) -> Option<ServerTime> {
         self.latest.get()
@@ -221,13 +233,15 @@ impl fmt::Debug for Attachment {
 pub struct ReleaseRequest {
     /// The holds, as they were acquired.
     pub items: Few<Item>,
-    /// Zero: release now. Else: keep the keys taken, but only for this long from now, then let them expire. Never
-    /// lengthens.
+    /// Zero: release now. Else: keep the keys taken, but only for this long from now, then let them
+    /// expire. Never lengthens.
     pub linger: Duration,
-    /// Acquire this in the same atomic step when the release freed every item and nobody but us listens for it
-    /// (see [`Takeover`]). Its items have the same keys and new owners. For [`Kind::Mutex`]; a store may decline it.
+    /// Acquire this in the same atomic step when the release freed every item and nobody but us
+    /// listens for it (see [`Takeover`]). Its items have the same keys and new owners. For
+    /// [`Kind::Mutex`]; a store may decline it.
     pub then: Option<Takeover>,
-    /// Watches of this process, of these keys, that belong to whoever releases: they are not counted as others.
+    /// Watches of this process, of these keys, that belong to whoever releases: they are not
+    /// counted as others.
     pub own_watches: u32,
     /// The call resolves within about this time.
     pub timeout: Duration,
@@ -256,7 +270,8 @@ pub enum ListenerPolicy {
 pub struct KeepItem {
     /// The hold, or what is waited for.
     pub item: Item,
-    /// The remaining time of the hold becomes at least this. For a waiter: the lease of its request.
+    /// The remaining time of the hold becomes at least this. For a waiter: the lease of its
+    /// request.
     pub lease: Duration,
     /// How long the counter of tokens outlives the hold. Waiters have no counter.
     pub retention: TokenRetention,
@@ -290,13 +305,14 @@ impl KeepItem {
 pub enum Standing {
     /// It holds the key.
     Holder,
-    /// It waits, as it said with [`AcquireRequest::queued`]: its place in a fair queue counts as alive for another
-    /// [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer that finds readers and has no intent is
-    /// told to ask again at once.
+    /// It waits, as it said with [`AcquireRequest::queued`]: its place in a fair queue counts as
+    /// alive for another [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer
+    /// that finds readers and has no intent is told to ask again at once.
     Waiter,
     /// As a waiter, in a fair queue where others of the same manager stand before it: its place
     /// counts as alive for another [`FAR_LIFE`], for as long as one of theirs is kept as a
-    /// [`Waiter`](Self::Waiter). Only at stores that [know this](super::LockStore::keeps_far_waiters).
+    /// [`Waiter`](Self::Waiter). Only at stores that [know
+    /// this](super::LockStore::keeps_far_waiters).
     Far,
 }
 

@@ -30,12 +30,12 @@ impl PermitId {
         &self.0
     }
 
-    /// The `permits` permits of `owner`: the same in each call of one program, so that a request that is sent again, or
-    /// withdrawn, has the ids of the first.
+    /// The `permits` permits of `owner`: the same in each call of one program, so that a request
+    /// that is sent again, or withdrawn, has the ids of the first.
     #[doc(hidden)]
     pub fn of(owner: &OwnerId, permits: u32) -> Vec<Self> {
-        // Keyed with constants: two of its halves are a fingerprint of 128 bits. Owners are random, so nothing more is
-        // asked of it.
+        // Keyed with constants: two of its halves are a fingerprint of 128 bits. Owners are random,
+        // so nothing more is asked of it.
         let half = |which: u8, permit: u32| {
             let mut hasher = DefaultHasher::new();
             (which, owner.as_str(), permit).hash(&mut hasher);
@@ -148,7 +148,8 @@ pub enum PermitsAcquired {
 pub struct PermitsBusy {
     /// How many are left. Below zero when the number of permits was set to less than are held.
     pub available: i64,
-    /// When the first held permit comes back if nobody renews it, never zero; `None` when none of them ends by itself.
+    /// When the first held permit comes back if nobody renews it, never zero; `None` when none of
+    /// them ends by itself.
     pub remaining: Option<Duration>,
     /// When the store looked.
     pub server_time: ServerTime,
@@ -226,18 +227,23 @@ impl PermitCounts {
 
 /// Where the permits of semaphores are kept.
 ///
-/// A semaphore is a number of permits that are left, and the permits that are held, each with an id and a lease. The
-/// [rules](super) are those of a [`LockStore`](super::LockStore), with permit ids in the place of owners:
+/// A semaphore is a number of permits that are left, and the permits that are held, each with an id
+/// and a lease. The [rules](super) are those of a [`LockStore`](super::LockStore), with permit ids
+/// in the place of owners:
 ///
-/// - Every step first gives back the permits whose lease is over, and wakes whoever waits if some are left afterwards.
-/// - `acquire` treats ids that are held as its own, from the same request sent before, and only lengthens their lease.
-/// - `release`, `keep` and `withdraw` touch no other ids; what is not there is told, and hinders nothing else.
+/// - Every step first gives back the permits whose lease is over, and wakes whoever waits if some
+///   are left afterwards.
+/// - `acquire` treats ids that are held as its own, from the same request sent before, and only
+///   lengthens their lease.
+/// - `release`, `keep` and `withdraw` touch no other ids; what is not there is told, and hinders
+///   nothing else.
 /// - A semaphore that nobody has given permits has none.
 pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
     /// Takes every permit of the request or none.
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>>;
 
-    /// Gives the permits back and wakes whoever waits for some. For each: whether it was still held.
+    /// Gives the permits back and wakes whoever waits for some. For each: whether it was still
+    /// held.
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>>;
 
     /// Renews each permit on its own. For each permit of each hold: whether it is held, and so was
@@ -247,12 +253,12 @@ pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
     /// Undoes an acquire whose outcome is unknown: what it holds is given back.
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;
 
-    /// Delivers a notice whenever permits of the semaphore may have come back. An `Err` or an unconfirmed watch means
-    /// that the caller has to poll.
+    /// Delivers a notice whenever permits of the semaphore may have come back. An `Err` or an
+    /// unconfirmed watch means that the caller has to poll.
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>>;
 
-    /// Changes the number of permits, and wakes whoever waits for some if there are more. `false` for
-    /// [`Permits::TrySet`] on a semaphore that has been given permits before.
+    /// Changes the number of permits, and wakes whoever waits for some if there are more. `false`
+    /// for [`Permits::TrySet`] on a semaphore that has been given permits before.
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>>;
 
     /// How many permits there are.

@@ -4,8 +4,8 @@ use crate::internal::clock::Tick;
 use crate::internal::sync::{Mutex, lock};
 use crate::store::ServerTime;
 
-/// An upper bound of the server's time: its last known time, plus our time since the request of that answer was sent.
-/// It is ahead of the truth by at most that request's round trip.
+/// An upper bound of the server's time: its last known time, plus our time since the request of
+/// that answer was sent. It is ahead of the truth by at most that request's round trip.
 #[derive(Debug, Default)]
 pub struct ServerClock(Mutex<Option<Sample>>);
 
@@ -16,7 +16,8 @@ struct Sample {
 }
 
 impl ServerClock {
-    /// The answer to a request sent at `sent` has the server time `server`. Answers to older requests are ignored.
+    /// The answer to a request sent at `sent` has the server time `server`. Answers to older
+    /// requests are ignored.
     pub fn observe(&self, server: ServerTime, sent: Tick) {
         let mut sample = lock(&self.0);
         if sample.is_none_or(|known| known.sent <= sent) {

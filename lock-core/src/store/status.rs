@@ -12,10 +12,11 @@ use crate::token::{FencingToken, OwnerId};
 pub struct LockStatus {
     /// How it is held; `None` when the key is free. A fair lock without waiters looks like a mutex.
     pub kind: Option<Kind>,
-    /// The holders and their hold counts; empty when the key is free. A writer that reads too is there twice.
+    /// The holders and their hold counts; empty when the key is free. A writer that reads too is
+    /// there twice.
     pub holders: Vec<(OwnerId, u64)>,
-    /// How many wait, a hint: the entries of a fair lock's queue, else the connections that listen for the release, each
-    /// of which may stand for many waiters.
+    /// How many wait, a hint: the entries of a fair lock's queue, else the connections that listen
+    /// for the release, each of which may stand for many waiters.
     pub waiters: u64,
     /// Time until the hold ends if nobody renews it; `None` when the key is free.
     pub remaining: Option<Duration>,
@@ -40,7 +41,8 @@ impl LockStatus {
 /// Asks for a page of locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanRequest {
-    /// What the keys begin with, literally; empty for all. The store's own prefix is in front of it.
+    /// What the keys begin with, literally; empty for all. The store's own prefix is in front of
+    /// it.
     pub prefix: String,
     /// Zero, then [`Scanned::next`] of the page before.
     pub cursor: u64,
@@ -48,10 +50,12 @@ pub struct ScanRequest {
     pub timeout: Duration,
 }
 
-/// A page of locks. A lock that is held from the first page to the last is in one page at least; others may be in it.
+/// A page of locks. A lock that is held from the first page to the last is in one page at least;
+/// others may be in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// Keys that are held, and what is known about them; may be empty although there is a next page.
+    /// Keys that are held, and what is known about them; may be empty although there is a next
+    /// page.
     pub locks: Vec<(LockKey, LockStatus)>,
     /// The cursor of the next page; `None` after the last.
     pub next: Option<u64>,

@@ -16,13 +16,14 @@ pub enum Notice {
     Retry,
     /// The subscription was interrupted and is up again: a message may have been missed, try again.
     Resubscribed,
-    /// Whoever released the key granted it to the request that this watch is for, in the same step, with a lease of
-    /// [`DIRECT_LEASE`](super::DIRECT_LEASE) or the request's own, if that is shorter. Only the request of a single
-    /// [`Kind::Fair`](super::Kind::Fair) item without a [floor](super::AcquireRequest::token_floor) is granted so, others
-    /// hear [`Notice::Retry`]. One that listened when it [queued](super::AcquireRequest::queued) or asked again always is;
-    /// one that does not listen may be, and learns of it from [`keep`](super::LockStore::keep) or when it acquires once
-    /// more. A notice may come late: a grant from before an answer [`Busy`](super::Acquired::Busy) to the same request, by
-    /// the store's time, is over.
+    /// Whoever released the key granted it to the request that this watch is for, in the same step,
+    /// with a lease of [`DIRECT_LEASE`](super::DIRECT_LEASE) or the request's own, if that is
+    /// shorter. Only the request of a single [`Kind::Fair`](super::Kind::Fair) item without a
+    /// [floor](super::AcquireRequest::token_floor) is granted so, others hear [`Notice::Retry`].
+    /// One that listened when it [queued](super::AcquireRequest::queued) or asked again always is;
+    /// one that does not listen may be, and learns of it from [`keep`](super::LockStore::keep) or
+    /// when it acquires once more. A notice may come late: a grant from before an answer
+    /// [`Busy`](super::Acquired::Busy) to the same request, by the store's time, is over.
     Granted {
         /// The token.
         token: FencingToken,
@@ -41,8 +42,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch fed through `notices`. `registration` is dropped with it. `confirmed`: whether notices are certain to
-    /// be delivered from now on, as far as the connection lives; if not, the caller polls.
+    /// A watch fed through `notices`. `registration` is dropped with it. `confirmed`: whether
+    /// notices are certain to be delivered from now on, as far as the connection lives; if not, the
+    /// caller polls.
     #[must_use]
     pub fn new(notices: mpsc::Receiver<Notice>, confirmed: bool, registration: Box<dyn Send + Sync>) -> Self {
         Self { notices, confirmed, _registration: registration }
@@ -62,7 +64,8 @@ impl Watch {
         }
     }
 
-    /// As [`notice`](Self::notice), for those who listen to several; `None` when the store has gone.
+    /// As [`notice`](Self::notice), for those who listen to several; `None` when the store has
+    /// gone.
     #[doc(hidden)]
     pub fn poll_notice(&mut self, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
         self.notices.poll_recv(cx)

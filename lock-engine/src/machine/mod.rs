@@ -1,5 +1,5 @@
-//! [`Machine`]: everything this process knows about one lane, a state machine without I/O, clock, waker, channel, task
-//! and runtime.
+//! [`Machine`]: everything this process knows about one lane, a state machine without I/O, clock,
+//! waker, channel, task and runtime.
 //!
 //! It is a queue of waiters and at most one hold. Callers ask it by methods, what else happens is
 //! an [`Input`] to [`handle`](Machine::handle), and both bring the time. It answers with

@@ -38,7 +38,8 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// Reads a URL. Of one that is not understood only the scheme is repeated: the rest may have a password.
+    /// Reads a URL. Of one that is not understood only the scheme is repeated: the rest may have a
+    /// password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let url = url.trim();
         if let Some(urls) = url.strip_prefix("quorum:") {

@@ -32,15 +32,17 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// [`ConnectError::Unavailable`] after at most the connect time-out (5 s), naming host and port;
-    /// [`ConnectError::Misconfigured`] for a bad URL, wrong credentials, or a server that is too old.
+    /// [`ConnectError::Unavailable`] after at most the connect time-out (5 s), naming host and
+    /// port; [`ConnectError::Misconfigured`] for a bad URL, wrong credentials, or a server that is
+    /// too old.
     ///
     /// Cancel safe.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, ConnectError> {
         Self::builder().connect(url).await
     }
 
-    /// As [`connect`](Self::connect), without asking the store: a service can start while its store is down.
+    /// As [`connect`](Self::connect), without asking the store: a service can start while its store
+    /// is down.
     ///
     /// # Errors
     ///
@@ -53,8 +55,8 @@ impl LockManager {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and [`ConnectError::Misconfigured`] when the variable is not set: there is no
-    /// silent default.
+    /// As [`connect`](Self::connect), and [`ConnectError::Misconfigured`] when the variable is not
+    /// set: there is no silent default.
     pub async fn from_env() -> Result<Self, ConnectError> {
         Self::builder().from_env().await
     }
@@ -70,7 +72,8 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockManager::connect`], and [`ConnectError::Misconfigured`] for settings that contradict each other.
+    /// As [`LockManager::connect`], and [`ConnectError::Misconfigured`] for settings that
+    /// contradict each other.
     pub async fn connect(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
         let limit = self.store.connect_timeout;
         checked(self.connect_lazy(url)?, limit).await
@@ -112,8 +115,8 @@ impl LockManagerBuilder {
         checked(LockManager::on(self.start(Clock::Boot, |_, _| Ok(store))?), limit).await
     }
 
-    /// A manager on the user's own Redis client: its address, credentials and TLS settings are used, its connections
-    /// are the manager's own.
+    /// A manager on the user's own Redis client: its address, credentials and TLS settings are
+    /// used, its connections are the manager's own.
     ///
     /// # Errors
     ///

@@ -31,11 +31,11 @@ const REMEMBERED: u32 = 8;
 /// A count that goes down to zero, once, and whoever waits for that; made by
 /// [`LockManager::latch`](crate::LockManager::latch).
 ///
-/// A latch that does not exist is at zero: nobody waits for it. It is gone when it has reached zero, and can be made
-/// again then.
+/// A latch that does not exist is at zero: nobody waits for it. It is gone when it has reached
+/// zero, and can be made again then.
 ///
-/// The name has no hash tag, that is no braces: Redisson puts braces of its own around it, and in a Redis Cluster the two
-/// would be in different slots.
+/// The name has no hash tag, that is no braces: Redisson puts braces of its own around it, and in a
+/// Redis Cluster the two would be in different slots.
 #[derive(Clone)]
 pub struct CountDownLatch {
     counting: Arc<Counting>,
@@ -57,8 +57,8 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Misconfigured`]: a count of zero, which is a latch that does not exist; somebody's data under that
-    ///   name; a store without latches.
+    /// - [`LockError::Misconfigured`]: a count of zero, which is a latch that does not exist;
+    ///   somebody's data under that name; a store without latches.
     /// - [`LockError::Unavailable`]: whether it was done is unknown; the call may be sent again.
     /// - [`LockError::InvalidKey`], [`LockError::ShutDown`].
     ///
@@ -77,16 +77,16 @@ impl CountDownLatch {
         self.dispatched(name, 2, call).await
     }
 
-    /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A latch that does not
-    /// exist stays so.
+    /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A
+    /// latch that does not exist stays so.
     ///
-    /// Without an answer the call is sent again, for about three call time-outs (default 6 s); however often it arrives,
-    /// it counts once.
+    /// Without an answer the call is sent again, for about three call time-outs (default 6 s);
+    /// however often it arrives, it counts once.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`]: no answer; whether it has counted is unknown. [`LockError::Misconfigured`],
-    /// [`LockError::InvalidKey`], [`LockError::ShutDown`].
+    /// [`LockError::Unavailable`]: no answer; whether it has counted is unknown.
+    /// [`LockError::Misconfigured`], [`LockError::InvalidKey`], [`LockError::ShutDown`].
     ///
     /// # Cancel safety
     ///
@@ -119,14 +119,16 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel safe.
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel
+    /// safe.
     pub async fn count(&self) -> Result<u64, LockError> {
         let (name, latches, timeout) = self.parts()?;
         let count = self.counting.engine.bounded(|_| latches.count(name.clone(), timeout)).await;
         count.map_err(|error| LockError::from_store(name, error))
     }
 
-    /// Removes the latch, whatever its count: everybody who waits goes on. `false` when it did not exist.
+    /// Removes the latch, whatever its count: everybody who waits goes on. `false` when it did not
+    /// exist.
     ///
     /// # Errors
     ///
@@ -159,12 +161,13 @@ impl CountDownLatch {
         self.wait_within(Wait::at_most(limit)).await
     }
 
-    /// Waits until the latch is at zero or deleted, for as long as it takes, also while the store is down.
+    /// Waits until the latch is at zero or deleted, for as long as it takes, also while the store
+    /// is down.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait), without [`TimedOut`](LockError::TimedOut), [`Busy`](LockError::Busy) and
-    /// [`Unavailable`](LockError::Unavailable).
+    /// As [`wait`](Self::wait), without [`TimedOut`](LockError::TimedOut),
+    /// [`Busy`](LockError::Busy) and [`Unavailable`](LockError::Unavailable).
     ///
     /// Cancel safe.
     pub async fn wait_forever(&self) -> Result<(), LockError> {

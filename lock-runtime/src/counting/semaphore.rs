@@ -19,11 +19,12 @@ use super::{Counting, dispatched};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
-/// A number of permits, shared by all processes; made by [`LockManager::semaphore`](crate::LockManager::semaphore).
+/// A number of permits, shared by all processes; made by
+/// [`LockManager::semaphore`](crate::LockManager::semaphore).
 ///
-/// A semaphore has no permits until [`try_set_permits`](Self::try_set_permits) gives it some; the first
-/// call wins. Until then every caller waits, and is told at the end that it timed out. It stays, with
-/// its permits, until it is deleted at the store.
+/// A semaphore has no permits until [`try_set_permits`](Self::try_set_permits) gives it some; the
+/// first call wins. Until then every caller waits, and is told at the end that it timed out. It
+/// stays, with its permits, until it is deleted at the store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
@@ -36,19 +37,21 @@ use crate::guard::LockGuard;
 /// # Ok(()) }
 /// ```
 ///
-/// Set how many permits one call takes, the wait and the lease; then call [`acquire`](Self::acquire) or
-/// [`try_acquire`](Self::try_acquire) as often as you like. There is no re-entry: each call takes more.
+/// Set how many permits one call takes, the wait and the lease; then call
+/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) as often as you like. There is
+/// no re-entry: each call takes more.
 ///
 /// # Fairness
 ///
-/// Callers of one process that wait are served in the order in which they were first polled, so one that wants many
-/// permits is not overtaken by others that want few; tries do overtake. Between processes, who is next is a race.
+/// Callers of one process that wait are served in the order in which they were first polled, so one
+/// that wants many permits is not overtaken by others that want few; tries do overtake. Between
+/// processes, who is next is a race.
 ///
 /// # Java
 ///
-/// Names, types and messages are those of Redisson's `RPermitExpirableSemaphore`, not of its `RSemaphore`, whose permits
-/// have no holders. Java's clients compare leases with their own clocks: one that is ahead by two thirds of a lease takes
-/// permits away that are renewed in time.
+/// Names, types and messages are those of Redisson's `RPermitExpirableSemaphore`, not of its
+/// `RSemaphore`, whose permits have no holders. Java's clients compare leases with their own
+/// clocks: one that is ahead by two thirds of a lease takes permits away that are renewed in time.
 #[must_use = "nothing is taken before `acquire` or `try_acquire`"]
 #[derive(Clone)]
 pub struct Semaphore {
@@ -72,8 +75,8 @@ impl Semaphore {
         self
     }
 
-    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds. Zero is the same as
-    /// [`no_wait`](Self::no_wait).
+    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds. Zero is the
+    /// same as [`no_wait`](Self::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self
@@ -91,17 +94,18 @@ impl Semaphore {
         self
     }
 
-    /// A fixed lease: the permits come back by themselves this long after they were granted, and are not renewed. At
-    /// least 100 ms and four round trips.
+    /// A fixed lease: the permits come back by themselves this long after they were granted, and
+    /// are not renewed. At least 100 ms and four round trips.
     ///
-    /// Without it, permits have the manager's lease (30 s) and are renewed every third of that for as long as the guard
-    /// lives.
+    /// Without it, permits have the manager's lease (30 s) and are renewed every third of that for
+    /// as long as the guard lives.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
-    /// The name under which metrics count it (label `lock`). Use few different names, never the semaphore's.
+    /// The name under which metrics count it (label `lock`). Use few different names, never the
+    /// semaphore's.
     pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.label = name.into();
         self
@@ -116,13 +120,13 @@ impl Semaphore {
     /// - [`LockError::TooManyWaiters`]: a waiter cap of the manager is reached.
     /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
     /// - [`LockError::ShutDown`], [`LockError::InvalidKey`].
-    /// - [`LockError::Misconfigured`]: no permits, or more than 1000, were asked for; a lease out of range; somebody's
-    ///   data under that name; a store without semaphores.
+    /// - [`LockError::Misconfigured`]: no permits, or more than 1000, were asked for; a lease out
+    ///   of range; somebody's data under that name; a store without semaphores.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point leaves nothing behind: the caller leaves the line, and permits that were just
-    /// granted are released in the background.
+    /// Dropping the future at any point leaves nothing behind: the caller leaves the line, and
+    /// permits that were just granted are released in the background.
     #[doc(alias = "permit")]
     pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
         let this = self.clone();
@@ -132,12 +136,13 @@ impl Semaphore {
 
     /// Takes the permits if enough are left; one attempt, no waiting.
     ///
-    /// Permits that were just dropped may still be on their way back; those that were [released](SemaphorePermit::release)
-    /// are found.
+    /// Permits that were just dropped may still be on their way back; those that were
+    /// [released](SemaphorePermit::release) are found.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), but `Ok(None)` when too few are left. Store errors are not retried.
+    /// As [`acquire`](Self::acquire), but `Ok(None)` when too few are left. Store errors are not
+    /// retried.
     ///
     /// # Cancel safety
     ///
@@ -190,8 +195,8 @@ impl Semaphore {
     /// # Errors
     ///
     /// - [`LockError::Unavailable`]: whether it was done is unknown; the call may be sent again.
-    /// - [`LockError::Misconfigured`]: more permits than Java can count (2^31 - 1); somebody's data under that name; a
-    ///   store without semaphores.
+    /// - [`LockError::Misconfigured`]: more permits than Java can count (2^31 - 1); somebody's data
+    ///   under that name; a store without semaphores.
     /// - [`LockError::InvalidKey`], [`LockError::ShutDown`].
     ///
     /// # Cancel safety
@@ -201,8 +206,9 @@ impl Semaphore {
         self.change(Permits::TrySet(permits)).await
     }
 
-    /// From now on the semaphore has this many permits in all, those that are held among them. With fewer than are held,
-    /// [`available_permits`](Self::available_permits) is below zero until so many have come back.
+    /// From now on the semaphore has this many permits in all, those that are held among them. With
+    /// fewer than are held, [`available_permits`](Self::available_permits) is below zero until so
+    /// many have come back.
     ///
     /// # Errors
     ///
@@ -215,12 +221,14 @@ impl Semaphore {
         self.change(Permits::Set(permits)).await.map(drop)
     }
 
-    /// Gives the semaphore this many permits more, or takes as many away if `more` is negative; of those that are held,
-    /// none is taken away, so [`available_permits`](Self::available_permits) may be below zero then.
+    /// Gives the semaphore this many permits more, or takes as many away if `more` is negative; of
+    /// those that are held, none is taken away, so [`available_permits`](Self::available_permits)
+    /// may be below zero then.
     ///
     /// # Errors
     ///
-    /// As [`try_set_permits`](Self::try_set_permits), but this may not be sent again without counting twice.
+    /// As [`try_set_permits`](Self::try_set_permits), but this may not be sent again without
+    /// counting twice.
     ///
     /// # Cancel safety
     ///
@@ -255,12 +263,13 @@ impl Semaphore {
         counts.map_err(|error| LockError::from_store(name, error))
     }
 
-    /// How many permits are left; below zero when the number was set to less than are held, and zero for a semaphore
-    /// that nobody has given any.
+    /// How many permits are left; below zero when the number was set to less than are held, and
+    /// zero for a semaphore that nobody has given any.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel safe.
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel
+    /// safe.
     pub async fn available_permits(&self) -> Result<i64, LockError> {
         Ok(self.counts().await?.available)
     }
@@ -295,11 +304,12 @@ impl fmt::Debug for Semaphore {
     }
 }
 
-/// Held permits of a [`Semaphore`]. Dropping it gives them back in the background; [`release`](Self::release) awaits the
-/// outcome.
+/// Held permits of a [`Semaphore`]. Dropping it gives them back in the background;
+/// [`release`](Self::release) awaits the outcome.
 ///
-/// It is owned and `'static`: it can be stored, sent to another task, and dropped anywhere. Unless the permits were taken
-/// with a fixed lease, they are renewed for as long as it lives. Several permits are held, lost and released together.
+/// It is owned and `'static`: it can be stored, sent to another task, and dropped anywhere. Unless
+/// the permits were taken with a fixed lease, they are renewed for as long as it lives. Several
+/// permits are held, lost and released together.
 #[must_use = "the permits are given back as soon as this is dropped; bind it to a name, as in `let _permit`, not to `_`"]
 pub struct SemaphorePermit {
     guard: LockGuard,
@@ -329,15 +339,18 @@ impl SemaphorePermit {
         self.guard.remaining()
     }
 
-    /// Whether the permits are lost: their lease is over by the local clock, or the store said that one of them is gone.
+    /// Whether the permits are lost: their lease is over by the local clock, or the store said that
+    /// one of them is gone.
     ///
-    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays `true`.
+    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays
+    /// `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.guard.is_lost()
     }
 
-    /// Resolves when the permits are lost, no later than at the local deadline and without help from the store.
+    /// Resolves when the permits are lost, no later than at the local deadline and without help
+    /// from the store.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
@@ -350,7 +363,8 @@ impl SemaphorePermit {
         self.guard.cancellation_token()
     }
 
-    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never shortens.
+    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never
+    /// shortens.
     ///
     /// # Errors
     ///
@@ -363,19 +377,20 @@ impl SemaphorePermit {
         self.guard.extend(lease).await
     }
 
-    /// Gives the permits back and awaits the store's answer, for at most two call time-outs (default 4 s).
+    /// Gives the permits back and awaits the store's answer, for at most two call time-outs
+    /// (default 4 s).
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`]: one of them had been lost before, so others may have had it meanwhile. The others of
-    ///   several were given back.
-    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the background until the
-    ///   lease is over.
+    /// - [`LockError::Lost`]: one of them had been lost before, so others may have had it
+    ///   meanwhile. The others of several were given back.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the
+    ///   background until the lease is over.
     ///
     /// # Cancel safety
     ///
-    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped before that, it is
-    /// dispatched by the drop.
+    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped
+    /// before that, it is dispatched by the drop.
     pub async fn release(self) -> Result<(), LockError> {
         self.guard.release().await
     }

@@ -24,18 +24,20 @@ use crate::guard::{HeldLock, LockGuard};
 const SHORTEST_HOLD: Duration = Duration::from_millis(1);
 
 /// A lock of any kind; made by [`LockManager::mutex`](crate::LockManager::mutex),
-/// [`fair`](crate::LockManager::fair), [`read`](crate::LockManager::read), [`write`](crate::LockManager::write) and
-/// [`multi`](crate::LockManager::multi), which say what each kind is.
+/// [`fair`](crate::LockManager::fair), [`read`](crate::LockManager::read),
+/// [`write`](crate::LockManager::write) and [`multi`](crate::LockManager::multi), which say what
+/// each kind is.
 ///
 /// A value of this type is a request that has not been made yet: name the wait and the lease, then
 /// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`with`](Self::with).
 ///
 /// # Re-entrancy
 ///
-/// A call inside a locked body that asks for the body's own key enters at once and shares the fencing token. This
-/// goes by lexical nesting ([`with`](Self::with), [`LockGuard::scope`], `#[distributed_lock]`), not by thread or
-/// task: two calls side by side exclude each other, readers excepted. A read inside an own write enters too; any other
-/// mix of kinds is [`KindConflict`](LockError::KindConflict) at once.
+/// A call inside a locked body that asks for the body's own key enters at once and shares the
+/// fencing token. This goes by lexical nesting ([`with`](Self::with), [`LockGuard::scope`],
+/// `#[distributed_lock]`), not by thread or task: two calls side by side exclude each other,
+/// readers excepted. A read inside an own write enters too; any other mix of kinds is
+/// [`KindConflict`](LockError::KindConflict) at once.
 #[must_use = "a lock is not taken before `acquire`, `try_acquire` or `with`"]
 #[derive(Clone)]
 pub struct Lock {
@@ -77,9 +79,10 @@ impl Lock {
 
     /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds.
     ///
-    /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the store is stretched
-    /// by 100 ms, or four round trips, so that its one attempt can be answered: if that is granted, it is granted. When no
-    /// answer has come by then, the error is [`Unavailable`](LockError::Unavailable).
+    /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the
+    /// store is stretched by 100 ms, or four round trips, so that its one attempt can be answered:
+    /// if that is granted, it is granted. When no answer has come by then, the error is
+    /// [`Unavailable`](LockError::Unavailable).
     #[doc(alias = "timeout")]
     #[doc(alias = "waitTime")]
     #[doc(alias = "retry")]
@@ -100,12 +103,12 @@ impl Lock {
         self
     }
 
-    /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed. At least 100 ms, four
-    /// round trips and [`min_hold`](Self::min_hold).
+    /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed.
+    /// At least 100 ms, four round trips and [`min_hold`](Self::min_hold).
     ///
-    /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third of that for as
-    /// long as its guard lives. Inside an own hold of the same key, a lease never shortens: a longer one extends a
-    /// fixed hold, and a renewed hold stays renewed.
+    /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third
+    /// of that for as long as its guard lives. Inside an own hold of the same key, a lease never
+    /// shortens: a longer one extends a fixed hold, and a renewed hold stays renewed.
     #[doc(alias = "ttl")]
     #[doc(alias = "leaseTime")]
     #[doc(alias = "lockAtMostFor")]
@@ -115,9 +118,10 @@ impl Lock {
         self
     }
 
-    /// The longest time for which the lock may be held: at its end the lock counts as lost and is not renewed any
-    /// more. Counted from the grant; re-entrant calls keep the limit of the outermost one. The key stays taken until
-    /// the guard goes, for what is left of the lease at most: the work may still be running. Not under `min_hold`.
+    /// The longest time for which the lock may be held: at its end the lock counts as lost and is
+    /// not renewed any more. Counted from the grant; re-entrant calls keep the limit of the
+    /// outermost one. The key stays taken until the guard goes, for what is left of the lease at
+    /// most: the work may still be running. Not under `min_hold`.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
@@ -133,33 +137,34 @@ impl Lock {
     }
 
     /// How long the key's fencing counter outlives this hold. Without it, the manager's
-    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) holds. Use the same
-    /// one for all locks of a key: of several, none is promised. A call inside an own hold of the same
-    /// key has what that one had.
+    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) holds. Use the
+    /// same one for all locks of a key: of several, none is promised. A call inside an own hold of
+    /// the same key has what that one had.
     pub fn token_retention(mut self, retention: TokenRetention) -> Self {
         self.token_retention = Some(retention);
         self
     }
 
     /// How many replicas have to confirm the grant before it counts. Without it, the manager's
-    /// [`replication`](crate::LockManagerBuilder::replication) holds. A call inside an own hold of the same key has what
-    /// that one had.
+    /// [`replication`](crate::LockManagerBuilder::replication) holds. A call inside an own hold of
+    /// the same key has what that one had.
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self
     }
 
-    /// At most this many callers of this process may wait for the key, this one among them; otherwise
-    /// [`LockError::TooManyWaiters`] at once. The manager's
-    /// [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) holds as well. A caller whose first attempt
-    /// is under way waits too, so 1 lets one caller ask at a time, and 0 is refused. Whoever enters an own hold again does
-    /// not wait, and is not counted.
+    /// At most this many callers of this process may wait for the key, this one among them;
+    /// otherwise [`LockError::TooManyWaiters`] at once. The manager's
+    /// [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) holds as well. A
+    /// caller whose first attempt is under way waits too, so 1 lets one caller ask at a time, and 0
+    /// is refused. Whoever enters an own hold again does not wait, and is not counted.
     pub fn max_waiters(mut self, cap: usize) -> Self {
         self.max_waiters = Some(cap);
         self
     }
 
-    /// The name under which metrics count this lock (label `lock`). Use few different names, never the key.
+    /// The name under which metrics count this lock (label `lock`). Use few different names, never
+    /// the key.
     pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.label = name.into();
         self
@@ -181,8 +186,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point leaves nothing behind: the caller leaves the queue, and a lock that was just
-    /// granted goes to the next waiter or is released in the background.
+    /// Dropping the future at any point leaves nothing behind: the caller leaves the queue, and a
+    /// lock that was just granted goes to the next waiter or is released in the background.
     #[doc(alias = "lock")]
     #[doc(alias = "blocking")]
     pub fn acquire(self) -> Acquire {
@@ -241,9 +246,10 @@ impl Lock {
 
     /// Takes the lock if nobody has it; one attempt, no waiting.
     ///
-    /// A mutex queues behind a release of this process that is under way, so one that was just dropped is found free, and
-    /// so does a write lock behind another. For other kinds, and from one kind to another, await
-    /// [`release`](LockGuard::release) first. A fair wait that was given up leaves the queue in the background.
+    /// A mutex queues behind a release of this process that is under way, so one that was just
+    /// dropped is found free, and so does a write lock behind another. For other kinds, and from
+    /// one kind to another, await [`release`](LockGuard::release) first. A fair wait that was given
+    /// up leaves the queue in the background.
     ///
     /// # Errors
     ///
@@ -264,11 +270,12 @@ impl Lock {
         }
     }
 
-    /// Runs `body` under the lock: acquires, runs, releases. If the lock is lost, the body is dropped at its last
-    /// await and the call returns [`LockError::Lost`].
+    /// Runs `body` under the lock: acquires, runs, releases. If the lock is lost, the body is
+    /// dropped at its last await and the call returns [`LockError::Lost`].
     ///
-    /// The body gets a view of the lock, for its fencing token. Code between two awaits is not interrupted, tasks
-    /// that the body spawned go on, and a commit in flight has an unknown outcome: see `docs/guarantees.md`.
+    /// The body gets a view of the lock, for its fencing token. Code between two awaits is not
+    /// interrupted, tasks that the body spawned go on, and a commit in flight has an unknown
+    /// outcome: see `docs/guarantees.md`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
@@ -283,7 +290,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body where it is suspended, then releases the lock in the background.
+    /// Dropping the future drops the body where it is suspended, then releases the lock in the
+    /// background.
     pub async fn with<F, T>(self, body: F) -> Result<T, LockError>
     where
         F: AsyncFnOnce(HeldLock) -> T,
@@ -317,7 +325,8 @@ impl Lock {
         })
     }
 
-    /// The lease, if these settings go together. What the store's round trips allow is the engine's matter.
+    /// The lease, if these settings go together. What the store's round trips allow is the engine's
+    /// matter.
     fn checked_lease(&self, settings: &EngineSettings) -> Result<Lease, String> {
         let retention = self.token_retention.unwrap_or(settings.token_retention);
         if let Some(reason) = retention.refusal() {

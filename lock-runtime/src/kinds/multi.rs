@@ -9,7 +9,8 @@ use crate::error::LockError;
 /// Most keys of one lock. A server is busy with them in one piece.
 pub(crate) const MOST_KEYS: usize = 1000;
 
-/// One key of a lock of several, see [`LockManager::multi`](crate::LockManager::multi). A bare key is a mutex.
+/// One key of a lock of several, see [`LockManager::multi`](crate::LockManager::multi). A bare key
+/// is a mutex.
 #[derive(Clone, Debug)]
 pub struct MultiKey {
     key: Result<LockKey, InvalidKey>,

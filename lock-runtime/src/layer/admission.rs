@@ -85,16 +85,16 @@ impl<K, R> Shared<K, R> {
     }
 }
 
-/// A request that is not locked has no lock in its extensions, not even that of a layer outside: the
-/// handler would take it for its own.
+/// A request that is not locked has no lock in its extensions, not even that of a layer outside:
+/// the handler would take it for its own.
 pub(super) fn without_lock<B>(mut request: Request<B>) -> Request<B> {
     request.extensions_mut().remove::<HeldLock>();
     request
 }
 
-/// The client's time-out: up to eight digits and a unit, as
-/// [gRPC over HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md) has it. What can't
-/// be read is left to the server.
+/// The client's time-out: up to eight digits and a unit, as [gRPC over
+/// HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md) has it. What can't be
+/// read is left to the server.
 fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -12,8 +12,9 @@ use super::told::Told;
 use crate::error::LockError;
 use crate::guard::HeldLock;
 
-/// The lock under which the request runs. `Option<HeldLock>` is for handlers that also run without: on requests of skipped
-/// methods, without a key under [`MissingKey::Skip`](super::MissingKey::Skip), and while the store is down under
+/// The lock under which the request runs. `Option<HeldLock>` is for handlers that also run without:
+/// on requests of skipped methods, without a key under
+/// [`MissingKey::Skip`](super::MissingKey::Skip), and while the store is down under
 /// [`StoreDown::PassThrough`](super::StoreDown::PassThrough).
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl<S: Send + Sync> FromRequestParts<S> for HeldLock {
@@ -33,7 +34,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for HeldLock {
     }
 }
 
-/// A handler asked for the [`HeldLock`] of a request that has none. The response is 500; what to do is in the log.
+/// A handler asked for the [`HeldLock`] of a request that has none. The response is 500; what to do
+/// is in the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this request runs without a lock: there is no `LockLayer` around the route, or it skips the request's method, or lets \
@@ -54,9 +56,9 @@ impl IntoResponse for NotLocked {
     }
 }
 
-/// The `application/problem+json` of [`ProblemDetails`], so that a handler can hand on the errors of annotated functions
-/// with `?`. The error itself, with its key and cause, is in the extensions of the response, for logs. What is set up
-/// wrongly is an error in the log.
+/// The `application/problem+json` of [`ProblemDetails`], so that a handler can hand on the errors
+/// of annotated functions with `?`. The error itself, with its key and cause, is in the extensions
+/// of the response, for logs. What is set up wrongly is an error in the log.
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {

@@ -20,13 +20,15 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of the responses of a [`LockService`](super::LockService).
 ///
-/// That of a locked request may hold the lock until its end: see [`HeldUntil::BodyEnd`](super::HeldUntil::BodyEnd). The
-/// inner body is polled, and dropped, inside the lock's scope, so that what it calls re-enters the lock. The lock is
-/// released with the last frame, with an error, or when the body is dropped, whichever comes first.
+/// That of a locked request may hold the lock until its end: see
+/// [`HeldUntil::BodyEnd`](super::HeldUntil::BodyEnd). The inner body is polled, and dropped, inside
+/// the lock's scope, so that what it calls re-enters the lock. The lock is released with the last
+/// frame, with an error, or when the body is dropped, whichever comes first.
 ///
-/// If the lock is lost before that, the body ends with [`LockError::Lost`], so that the client is not left with half a
-/// response that looks whole; a gRPC response over HTTP/2 ends with trailers that say `ABORTED`, as [`ProblemDetails`] has
-/// it. A body that is not polled, because its client does not read, is not ended by that: it goes with its connection.
+/// If the lock is lost before that, the body ends with [`LockError::Lost`], so that the client is
+/// not left with half a response that looks whole; a gRPC response over HTTP/2 ends with trailers
+/// that say `ABORTED`, as [`ProblemDetails`] has it. A body that is not polled, because its client
+/// does not read, is not ended by that: it goes with its connection.
 ///
 /// [`ProblemDetails`]: super::ProblemDetails
 #[pin_project]
@@ -166,7 +168,8 @@ where
     }
 }
 
-/// The inner body goes first, in the scope: what it does in its drop is still locked. Then the release is dispatched.
+/// The inner body goes first, in the scope: what it does in its drop is still locked. Then the
+/// release is dispatched.
 fn end<B>(body: Pin<&mut Scoped<B>>, lost: &mut LostSignal, guard: &mut Option<LockGuard>) {
     body.cancel();
     *lost = LostSignal::default();

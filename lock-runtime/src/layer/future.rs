@@ -31,8 +31,9 @@ use crate::guard::LockGuard;
 ///
 /// # Cancel safety
 ///
-/// Dropped while it waits for its lock, it leaves the queue; dropped later, it drops the handler where it is suspended
-/// and then releases the lock in the background. A [detached](super::LockLayer::detached) handler goes on.
+/// Dropped while it waits for its lock, it leaves the queue; dropped later, it drops the handler
+/// where it is suspended and then releases the lock in the background. A
+/// [detached](super::LockLayer::detached) handler goes on.
 #[pin_project]
 pub struct ResponseFuture<S, K, R, M, B>
 where
@@ -180,8 +181,8 @@ impl<K, R: Refuse> Shared<K, R> {
         self.refuse(&Refusal::of_error(error, protocol).with_retry_after(after))
     }
 
-    /// Returns the key of a request that goes on although it did not get its lock. A `hurried` one does
-    /// not: with a short time-out, clients would choose to do without.
+    /// Returns the key of a request that goes on although it did not get its lock. A `hurried` one
+    /// does not: with a short time-out, clients would choose to do without.
     fn lets_pass(&self, error: &LockError, hurried: bool) -> Option<LockKey> {
         let (LockError::Unavailable { key, .. } | LockError::NotReplicated { key, .. }) = error else {
             return None;

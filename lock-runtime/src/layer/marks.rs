@@ -1,14 +1,14 @@
-//! What the layer reads from the extensions of requests, and leaves in those of requests and responses
-//! beside [`HeldLock`](crate::HeldLock).
+//! What the layer reads from the extensions of requests, and leaves in those of requests and
+//! responses beside [`HeldLock`](crate::HeldLock).
 
 use std::time::Duration;
 
 use lock_engine::failure::Loss;
 
-/// In the extensions of a request, put there by a layer outside: how long this request waits for its
-/// lock, instead of the layer's [`wait`](super::LockLayer::wait). Zero: it does not wait. Under
-/// [`StoreDown::PassThrough`](super::StoreDown::PassThrough), a short wait lets a request do without its
-/// lock: don't let clients choose it there.
+/// In the extensions of a request, put there by a layer outside: how long this request waits for
+/// its lock, instead of the layer's [`wait`](super::LockLayer::wait). Zero: it does not wait. Under
+/// [`StoreDown::PassThrough`](super::StoreDown::PassThrough), a short wait lets a request do
+/// without its lock: don't let clients choose it there.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,13 +29,13 @@ use lock_engine::failure::Loss;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWait(pub Duration);
 
-/// In the extensions of a request that went on without its lock, and in those of its response: the store was down, and
-/// the layer was told to [let requests pass](super::StoreDown::PassThrough).
+/// In the extensions of a request that went on without its lock, and in those of its response: the
+/// store was down, and the layer was told to [let requests pass](super::StoreDown::PassThrough).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlocked(pub(super) ());
 
-/// In the extensions of a response whose handler lost its lock before it returned: somebody else may have been in the
-/// handler meanwhile.
+/// In the extensions of a response whose handler lost its lock before it returned: somebody else
+/// may have been in the handler meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostLock(pub(super) Loss);
 

@@ -27,7 +27,8 @@ use crate::guarded::{Guarded, OnLost};
 #[derive(Clone, Copy, Debug)]
 pub enum Inline {}
 
-/// Handlers run in tasks of their own, to their end. See [`LockLayer::detached`](super::LockLayer::detached).
+/// Handlers run in tasks of their own, to their end. See
+/// [`LockLayer::detached`](super::LockLayer::detached).
 #[derive(Clone, Copy, Debug)]
 pub enum Detached {}
 
@@ -113,7 +114,8 @@ impl Ending {
             extensions.insert(LostLock(why));
         }
         if self.hold == HeldUntil::Response || response.body().is_end_stream() {
-            // Dispatched before the response goes out: who asks next in this process queues behind it.
+            // Dispatched before the response goes out: who asks next in this process queues behind
+            // it.
             drop(guard);
             return Ok(response.map(LockBody::bare));
         }
@@ -230,7 +232,8 @@ impl<F: Handler> Future for Task<F> {
             Err(error) => match error.try_into_panic() {
                 // As if the handler had run here.
                 Ok(panic) => resume_unwind(panic),
-                // Its runtime has ended, and the handler with it: it may have done a part of its work.
+                // Its runtime has ended, and the handler with it: it may have done a part of its
+                // work.
                 Err(_) => Poll::Ready(Err(LockError::Lost { key: self.key.clone(), why: Loss::ShutDown })),
             },
         }

@@ -19,7 +19,8 @@ use super::mode::{Handler, Inline, Mode};
 use super::refusal::{ProblemDetails, Protocol, Refuse};
 use super::settings::Shared;
 
-/// A service whose requests are locked; made by a [`LockLayer`](super::LockLayer). See the [module](super).
+/// A service whose requests are locked; made by a [`LockLayer`](super::LockLayer). See the
+/// [module](super).
 pub struct LockService<S, K, R = ProblemDetails, M = Inline> {
     inner: S,
     shared: Arc<Shared<K, R>>,

@@ -16,12 +16,12 @@ use crate::guarded::OnLost;
 use crate::kinds::Lock;
 use crate::manager::LockManager;
 
-/// For how long a request may hold its lock unless told otherwise: a client that sends or reads a body
-/// slowly, or not at all, could hold it indefinitely.
+/// For how long a request may hold its lock unless told otherwise: a client that sends or reads a
+/// body slowly, or not at all, could hold it indefinitely.
 const MAX_HOLD: Duration = Duration::from_secs(60);
 
-/// Maximum numbers of requests that wait, unless told otherwise: a tenth of the manager's, so that the
-/// rest of the program is not refused its locks because of a crowd of requests.
+/// Maximum numbers of requests that wait, unless told otherwise: a tenth of the manager's, so that
+/// the rest of the program is not refused its locks because of a crowd of requests.
 const MAX_WAITERS: usize = 10_000;
 const MAX_WAITERS_PER_KEY: usize = 1000;
 
@@ -29,13 +29,14 @@ const MAX_WAITERS_PER_KEY: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldUntil {
-    /// Until the handler has returned its response. What the response's body does while it is sent is
-    /// not locked.
+    /// Until the handler has returned its response. What the response's body does while it is sent
+    /// is not locked.
     Response,
     /// Until the response's body has come to its end, has failed, or was dropped.
     ///
-    /// The body of a client that does not read is not polled, and so does not notice: its key is free when what was left
-    /// of the lease then is over too. Give such locks a short [`lease`](super::LockLayer::lease).
+    /// The body of a client that does not read is not polled, and so does not notice: its key is
+    /// free when what was left of the lease then is over too. Give such locks a short
+    /// [`lease`](super::LockLayer::lease).
     BodyEnd,
 }
 
@@ -45,27 +46,29 @@ pub enum HeldUntil {
 pub enum MissingKey {
     /// It is refused, by default with 400.
     Reject,
-    /// It goes on without a lock, and without a [`HeldLock`](crate::HeldLock) in its extensions, not even
-    /// that of a layer outside.
+    /// It goes on without a lock, and without a [`HeldLock`](crate::HeldLock) in its extensions,
+    /// not even that of a layer outside.
     Skip,
     /// It is locked with this key.
     Fixed(LockKey),
 }
 
-/// What becomes of a request whose lock can't be taken because the store does not answer, or too few of its replicas.
+/// What becomes of a request whose lock can't be taken because the store does not answer, or too
+/// few of its replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreDown {
     /// It is refused, by default with 503.
     Reject,
-    /// It goes on without a lock: several requests for one key may be in the handler at the same time.
-    /// It does so when its wait is over, and those above a cap of waiters are refused nevertheless: keep
-    /// the wait short. A gRPC request whose `grpc-timeout` is shorter than that is refused.
+    /// It goes on without a lock: several requests for one key may be in the handler at the same
+    /// time. It does so when its wait is over, and those above a cap of waiters are refused
+    /// nevertheless: keep the wait short. A gRPC request whose `grpc-timeout` is shorter than that
+    /// is refused.
     ///
     /// The extensions of request and response have [`Unlocked`](super::Unlocked) and no
-    /// [`HeldLock`](crate::HeldLock), not even that of a layer outside; in axum `Option<HeldLock>` is the
-    /// extractor to use. `lock_layer_unlocked_total` counts such requests, and the log warns of them once
-    /// a minute.
+    /// [`HeldLock`](crate::HeldLock), not even that of a layer outside; in axum `Option<HeldLock>`
+    /// is the extractor to use. `lock_layer_unlocked_total` counts such requests, and the log warns
+    /// of them once a minute.
     PassThrough,
 }
 

@@ -7,8 +7,9 @@ use tonic::{Code, Status};
 use super::refusal::{PUSHBACK, Protocol, Refusal, details, pushback};
 use crate::error::LockError;
 
-/// With the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the client has neither the key nor
-/// what the store said; the error itself is the status's `source`, for logs. What is set up wrongly is an error in the log.
+/// With the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the client
+/// has neither the key nor what the store said; the error itself is the status's `source`, for
+/// logs. What is set up wrongly is an error in the log.
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {

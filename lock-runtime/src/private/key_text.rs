@@ -1,4 +1,5 @@
-//! [`KeyText`]: the key of an annotated function, put together from literal text and the call's values.
+//! [`KeyText`]: the key of an annotated function, put together from literal text and the call's
+//! values.
 
 use std::fmt::{self, Display, Write};
 
@@ -39,9 +40,9 @@ impl<V: Display + ?Sized> KeyValue for V {
 
 /// A key under construction.
 ///
-/// Values go in as they are: a Java program has to be able to build the same key. What would let a value change the
-/// structure of the key is refused instead of escaped. After the first problem nothing is added any more, so that the
-/// text in the error ends in the placeholder to blame.
+/// Values go in as they are: a Java program has to be able to build the same key. What would let a
+/// value change the structure of the key is refused instead of escaped. After the first problem
+/// nothing is added any more, so that the text in the error ends in the placeholder to blame.
 #[derive(Debug, Clone)]
 pub struct KeyText {
     text: String,
@@ -90,7 +91,8 @@ impl KeyText {
         self
     }
 
-    /// Adds the value of a placeholder with an index; `find` returns `None` when the index is out of range.
+    /// Adds the value of a placeholder with an index; `find` returns `None` when the index is out
+    /// of range.
     #[must_use]
     pub fn item<'v, V: KeyValue + ?Sized + 'v>(
         mut self,

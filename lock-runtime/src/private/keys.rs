@@ -9,7 +9,8 @@ use super::key_text::KeyText;
 use super::origin::Origin;
 use crate::kinds::MultiKey;
 
-/// What can stand in `keys = […]`: a key, which is of the function's kind, or a [`MultiKey`], which has its own.
+/// What can stand in `keys = […]`: a key, which is of the function's kind, or a [`MultiKey`], which
+/// has its own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected keys, each a `LockKey`, `&str`, `String` or `MultiKey`",

@@ -1,8 +1,9 @@
-//! What an expansion of `#[distributed_lock]` names, so that the attribute emits few tokens and no logic.
+//! What an expansion of `#[distributed_lock]` names, so that the attribute emits few tokens and no
+//! logic.
 //!
-//! Not public API: the attribute and this crate are released in lock-step, and nothing here keeps its shape between
-//! releases. The items of `core` are re-exported because generated code must not depend on what the user's module
-//! calls `Ok` or `Some`.
+//! Not public API: the attribute and this crate are released in lock-step, and nothing here keeps
+//! its shape between releases. The items of `core` are re-exported because generated code must not
+//! depend on what the user's module calls `Ok` or `Some`.
 
 mod key_text;
 mod keys;
@@ -47,7 +48,8 @@ pub fn with_view(guard: LockGuard) -> (LockGuard, HeldLock) {
     (guard, view)
 }
 
-/// The examples in the attribute's documentation, tested here because its own crate cannot use this one.
+/// The examples in the attribute's documentation, tested here because its own crate cannot use this
+/// one.
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../../../lock-macros/src/docs/distributed_lock.md")]
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! [`Returns`]: the return type of an annotated function, inferred instead of named.
 //!
-//! A return type may be an alias, may hold `impl Trait`, and the attribute sees only its tokens. So the expansion
-//! makes a `Returns<_>`, lets a `return` that never runs bind `_`, and asks the traits below for values of it.
+//! A return type may be an alias, may hold `impl Trait`, and the attribute sees only its tokens. So
+//! the expansion makes a `Returns<_>`, lets a `return` that never runs bind `_`, and asks the
+//! traits below for values of it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -25,8 +26,8 @@ impl<R> Returns<R> {
         None
     }
 
-    /// The same for the body's block. Consumes, because a block captures what it consumes by value, and that is
-    /// nothing, where a reference would cost its size.
+    /// The same for the body's block. Consumes, because a block captures what it consumes by value,
+    /// and that is nothing, where a reference would cost its size.
     #[must_use]
     pub fn into_sample(self) -> Option<R> {
         None
@@ -64,7 +65,8 @@ pub trait CarriesLockError: Sized {
     fn carry(error: LockError) -> Self;
 }
 
-// Without the attribute the compiler reports the missing `From`, and the three ways out stay unsaid.
+// Without the attribute the compiler reports the missing `From`, and the three ways out stay
+// unsaid.
 #[diagnostic::do_not_recommend]
 impl<T, E: From<LockError>> CarriesLockError for Result<T, E> {
     fn carry(error: LockError) -> Self {

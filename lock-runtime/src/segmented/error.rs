@@ -11,12 +11,14 @@ use crate::error::LockError;
 /// Why an operation on a [`SegmentedStock`](super::SegmentedStock) was not done.
 ///
 /// None of them has changed the stock, but [`Unavailable`](Self::Unavailable) may have, and
-/// [`NotReplicated`](Self::NotReplicated) has: send the same operation under the same id again, and the answer tells.
+/// [`NotReplicated`](Self::NotReplicated) has: send the same operation under the same id again, and
+/// the answer tells.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StockError {
-    /// At one moment there were fewer than wanted in all segments together, and none on their way between them. What is
-    /// reserved may still come back; what was reserved until then, and is over, was counted.
+    /// At one moment there were fewer than wanted in all segments together, and none on their way
+    /// between them. What is reserved may still come back; what was reserved until then, and is
+    /// over, was counted.
     #[error("stock {stock}: {wanted} were wanted, {available} are left")]
     SoldOut {
         /// The stock.
@@ -114,8 +116,8 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The lock of the segment was lost, as the process knows, or as the store does because somebody with a newer one has sold
-    /// from it. Nothing was taken.
+    /// The lock of the segment was lost, as the process knows, or as the store does because
+    /// somebody with a newer one has sold from it. Nothing was taken.
     #[error("stock {stock}: the lock of the segment was lost; nothing was taken")]
     Stale {
         /// The stock.
@@ -127,7 +129,8 @@ pub enum StockError {
         /// The stock.
         stock: LockKey,
     },
-    /// The store could not be reached, or has not answered: whether the operation was done is unknown. Send the same again.
+    /// The store could not be reached, or has not answered: whether the operation was done is
+    /// unknown. Send the same again.
     #[error("stock {stock}: the store is unavailable: {cause}")]
     Unavailable {
         /// The stock.
@@ -136,8 +139,8 @@ pub enum StockError {
         #[source]
         cause: StoreError,
     },
-    /// Done at the primary, but too few replicas have confirmed it in time: a failover may undo it. Send the same again: that
-    /// waits for the replicas once more, and does nothing else.
+    /// Done at the primary, but too few replicas have confirmed it in time: a failover may undo it.
+    /// Send the same again: that waits for the replicas once more, and does nothing else.
     #[error("stock {stock}: done, but not confirmed by replicas: {cause}")]
     NotReplicated {
         /// The stock.
@@ -168,8 +171,9 @@ impl StockError {
         matches!(self, Self::SoldOut { .. })
     }
 
-    /// Whether the same operation, sent again, may be done. After [`Unavailable`](Self::Unavailable) and
-    /// [`NotReplicated`](Self::NotReplicated) it may have been done already, and is not done twice.
+    /// Whether the same operation, sent again, may be done. After
+    /// [`Unavailable`](Self::Unavailable) and [`NotReplicated`](Self::NotReplicated) it may have
+    /// been done already, and is not done twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

@@ -19,11 +19,13 @@ use crate::kinds::Lock;
 /// More would be slower than fewer: a merge looks at all of them.
 pub const MAX_SEGMENTS: u32 = 1024;
 
-/// A hot item in n parts, with a lock for each; made by [`LockManager::segmented`](crate::LockManager::segmented).
+/// A hot item in n parts, with a lock for each; made by
+/// [`LockManager::segmented`](crate::LockManager::segmented).
 ///
-/// A critical section of one millisecond under one lock runs a thousand times a second, in all processes together. Where n of
-/// them may run side by side because each works on a part of its own, n locks do n times that. Segment `i` of `stock:1001`
-/// is the [mutex](crate::LockManager::mutex) `stock:1001:i`, counted from 0.
+/// A critical section of one millisecond under one lock runs a thousand times a second, in all
+/// processes together. Where n of them may run side by side because each works on a part of its
+/// own, n locks do n times that. Segment `i` of `stock:1001` is the
+/// [mutex](crate::LockManager::mutex) `stock:1001:i`, counted from 0.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
@@ -83,8 +85,9 @@ impl SegmentedLock {
         Self { lock, wait: None, segments }
     }
 
-    /// A call waits at most this long, for all the segments together that it tries or takes. Without it, the manager's
-    /// `default_wait` (10 s) holds. Zero is the same as [`no_wait`](Self::no_wait).
+    /// A call waits at most this long, for all the segments together that it tries or takes.
+    /// Without it, the manager's `default_wait` (10 s) holds. Zero is the same as
+    /// [`no_wait`](Self::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self
@@ -96,7 +99,8 @@ impl SegmentedLock {
         self
     }
 
-    /// Does not wait: [`LockError::Busy`] if somebody else has the segment, or every one that is tried.
+    /// Does not wait: [`LockError::Busy`] if somebody else has the segment, or every one that is
+    /// tried.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
@@ -179,9 +183,10 @@ impl SegmentedLock {
 
     /// Takes one of the segments.
     ///
-    /// The better of two random ones is tried first, then the others, and what is left of the wait goes to the last one. A
-    /// store that fails for one segment, as a server of a cluster does, is no hindrance while another can be had. A server
-    /// that does not answer is waited for once, for as long as a call may take, whatever the wait.
+    /// The better of two random ones is tried first, then the others, and what is left of the wait
+    /// goes to the last one. A store that fails for one segment, as a server of a cluster does, is
+    /// no hindrance while another can be had. A server that does not answer is waited for once, for
+    /// as long as a call may take, whatever the wait.
     ///
     /// # Errors
     ///
@@ -232,7 +237,8 @@ impl SegmentedLock {
                 Err(LockError::NotReplicated { .. }) => failing.push(at),
                 Err(error @ LockError::Unavailable { .. }) => {
                     failing.push(at);
-                    // It has not refused, it is silent: so it will be when it is asked for the others that it has.
+                    // It has not refused, it is silent: so it will be when it is asked for the
+                    // others that it has.
                     if engine.clock.now().since(begun) >= engine.settings.call_timeout / 2 {
                         silent.push(at);
                         unanswered = Some(error);
@@ -267,11 +273,13 @@ impl SegmentedLock {
     }
 
     /// Takes all segments, from 0 upwards: two calls never wait for each other in a ring, and who
-    /// has one segment keeps this call waiting and not the others. Who holds a segment must not call this.
+    /// has one segment keeps this call waiting and not the others. Who holds a segment must not
+    /// call this.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`]; they name the segment that could not be had. Those before it are released.
+    /// As [`Lock::acquire`]; they name the segment that could not be had. Those before it are
+    /// released.
     ///
     /// # Cancel safety
     ///
@@ -284,7 +292,8 @@ impl SegmentedLock {
             for index in guards.len() as u32..segments.keys.len() as u32 {
                 guards.push(self.take(&segments, index, budget).await?);
             }
-            // Those that were taken first may be lost by now: a fixed lease is over, or the store was away.
+            // Those that were taken first may be lost by now: a fixed lease is over, or the store
+            // was away.
             match guards.iter().position(|guard: &SegmentGuard| guard.is_lost()) {
                 Some(lost) => guards.truncate(lost),
                 None => return Ok(AllSegments { guards }),

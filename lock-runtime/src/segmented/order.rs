@@ -1,11 +1,12 @@
 //! In which order the segments are tried. Without I/O and without a source of chance of its own.
 
-/// The segments to try: the better of two random ones first, then the others in random order, and of two random ones the
-/// better last, since that is the one that is waited for.
+/// The segments to try: the better of two random ones first, then the others in random order, and
+/// of two random ones the better last, since that is the one that is waited for.
 ///
-/// `load` says how many callers of this process have or want a segment. Of two random choices the less loaded one is taken
-/// (Mitzenmacher, *The power of two choices in randomized load balancing*, 2001): what other processes do is not known here,
-/// and nobody runs after the one segment that was free a moment ago.
+/// `load` says how many callers of this process have or want a segment. Of two random choices the
+/// less loaded one is taken (Mitzenmacher, *The power of two choices in randomized load balancing*,
+/// 2001): what other processes do is not known here, and nobody runs after the one segment that was
+/// free a moment ago.
 pub(super) fn order(
     mut segments: Vec<u32>,
     load: impl Fn(u32) -> usize,

@@ -55,7 +55,8 @@ impl Taken {
 }
 
 impl Taken {
-    /// With the lock of the segment that the units are from: `guard`, unless an earlier call took them.
+    /// With the lock of the segment that the units are from: `guard`, unless an earlier call took
+    /// them.
     async fn under(
         self,
         locks: &SegmentedLock,
@@ -94,20 +95,22 @@ impl Reservation {
     }
 }
 
-/// A stock of one item that many sell from at once; made by [`LockManager::stock`](crate::LockManager::stock), or on a store of
-/// its own by [`on`](Self::on).
+/// A stock of one item that many sell from at once; made by
+/// [`LockManager::stock`](crate::LockManager::stock), or on a store of its own by [`on`](Self::on).
 ///
-/// Its units are in segments, so that those who hold the lock of one, or sell at another server or row, do not wait for each
-/// other. A sale takes from the segment that it looks at first if that has enough, else from another one that has, and else from
-/// several at once: all or nothing. What there is in all segments, reserved, and sold always adds up to what was put in.
+/// Its units are in segments, so that those who hold the lock of one, or sell at another server or
+/// row, do not wait for each other. A sale takes from the segment that it looks at first if that
+/// has enough, else from another one that has, and else from several at once: all or nothing. What
+/// there is in all segments, reserved, and sold always adds up to what was put in.
 ///
 /// # Operations
 ///
-/// Every operation has an [id](OperationId), such as the number of the order line. Sent again under its id it has no second
-/// effect: after [`StockError::Unavailable`], and after a future that was dropped, send the same again to be told what came of
-/// it. If that is [`StockError::SoldOut`], the first copy may be on its way still, for as long as its
-/// [time-out](Self::timeout), and find what others bring back meanwhile: who gives up then sends [`cancel`](Self::cancel),
-/// whose answer is final. Ids are known for as long as [`retention`](Self::retention) says.
+/// Every operation has an [id](OperationId), such as the number of the order line. Sent again under
+/// its id it has no second effect: after [`StockError::Unavailable`], and after a future that was
+/// dropped, send the same again to be told what came of it. If that is [`StockError::SoldOut`], the
+/// first copy may be on its way still, for as long as its [time-out](Self::timeout), and find what
+/// others bring back meanwhile: who gives up then sends [`cancel`](Self::cancel), whose answer is
+/// final. Ids are known for as long as [`retention`](Self::retention) says.
 ///
 /// | record | `take`, `reserve` | `confirm` | `cancel` | `give_back` |
 /// |---|---|---|---|---|
@@ -119,7 +122,8 @@ impl Reservation {
 /// | cancelled | `Cancelled` | `Cancelled` | as before | `Cancelled` |
 /// | given back | `GivenBack` | `GivenBack` | as before | as before |
 ///
-/// Another quantity, or a reservation for a sale, under an id that is known is [`StockError::Different`].
+/// Another quantity, or a reservation for a sale, under an id that is known is
+/// [`StockError::Different`].
 ///
 /// # Cancel safety
 ///
@@ -155,9 +159,9 @@ impl SegmentedStock {
         }
     }
 
-    /// For how long the id of an operation is known once that is over: 24 h by default. It has to be longer than anybody
-    /// repeats a request, and than a call may take. What is kept of it may stay in the store for longer, until others take or
-    /// it is [swept](Self::sweep).
+    /// For how long the id of an operation is known once that is over: 24 h by default. It has to
+    /// be longer than anybody repeats a request, and than a call may take. What is kept of it may
+    /// stay in the store for longer, until others take or it is [swept](Self::sweep).
     #[must_use]
     pub fn retention(self, retention: Duration) -> Self {
         Self { retention, ..self }
@@ -169,9 +173,10 @@ impl SegmentedStock {
         Self { timeout, ..self }
     }
 
-    /// How many replicas have to confirm an operation before it counts as done: [`StockError::NotReplicated`] when too few do
-    /// so within the policy's time, or within [`timeout`](Self::timeout) if that is less. An operation that is repeated is
-    /// waited for like a new one. Each call has a connection of its own meanwhile, of eight, and travels by itself.
+    /// How many replicas have to confirm an operation before it counts as done:
+    /// [`StockError::NotReplicated`] when too few do so within the policy's time, or within
+    /// [`timeout`](Self::timeout) if that is less. An operation that is repeated is waited for like
+    /// a new one. Each call has a connection of its own meanwhile, of eight, and travels by itself.
     ///
     /// A store without replicas refuses, as `memory:` does.
     #[must_use]
@@ -179,13 +184,15 @@ impl SegmentedStock {
         Self { replication, ..self }
     }
 
-    /// Where the store keeps the stock: in one slot by default. All who use the stock have to say the same.
+    /// Where the store keeps the stock: in one slot by default. All who use the stock have to say
+    /// the same.
     #[must_use]
     pub fn layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 
-    /// Each take is a call of its own, also where several that are ready could share one: to measure what that brings.
+    /// Each take is a call of its own, also where several that are ready could share one: to
+    /// measure what that brings.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn one_by_one(self) -> Self {
@@ -197,7 +204,8 @@ impl SegmentedStock {
         Ok(At { store, name, stock: self })
     }
 
-    /// Makes the stock, with `units` spread over `segments`; `false` when there is one of this name already, whatever it has.
+    /// Makes the stock, with `units` spread over `segments`; `false` when there is one of this name
+    /// already, whatever it has.
     ///
     /// In one slot of Redis each stock has a generation: when it was made. An instance that has
     /// used one generation refuses to make the stock again after its server has lost it, and to
@@ -223,7 +231,8 @@ impl SegmentedStock {
     /// # Errors
     ///
     /// - [`StockError::SoldOut`], [`StockError::Contended`].
-    /// - [`StockError::Different`], [`StockError::Cancelled`], [`StockError::GivenBack`]: see the table above.
+    /// - [`StockError::Different`], [`StockError::Cancelled`], [`StockError::GivenBack`]: see the
+    ///   table above.
     /// - [`StockError::Misconfigured`]: the stock has another layout, or another generation than
     ///   this instance has used.
     /// - [`StockError::Unavailable`]: send the same again.
@@ -232,17 +241,20 @@ impl SegmentedStock {
         Ok(self.place()?.taken(operation.into_operation_id()?, quantity, whence).await?.taken)
     }
 
-    /// Sells `quantity` units of the segment that the caller has locked, and of no other: for who has to do something else
-    /// under that lock, such as a sale at another system. Always use the same [`SegmentedLock`](super::SegmentedLock) for a
-    /// stock: the token of the lock is shown to the store, which remembers the largest for each segment. With `SqlStocks` that is
-    /// the lock of the stock's own name from the same manager, as `locks.segmented("<stock name>", n)` makes it (with another one
-    /// sales may be `Stale`, and nothing is lost), and whoever holds a segment does not [`take`](Self::take), which may wait for it.
+    /// Sells `quantity` units of the segment that the caller has locked, and of no other: for who
+    /// has to do something else under that lock, such as a sale at another system. Always use the
+    /// same [`SegmentedLock`](super::SegmentedLock) for a stock: the token of the lock is shown to
+    /// the store, which remembers the largest for each segment. With `SqlStocks` that is the lock
+    /// of the stock's own name from the same manager, as `locks.segmented("<stock name>", n)` makes
+    /// it (with another one sales may be `Stale`, and nothing is lost), and whoever holds a segment
+    /// does not [`take`](Self::take), which may wait for it.
     ///
     /// # Errors
     ///
     /// - [`StockError::SegmentShort`]: others may have enough; [`take_locked`](Self::take_locked)
     ///   goes on with them.
-    /// - [`StockError::Stale`]: the lock was lost, and somebody else has sold under it since. Nothing was taken.
+    /// - [`StockError::Stale`]: the lock was lost, and somebody else has sold under it since.
+    ///   Nothing was taken.
     /// - As [`take`](Self::take), but for `SoldOut` and `Contended`.
     pub async fn take_at(
         &self,
@@ -260,13 +272,13 @@ impl SegmentedStock {
     /// When the segment is short, another one that has enough is tried, three in all. When none
     /// has, the units come from several segments as by [`take`](Self::take), under no lock: `None`.
     /// No segment is passed by later because it was short once. `locks` are those that
-    /// [`take_at`](Self::take_at) needs. Sent again, the lock is that of the segment from which the first
-    /// call has taken; `None`, if these were several.
+    /// [`take_at`](Self::take_at) needs. Sent again, the lock is that of the segment from which the
+    /// first call has taken; `None`, if these were several.
     ///
     /// # Errors
     ///
-    /// - [`StockError::Lock`]: no lock was to be had. This call has taken nothing; an earlier one under the
-    ///   same id may have.
+    /// - [`StockError::Lock`]: no lock was to be had. This call has taken nothing; an earlier one
+    ///   under the same id may have.
     /// - As [`take`](Self::take) and [`take_at`](Self::take_at), but for `SegmentShort`.
     ///
     /// # Cancel safety
@@ -296,7 +308,8 @@ impl SegmentedStock {
         Ok((self.take(operation, quantity).await?, None))
     }
 
-    /// Puts `quantity` units aside for `hold`, to be [confirmed](Self::confirm) or [cancelled](Self::cancel).
+    /// Puts `quantity` units aside for `hold`, to be [confirmed](Self::confirm) or
+    /// [cancelled](Self::cancel).
     ///
     /// # Errors
     ///
@@ -322,13 +335,15 @@ impl SegmentedStock {
     /// # Errors
     ///
     /// - [`StockError::Expired`]: it is too late, swept or not.
-    /// - [`StockError::Cancelled`], [`StockError::GivenBack`], [`StockError::NotReserved`], [`StockError::UnknownOperation`].
+    /// - [`StockError::Cancelled`], [`StockError::GivenBack`], [`StockError::NotReserved`],
+    ///   [`StockError::UnknownOperation`].
     /// - [`StockError::Unavailable`]: send the same again.
     pub async fn confirm(&self, operation: impl IntoOperationId) -> Result<(), StockError> {
         self.place()?.settle(operation.into_operation_id()?, Settle::Confirm).await
     }
 
-    /// Gives up a reservation; one that has not come yet is refused when it comes. One that is over already stays as it is.
+    /// Gives up a reservation; one that has not come yet is refused when it comes. One that is over
+    /// already stays as it is.
     ///
     /// # Errors
     ///
@@ -353,8 +368,8 @@ impl SegmentedStock {
     ///
     /// # Errors
     ///
-    /// [`StockError::Different`]; [`StockError::Misconfigured`] when there would be too many; [`StockError::Unavailable`]: send
-    /// the same again.
+    /// [`StockError::Different`]; [`StockError::Misconfigured`] when there would be too many;
+    /// [`StockError::Unavailable`]: send the same again.
     pub async fn restock(&self, operation: impl IntoOperationId, quantity: u64) -> Result<(), StockError> {
         let at = self.place()?;
         at.check(quantity)?;
@@ -428,18 +443,21 @@ impl SegmentedStock {
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`], [`StockError::Unavailable`]: it may be done, in part or in full, and may be sent again.
+    /// [`StockError::Missing`], [`StockError::Unavailable`]: it may be done, in part or in full,
+    /// and may be sent again.
     pub async fn rebalance(&self) -> Result<(), StockError> {
         let at = self.place()?;
         let done = at.store.rebalance(at.call()).await.map_err(|error| at.failed(error))?;
         done.ok_or_else(|| at.missing())
     }
 
-    /// From now on the stock has this many segments, while it is sold from. Those that go give what they have to the others.
+    /// From now on the stock has this many segments, while it is sold from. Those that go give what
+    /// they have to the others.
     ///
     /// # Errors
     ///
-    /// As [`rebalance`](Self::rebalance), and [`StockError::Misconfigured`] for a number that is out of range.
+    /// As [`rebalance`](Self::rebalance), and [`StockError::Misconfigured`] for a number that is
+    /// out of range.
     pub async fn resize(&self, segments: u32) -> Result<(), StockError> {
         let at = self.place()?;
         at.check_segments(segments)?;
@@ -447,10 +465,10 @@ impl SegmentedStock {
         done.ok_or_else(|| at.missing())
     }
 
-    /// Ends reservations that are over, at most about `limit`, finishes or undoes what others have left half-done, and forgets
-    /// operations whose retention is over. Any instance may do it at any time, and one has to now and then; a
-    /// [sweeper](Self::sweeper) does. In one slot a hundred reservations end in one call, which
-    /// takes about a millisecond.
+    /// Ends reservations that are over, at most about `limit`, finishes or undoes what others have
+    /// left half-done, and forgets operations whose retention is over. Any instance may do it at
+    /// any time, and one has to now and then; a [sweeper](Self::sweeper) does. In one slot a
+    /// hundred reservations end in one call, which takes about a millisecond.
     ///
     /// # Errors
     ///

@@ -49,10 +49,10 @@ impl Drop for Sweeper {
 }
 
 impl SegmentedStock {
-    /// [Sweeps](Self::sweep) about every `period`, from now on and until the [`Sweeper`] is dropped: what was reserved and not
-    /// confirmed is shown as available after at most about that time. A take that needs it does not
-    /// wait for that. Each instance of a service may have one; they do not keep in step. A sweep
-    /// that fails is logged, and tried again after the period.
+    /// [Sweeps](Self::sweep) about every `period`, from now on and until the [`Sweeper`] is
+    /// dropped: what was reserved and not confirmed is shown as available after at most about that
+    /// time. A take that needs it does not wait for that. Each instance of a service may have one;
+    /// they do not keep in step. A sweep that fails is logged, and tried again after the period.
     ///
     /// # Errors
     ///
@@ -104,7 +104,8 @@ async fn run(stock: SegmentedStock, period: Duration, totals: Arc<Totals>) {
             }
             Err(_) => {}
         }
-        // Between three quarters and five quarters of it: instances that were started together do not all come at once.
+        // Between three quarters and five quarters of it: instances that were started together do
+        // not all come at once.
         tokio::time::sleep(period.mul_f64(0.75 + jitter() / 2.0)).await;
     }
 }

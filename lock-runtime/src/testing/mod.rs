@@ -1,8 +1,9 @@
 //! Helpers for the tests of code that uses locks. Feature `testing`.
 //!
-//! A manager on `memory:` needs no server and works under `tokio::time::pause`: leases, waits and the watchdog follow
-//! the paused clock. [`with_default`](crate::with_default) gives `#[distributed_lock]` functions a manager of their
-//! own for one test, so that tests run side by side. [`lose`] makes the loss of a lock happen.
+//! A manager on `memory:` needs no server and works under `tokio::time::pause`: leases, waits and
+//! the watchdog follow the paused clock. [`with_default`](crate::with_default) gives
+//! `#[distributed_lock]` functions a manager of their own for one test, so that tests run side by
+//! side. [`lose`] makes the loss of a lock happen.
 //!
 //! ```
 //! # #[cfg(feature = "macros")] fn main() {
@@ -51,15 +52,16 @@ pub fn memory_manager() -> LockManager {
     }
 }
 
-/// The store of a manager, for stores wrapped around it that count calls, delay them or make them fail; give such a one
-/// to [`connect_store`](crate::LockManagerBuilder::connect_store). It ends with the manager.
+/// The store of a manager, for stores wrapped around it that count calls, delay them or make them
+/// fail; give such a one to [`connect_store`](crate::LockManagerBuilder::connect_store). It ends
+/// with the manager.
 #[must_use]
 pub fn store_of(locks: &LockManager) -> Arc<dyn LockStore> {
     Arc::clone(&locks.engine().store)
 }
 
-/// A manager on `store`, with tokio's clock instead of the system's: for stores wrapped around another one, under
-/// paused time. `settings` apply as on a [builder](LockManager::builder).
+/// A manager on `store`, with tokio's clock instead of the system's: for stores wrapped around
+/// another one, under paused time. `settings` apply as on a [builder](LockManager::builder).
 ///
 /// # Panics
 ///
@@ -78,8 +80,9 @@ pub fn memory_store() -> Arc<dyn LockStore> {
     lock_store_memory::MemoryStore::new("")
 }
 
-/// A handle on the memory store of this name, which is a fresh one when nobody has a handle on it. Managers on
-/// handles of their own are to each other as processes are: they hear each other's releases, and count as listeners.
+/// A handle on the memory store of this name, which is a fresh one when nobody has a handle on it.
+/// Managers on handles of their own are to each other as processes are: they hear each other's
+/// releases, and count as listeners.
 ///
 /// Keys have no prefix here, so a manager on `memory:NAME` reaches them with an empty one.
 #[must_use]
@@ -87,8 +90,9 @@ pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
     lock_store_memory::MemoryStore::named(name, "")
 }
 
-/// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost signal fires, the body
-/// is cancelled, and the owner-checked release is sent. `false` when this manager does not hold the key.
+/// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost
+/// signal fires, the body is cancelled, and the owner-checked release is sent. `false` when this
+/// manager does not hold the key.
 pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     let Ok(key) = key.into_lock_key() else { return false };
     locks.engine().lose_all(&key)

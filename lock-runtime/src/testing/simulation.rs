@@ -1,8 +1,8 @@
-//! What simulations of several processes in one thread need: chance that follows from a seed, clocks that differ from each
-//! other, processes that stop, and a server that is a value.
+//! What simulations of several processes in one thread need: chance that follows from a seed,
+//! clocks that differ from each other, processes that stop, and a server that is a value.
 //!
-//! All is to be used on a current-thread runtime under paused time. The network between the processes and the server is
-//! the simulation's own.
+//! All is to be used on a current-thread runtime under paused time. The network between the
+//! processes and the server is the simulation's own.
 
 use std::sync::Arc;
 

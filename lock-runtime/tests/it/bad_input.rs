@@ -1,4 +1,5 @@
-//! What is wrong with a key, a duration or a URL is said at once, with what to write instead and without secrets.
+//! What is wrong with a key, a duration or a URL is said at once, with what to write instead and
+//! without secrets.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Every public future, dropped at every await, with the store's calls and answers let go in every order: nothing is
-//! left behind (P5). Paused time. The other kinds than the mutex are in `drops_kinds.rs`.
+//! Every public future, dropped at every await, with the store's calls and answers let go in every
+//! order: nothing is left behind (P5). Paused time. The other kinds than the mutex are in
+//! `drops_kinds.rs`.
 
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ use lock_runtime::LockGuard;
 use lock_runtime::store::LockStore;
 use tokio::time::advance;
 
-// ---- futures -----------------------------------------------------------------------------------------------------
+// ---- futures ------------------------------------------------------------------------------------
 
 #[test]
 fn acquire_of_a_free_key() {
@@ -260,7 +261,7 @@ mod attribute {
     }
 }
 
-// ---- the checker -------------------------------------------------------------------------------------------------
+// ---- the checker --------------------------------------------------------------------------------
 
 /// Somebody leaves something on purpose: the leaks that are found.
 fn found<T>(culprit: impl AsyncFnOnce(&World) -> T) -> Vec<Leak> {

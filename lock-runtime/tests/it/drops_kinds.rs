@@ -10,14 +10,15 @@ fn pair() -> [MultiKey; 2] {
     [MultiKey::write("k"), MultiKey::fair("l")]
 }
 
-// ---- fair --------------------------------------------------------------------------------------------------------
+// ---- fair ---------------------------------------------------------------------------------------
 
 #[test]
 fn fair_acquire_with_a_fault() {
     no_leaks(30, &async |world| Scene::of(world.locks.fair("k").acquire()).faults(1).spurious(1));
 }
 
-/// The release grants the key to who waits: dropped before the notice, after it, and when it is claimed.
+/// The release grants the key to who waits: dropped before the notice, after it, and when it is
+/// claimed.
 #[test]
 fn fair_acquire_of_a_key_that_another_process_gives_back() {
     no_leaks(100, &async |world| {
@@ -64,7 +65,7 @@ fn fair_try() {
     });
 }
 
-// ---- readers and writers -----------------------------------------------------------------------------------------
+// ---- readers and writers ------------------------------------------------------------------------
 
 #[test]
 fn read_with_a_fault() {
@@ -166,7 +167,7 @@ fn a_read_inside_a_write() {
     });
 }
 
-// ---- several keys ------------------------------------------------------------------------------------------------
+// ---- several keys -------------------------------------------------------------------------------
 
 #[test]
 fn several_with_a_fault() {
@@ -215,7 +216,7 @@ fn several_inside_one_of_them() {
     });
 }
 
-// ---- permits -----------------------------------------------------------------------------------------------------
+// ---- permits ------------------------------------------------------------------------------------
 
 /// One who was served and is not polled, dropped or not, while others stand in the next line.
 #[test]

@@ -1,4 +1,5 @@
-//! One error type: what a program's own error needs, and where the store's error is. What a probe learns.
+//! One error type: what a program's own error needs, and where the store's error is. What a probe
+//! learns.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -125,7 +125,8 @@ fn lost_resolves_when_the_managers_runtime_goes() {
     }
 }
 
-/// As `callers_have_timers_of_their_own`, with a call under way when the manager's runtime stops being driven.
+/// As `callers_have_timers_of_their_own`, with a call under way when the manager's runtime stops
+/// being driven.
 #[test]
 fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -325,7 +326,8 @@ impl Drop for Stuck {
     }
 }
 
-/// The manager's runtime is being shut down, and takes no task any more: the release is not confirmed, and nothing panics.
+/// The manager's runtime is being shut down, and takes no task any more: the release is not
+/// confirmed, and nothing panics.
 #[test]
 fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
     let builder = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();

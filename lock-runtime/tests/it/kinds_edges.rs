@@ -1,4 +1,5 @@
-//! Locks of all kinds where notices are late, callers are polled late, and calls are lost. Paused time.
+//! Locks of all kinds where notices are late, callers are polled late, and calls are lost. Paused
+//! time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +19,8 @@ use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A store whose answers to acquires take half a millisecond, whose notices are late, and that loses calls.
+/// A store whose answers to acquires take half a millisecond, whose notices are late, and that
+/// loses calls.
 #[derive(Debug)]
 struct Far {
     inner: Arc<dyn LockStore>,

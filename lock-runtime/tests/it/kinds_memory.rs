@@ -1,4 +1,5 @@
-//! Fair, read, write and multi locks on the memory store, under paused time: what the engine makes of them.
+//! Fair, read, write and multi locks on the memory store, under paused time: what the engine makes
+//! of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -411,7 +412,8 @@ async fn reads_side_by_side_inside_a_write_lock_do_not_exclude_each_other() {
     assert_clean(&a).await;
 }
 
-/// A reader that has to open a hold of its own, beside readers that stay, is under the caps as before.
+/// A reader that has to open a hold of its own, beside readers that stay, is under the caps as
+/// before.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_finds_a_closed_hold_is_under_the_caps() {
     let locks = LockManager::builder().max_waiters(1).connect("memory:").await.unwrap();

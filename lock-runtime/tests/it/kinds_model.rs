@@ -1,5 +1,5 @@
-//! Random operations of several processes with locks of every kind, against a model of who may hold what beside whom,
-//! and of who is next. Paused time.
+//! Random operations of several processes with locks of every kind, against a model of who may hold
+//! what beside whom, and of who is next. Paused time.
 //!
 //! A failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
 
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-// ---- operations --------------------------------------------------------------------------------------------------
+// ---- operations ---------------------------------------------------------------------------------
 
 /// Kinds by key; one of them at least.
 type Parts = Vec<(Kind, usize)>;
@@ -89,7 +89,7 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
     .boxed()
 }
 
-// ---- the model ---------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 enum Outcome {
     Acquired(Result<LockGuard, LockError>),
@@ -259,8 +259,8 @@ impl World {
         let outer =
             inside.and_then(|n| (!self.guards.is_empty()).then(|| &self.guards[n % self.guards.len()]));
         let process = outer.map_or(process, |outer| outer.process);
-        // First of a fair queue, it keeps others from the key while it waits for the other one, and so perhaps for a
-        // caller that has that and waits behind it.
+        // First of a fair queue, it keeps others from the key while it waits for the other one, and
+        // so perhaps for a caller that has that and waits behind it.
         let blocks = parts.len() > 1 && parts.iter().any(|part| part.0 == Kind::Fair);
         let waits = if blocks && waits == Waits::Forever { Waits::For(3000) } else { waits };
         let lock = waits.of(self.lock(process, &parts), lease);
@@ -414,7 +414,8 @@ impl World {
         }
     }
 
-    /// No more faults; guards go at once. Everybody who waits must have had the lock soon, and nothing is left.
+    /// No more faults; guards go at once. Everybody who waits must have had the lock soon, and
+    /// nothing is left.
     async fn finish(mut self) -> Stats {
         for process in &self.processes {
             process.store.gate.forget_plans();
@@ -464,7 +465,7 @@ fn play(ops: Vec<Op>, rough: bool, bug: Option<Bug>) -> Stats {
     })
 }
 
-// ---- the tests ---------------------------------------------------------------------------------------------------
+// ---- the tests ----------------------------------------------------------------------------------
 
 fn runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Vec<Stats>, String> {
     random_runs(cases, op(rough), |ops| play(ops, rough, bug))

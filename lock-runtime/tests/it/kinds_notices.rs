@@ -73,7 +73,8 @@ impl LockStore for Slow {
     }
 }
 
-// A direct grant that ended before its notice came must not be taken for one of the place that the waiter has now.
+// A direct grant that ended before its notice came must not be taken for one of the place that the
+// waiter has now.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
     testing::set_jitter(0.5);
@@ -88,7 +89,8 @@ async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
     tokio::time::sleep(ms(100)).await;
     let next = tokio::spawn(direct.fair("k").wait(LONG).acquire());
     tokio::time::sleep(ms(100)).await;
-    // It goes to the waiter, who hears and asks nothing for a while, and to the next when that has ended.
+    // It goes to the waiter, who hears and asks nothing for a while, and to the next when that has
+    // ended.
     call_gate.send(false).unwrap();
     first.release().await.unwrap();
     let next = next.await.unwrap().unwrap();

@@ -1,7 +1,8 @@
 //! The public interface on the memory store, under paused time, and on stores that fail.
 //!
-//! They are one program, since linking takes longer than most of them. A test that sets what is one per process, such as
-//! an allocator or the default manager, is a program of its own beside this folder.
+//! They are one program, since linking takes longer than most of them. A test that sets what is one
+//! per process, such as an allocator or the default manager, is a program of its own beside this
+//! folder.
 #![allow(missing_docs)]
 
 mod bad_input;

@@ -1,4 +1,5 @@
-//! The edges of the engine: min holds, shutdown, forced releases, panics, futures which are not polled. Paused time.
+//! The edges of the engine: min holds, shutdown, forced releases, panics, futures which are not
+//! polled. Paused time.
 
 use std::cell::RefCell;
 use std::pin::Pin;

@@ -655,7 +655,8 @@ async fn a_short_wait_for_a_known_holder_is_not_stretched() {
         let start = Instant::now();
         let error = locks.mutex("k").wait(10 * MS).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
-        // From the second one on, the contender of the last one has asked, and is waiting for a message.
+        // From the second one on, the contender of the last one has asked, and is waiting for a
+        // message.
         assert!(start.elapsed() <= 12 * MS, "{:?}", start.elapsed());
     }
 }
@@ -713,7 +714,8 @@ async fn a_try_beside_others_says_that_the_store_is_down() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// A store that has several servers gives back by itself what it took when another key is busy, and may do so late.
+/// A store that has several servers gives back by itself what it took when another key is busy, and
+/// may do so late.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_several_keys_goes_on_under_a_new_owner_when_an_outcome_is_unknown() {
     for keys in [[MultiKey::fair("a"), MultiKey::mutex("b")], [MultiKey::mutex("a"), MultiKey::write("b")]] {

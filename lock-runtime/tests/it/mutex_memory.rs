@@ -123,7 +123,8 @@ async fn a_fixed_lease_ends_by_itself() {
     let guard = a.mutex("k").lease(SECOND).acquire().await.unwrap();
     let start = Instant::now();
     let next = b.mutex("k").acquire().await.unwrap();
-    // The holder gives it back as soon as it is not certain any more: a hundredth and 2 ms before the lease is over.
+    // The holder gives it back as soon as it is not certain any more: a hundredth and 2 ms before
+    // the lease is over.
     assert!(start.elapsed() >= 988 * MS && start.elapsed() < SECOND + 20 * MS, "{:?}", start.elapsed());
     assert!(guard.is_lost());
     assert!(next.fencing_token() > guard.fencing_token());

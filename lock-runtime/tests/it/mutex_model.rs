@@ -1,4 +1,5 @@
-//! Random operations of several processes on a few keys against a model of who may hold what, and when. Paused time.
+//! Random operations of several processes on a few keys against a model of who may hold what, and
+//! when. Paused time.
 //!
 //! A failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
 
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-// ---- operations --------------------------------------------------------------------------------------------------
+// ---- operations ---------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -89,7 +90,7 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
     .boxed()
 }
 
-// ---- the model ---------------------------------------------------------------------------------------------------
+// ---- the model ----------------------------------------------------------------------------------
 
 /// What a call came to.
 enum Outcome {
@@ -408,7 +409,8 @@ impl World {
             let two_holders = matches!(self.bug, Some(Bug::StealsKeys));
             assert!(void || two_holders || token > last, "tokens do not grow: {token} after {last}");
             self.last_token[key] = self.last_token[key].max(token);
-            // An offer is out for 20 ms at most; a renewed hold is handed on until half its lease is over.
+            // An offer is out for 20 ms at most; a renewed hold is handed on until half its lease
+            // is over.
             let asked = lease.map_or(LEASE / 2, Duration::from_millis);
             let least = (asked - asked / 50).saturating_sub(25 * MS);
             assert!(
@@ -483,7 +485,8 @@ impl World {
         granted.guards > 0 || self.calls.iter().any(is_inside)
     }
 
-    /// No more faults; guards go at once. Everybody who waits must have had the lock soon, and nothing is left.
+    /// No more faults; guards go at once. Everybody who waits must have had the lock soon, and
+    /// nothing is left.
     async fn finish(mut self) -> Stats {
         for process in &self.processes {
             process.store.gate.forget_plans();
@@ -533,7 +536,7 @@ fn play(ops: &[Op], rough: bool, bug: Option<Bug>) -> Stats {
     })
 }
 
-// ---- the tests ---------------------------------------------------------------------------------------------------
+// ---- the tests ----------------------------------------------------------------------------------
 
 fn model(cases: u32, rough: bool) {
     let runs = runs(cases, rough, None).unwrap_or_else(|failure| panic!("{failure}"));

@@ -1,4 +1,5 @@
-//! Waiters that nobody polls, in a `select!` arm or forgotten: they cost nobody else the lock. Paused time.
+//! Waiters that nobody polls, in a `select!` arm or forgotten: they cost nobody else the lock.
+//! Paused time.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -36,7 +37,8 @@ async fn a_try_finds_a_free_key_free() {
     drop(waiter.await.unwrap());
 }
 
-/// Polls once, outside of the manager's runtime, where nothing but the queue is at hand; whether it is still pending.
+/// Polls once, outside of the manager's runtime, where nothing but the queue is at hand; whether it
+/// is still pending.
 fn pending<F: Future + Send>(future: Pin<&mut F>) -> bool {
     let poll = || future.poll(&mut Context::from_waker(Waker::noop())).is_pending();
     std::thread::scope(|scope| scope.spawn(poll).join().unwrap())

@@ -1,5 +1,5 @@
-//! What a caller is told who does not get a lock: for how long it is taken, and which cap is reached. On the memory store,
-//! under paused time.
+//! What a caller is told who does not get a lock: for how long it is taken, and which cap is
+//! reached. On the memory store, under paused time.
 #![allow(clippy::async_yields_async)]
 
 use std::future::Future;

@@ -1,4 +1,5 @@
-//! The engine with replication policies, on a store whose replicas confirm what the test says. Paused time.
+//! The engine with replication policies, on a store whose replicas confirm what the test says.
+//! Paused time.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

@@ -19,8 +19,8 @@ impl io::Write for Buffer {
     }
 }
 
-/// Keeps the other tests of this program waiting: a thread without a subscriber that reaches a call site
-/// first turns it off for all threads.
+/// Keeps the other tests of this program waiting: a thread without a subscriber that reaches a call
+/// site first turns it off for all threads.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

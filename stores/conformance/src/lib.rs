@@ -8,11 +8,12 @@
 //! lock_store_conformance::conformance!(required: subject);             // without what a store may leave out
 //! ```
 //!
-//! Every test gets a subject whose keys nobody else uses, so tests run side by side on one server. Time passes by
-//! `rest`: at once on the memory store, whose tests run under paused time, and really on a server.
-//! On a server a test may be stopped for a while at any point, so a lease that has to last is `LONG`, and nothing
-//! is expected of a `SHORT` one but that it is over after `SHORT_IS_OVER`. Lives that a test can't choose, of
-//! waiters and intents, may end while it is stopped: `undisturbed` runs such a test again.
+//! Every test gets a subject whose keys nobody else uses, so tests run side by side on one server.
+//! Time passes by `rest`: at once on the memory store, whose tests run under paused time, and
+//! really on a server. On a server a test may be stopped for a while at any point, so a lease that
+//! has to last is `LONG`, and nothing is expected of a `SHORT` one but that it is over after
+//! `SHORT_IS_OVER`. Lives that a test can't choose, of waiters and intents, may end while it is
+//! stopped: `undisturbed` runs such a test again.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
@@ -104,7 +105,8 @@ impl Subject {
         Self { store, other, send_late: None, skips: &[], skipped: false, _keeps: Box::new(()) }
     }
 
-    /// How a request gets late. Without it the test of late requests passes without having tested anything.
+    /// How a request gets late. Without it the test of late requests passes without having tested
+    /// anything.
     #[must_use]
     pub fn late_through(mut self, send_late: SendLate) -> Self {
         self.send_late = Some(send_late);

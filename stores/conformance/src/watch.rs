@@ -103,8 +103,8 @@ pub async fn all_watches_of_a_key_hear(Subject { store, other, .. }: Subject) {
     assert_hears(&mut theirs).await;
 }
 
-/// How many others listen for a release of the key, by whoever has so many watches of it. A store may go on listening for
-/// a while when a watch is gone, so every case has a key of its own.
+/// How many others listen for a release of the key, by whoever has so many watches of it. A store
+/// may go on listening for a while when a watch is gone, so every case has a key of its own.
 async fn others(store: &Arc<dyn LockStore>, kind: Kind, name: &str, own_watches: u32) -> u64 {
     grant(store, wish(kind, name, 1)).await;
     let released = ReleaseRequest { own_watches, ..giving_back(vec![item_of(kind, name, 1)]) };

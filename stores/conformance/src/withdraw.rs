@@ -8,7 +8,8 @@ pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { st
     grant(&store, Arc::clone(&sent)).await;
     let latest = sent.latest().unwrap();
     let mut withdrawn = withdraw(&store, &sent).await;
-    // Free at once, though not settled: this acquire was answered, but the store can't know of every copy.
+    // Free at once, though not settled: this acquire was answered, but the store can't know of
+    // every copy.
     grant(&other, request(&["a"], 2)).await;
     let mut waited = Duration::ZERO;
     while let Withdrawn::Pending(time) = withdrawn {

@@ -51,8 +51,8 @@ impl Bell {
 }
 
 impl Watcher {
-    /// A full queue has a notice to try again already, and keeps its last place for a grant. A closed one is being
-    /// dropped.
+    /// A full queue has a notice to try again already, and keeps its last place for a grant. A
+    /// closed one is being dropped.
     fn hears(&self, notice: Notice) -> bool {
         let room = notice != Notice::Retry || self.notices.capacity() > 1;
         room && self.notices.try_send(notice).is_ok()

@@ -1,6 +1,7 @@
 //! [`Books`]: a stock that is kept in one place, as steps without clocks, mutexes or futures.
 //!
-//! The memory store's stocks are such, and what the scripts and statements of the others have to do is here to read.
+//! The memory store's stocks are such, and what the scripts and statements of the others have to do
+//! is here to read.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -124,7 +125,8 @@ impl Books {
         }
     }
 
-    /// The operation's record is asked for: one whose time is over is gone, thrown away already or not.
+    /// The operation's record is asked for: one whose time is over is gone, thrown away already or
+    /// not.
     fn look_at(&mut self, operation: &OperationId, now: Tick) {
         self.purge(now, 2);
         if let Some(until) =

@@ -18,7 +18,8 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     /// Its place among all entries that were ever made.
     pub(super) made: u64,
-    /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are held.
+    /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are
+    /// held.
     pub(super) sole: Option<Held>,
     pub(super) queue: Queue,
     pub(super) read_write: ReadWrite,
@@ -27,7 +28,8 @@ pub(super) struct Entry {
     pub(super) in_calendar: bool,
 }
 
-/// What one owner has. There is no hold count: the engine counts re-entries, the store sees one hold.
+/// What one owner has. There is no hold count: the engine counts re-entries, the store sees one
+/// hold.
 #[derive(Clone)]
 pub(super) struct Held {
     pub(super) owner: OwnerId,
@@ -42,7 +44,8 @@ pub(super) struct Counter {
     pub(super) expires: Option<Tick>,
 }
 
-/// One handle on the table: the releases of a manager are echoes to the watches of the same manager.
+/// One handle on the table: the releases of a manager are echoes to the watches of the same
+/// manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct HandleId(pub(super) u64);
 
@@ -134,7 +137,8 @@ impl Entry {
         self.sole(now).is_some_and(|hold| hold.owner == *owner)
     }
 
-    /// When nobody has the key any more, in whatever kind, if nobody renews; `None` when it is free.
+    /// When nobody has the key any more, in whatever kind, if nobody renews; `None` when it is
+    /// free.
     pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
         let sole = self.sole(now).map(|hold| hold.expires);
         sole.or_else(|| self.read_write.ends(now))
@@ -170,7 +174,8 @@ impl Entry {
         }
     }
 
-    /// Takes an item that is not refused. A request that was sent again is this very grant, which is never shortened.
+    /// Takes an item that is not refused. A request that was sent again is this very grant, which
+    /// is never shortened.
     pub(super) fn take(&mut self, item: &Item, expires: Tick, now: Tick) {
         let owner = &item.owner;
         match item.kind {

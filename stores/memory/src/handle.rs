@@ -86,8 +86,9 @@ impl Handle {
         Box::pin(async move { work(&handle) })
     }
 
-    /// One atomic step that deals with so many keys. The time is read under the mutex, so that of two steps the
-    /// later one also has the later time. Who is to be told is told when the mutex is free again.
+    /// One atomic step that deals with so many keys. The time is read under the mutex, so that of
+    /// two steps the later one also has the later time. Who is to be told is told when the mutex is
+    /// free again.
     pub(super) fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Echo) {
         let mut table = self.shared.table();
         let now = self.shared.clock.now();
@@ -104,8 +105,8 @@ impl Handle {
         (result, bell.ring(self.id))
     }
 
-    /// Notes on the request how long it may be executed. Nothing lies between sending and executing here; the rule
-    /// is kept all the same, so that an engine tested on this store meets it.
+    /// Notes on the request how long it may be executed. Nothing lies between sending and executing
+    /// here; the rule is kept all the same, so that an engine tested on this store meets it.
     pub(super) fn stamp(&self, request: &AcquireRequest) -> ServerTime {
         request.stamp(self.server_time())
     }
@@ -167,7 +168,8 @@ impl Handle {
     }
 }
 
-/// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store alive.
+/// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store
+/// alive.
 struct Registration {
     shared: Weak<Shared>,
     watched: Watched,

@@ -1,11 +1,11 @@
 //! [`MemoryStore`]: locks inside one process, with the semantics of the Redis store.
 //!
-//! It is for programs that run as one process, for tests, and for trying the library out. Leases expire, tokens
-//! grow, late requests are refused and waiters are woken exactly as on a server; what differs is that the data is
-//! gone with the process, and that no call is ever slow or lost.
+//! It is for programs that run as one process, for tests, and for trying the library out. Leases
+//! expire, tokens grow, late requests are refused and waiters are woken exactly as on a server;
+//! what differs is that the data is gone with the process, and that no call is ever slow or lost.
 //!
-//! Time is tokio's (`Clock::Tokio`), so that `tokio::time::pause` and `advance` work. The server time is the wall
-//! clock, read once when the store is made, plus the time since then.
+//! Time is tokio's (`Clock::Tokio`), so that `tokio::time::pause` and `advance` work. The server
+//! time is the wall clock, read once when the store is made, plus the time since then.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -7,7 +7,8 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::{AcquireRequest, WAITER_LIFE};
 use lock_core::{OwnerId, TokenRetention};
 
-/// The waiters of one key. Who is dead is treated as absent, and is thrown away by [`Queue::purge`].
+/// The waiters of one key. Who is dead is treated as absent, and is thrown away by
+/// [`Queue::purge`].
 #[derive(Clone, Default)]
 pub(super) struct Queue {
     waiters: VecDeque<Waiter>,
@@ -20,7 +21,8 @@ pub(super) struct Waiter {
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,
     pub(super) retention: TokenRetention,
-    /// Whether a release may grant it the key: its request is for this key alone, and any token will do.
+    /// Whether a release may grant it the key: its request is for this key alone, and any token
+    /// will do.
     pub(super) direct: bool,
     /// It counts as dead from then on.
     pub(super) alive_until: Tick,
@@ -89,8 +91,8 @@ impl Queue {
         self.waiters.iter().map(|waiter| waiter.alive_until).max()
     }
 
-    /// Takes everything away once everybody is dead. Not before: who comes next has to be told, which the calendar
-    /// can't do.
+    /// Takes everything away once everybody is dead. Not before: who comes next has to be told,
+    /// which the calendar can't do.
     pub(super) fn drop_expired(&mut self, now: Tick) {
         if self.over().is_none_or(|over| over <= now) {
             *self = Self::default();

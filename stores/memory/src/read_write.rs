@@ -83,8 +83,8 @@ impl ReadWrite {
         self.end_intent(owner, now);
     }
 
-    /// `owner` waits to write: when only readers are in its way, no more of them come. The intent of another writer
-    /// does the same, and stays.
+    /// `owner` waits to write: when only readers are in its way, no more of them come. The intent
+    /// of another writer does the same, and stays.
     pub(super) fn intend(&mut self, owner: &OwnerId, now: Tick) {
         if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
             self.intent = Some(Held { owner: owner.clone(), expires: now + INTENT_LIFE });

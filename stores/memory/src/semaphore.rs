@@ -78,8 +78,9 @@ impl Handle {
         format!("{}{key}", self.prefix)
     }
 
-    /// One atomic step on the semaphore `name`, without what has expired. The flag is whether permits have come back, by
-    /// that or by what `work` does; who waits for them is told, as long as some are left.
+    /// One atomic step on the semaphore `name`, without what has expired. The flag is whether
+    /// permits have come back, by that or by what `work` does; who waits for them is told, as long
+    /// as some are left.
     fn semaphore_step<T>(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! [`MemoryServer`]: the memory store as a server that is a value, for simulations: what is between it and its clients is
-//! theirs to say.
+//! [`MemoryServer`]: the memory store as a server that is a value, for simulations: what is between
+//! it and its clients is theirs to say.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use super::step::Look;
 #[derive(Clone)]
 pub struct MemoryServer(Arc<Shared>);
 
-/// A client's connections to a server: the server knows which watches are its own. Each call is executed at once.
+/// A client's connections to a server: the server knows which watches are its own. Each call is
+/// executed at once.
 #[derive(Clone)]
 pub struct ServerHandle(Handle);
 
@@ -62,8 +63,8 @@ impl MemoryServer {
         self.0.server_time(self.0.clock.now())
     }
 
-    /// Throws away what has expired. Before its clock is set back, a server of the real kind has done so with all that
-    /// was looked at.
+    /// Throws away what has expired. Before its clock is set back, a server of the real kind has
+    /// done so with all that was looked at.
     pub fn purge(&self) {
         self.0.table().drop_expired(self.0.clock.now());
     }
@@ -83,7 +84,8 @@ impl MemoryServer {
 }
 
 impl ServerHandle {
-    /// As [`LockStore::acquire`](lock_core::store::LockStore::acquire), unless the server's time is past `latest`.
+    /// As [`LockStore::acquire`](lock_core::store::LockStore::acquire), unless the server's time is
+    /// past `latest`.
     ///
     /// # Errors
     ///
@@ -92,7 +94,8 @@ impl ServerHandle {
         self.0.acquire(request, latest)
     }
 
-    /// As [`LockStore::release`](lock_core::store::LockStore::release). `latest` is that of the takeover.
+    /// As [`LockStore::release`](lock_core::store::LockStore::release). `latest` is that of the
+    /// takeover.
     #[must_use]
     pub fn release(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         self.0.release_by(request, latest)

@@ -17,7 +17,8 @@ use super::books::{Books, Wanted};
 use super::handle::Handle;
 use super::step::in_time;
 
-/// All stocks of a store, by prefix and key. They stay until the store goes, as they do on a server.
+/// All stocks of a store, by prefix and key. They stay until the store goes, as they do on a
+/// server.
 pub(super) type Stocks = Mutex<HashMap<String, Books>>;
 
 /// The stocks of a memory store.

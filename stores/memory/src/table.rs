@@ -1,6 +1,7 @@
 //! [`Table`]: the memory store's data, and how it gets rid of what has expired.
 //!
-//! What has expired is thrown away by [`Table::purge`], which looks at a bounded number of entries each time.
+//! What has expired is thrown away by [`Table::purge`], which looks at a bounded number of entries
+//! each time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -13,8 +14,8 @@ use tokio::sync::mpsc;
 
 use super::entry::{Channel, Entry, HandleId, Listener, WatchId, Watcher};
 
-/// Notices that wait in one watch. More than one, so that a release of somebody else is still heard when our own
-/// release is in the queue and will be ignored as an echo.
+/// Notices that wait in one watch. More than one, so that a release of somebody else is still heard
+/// when our own release is in the queue and will be ignored as an echo.
 const QUEUE: usize = 16;
 
 /// Tables smaller than this are not worth shrinking.
@@ -24,12 +25,13 @@ const SMALL: usize = 1024;
 #[derive(Default)]
 pub(super) struct Table {
     entries: HashMap<Arc<str>, Entry>,
-    /// The entries in the order in which they were made, so that who goes through them page by page misses none.
+    /// The entries in the order in which they were made, so that who goes through them page by page
+    /// misses none.
     made: BTreeMap<u64, Arc<str>>,
     last_made: u64,
-    /// When to look at an entry again to throw away what has expired, soonest first. An entry has at most one line
-    /// here. A line may be too early (the lease was renewed) and is then written anew when its time has come, so
-    /// that renewing costs nothing.
+    /// When to look at an entry again to throw away what has expired, soonest first. An entry has
+    /// at most one line here. A line may be too early (the lease was renewed) and is then written
+    /// anew when its time has come, so that renewing costs nothing.
     calendar: BinaryHeap<Reverse<(Tick, Arc<str>)>>,
     /// How many there are.
     watches: usize,
@@ -38,7 +40,8 @@ pub(super) struct Table {
     scratch: String,
 }
 
-/// A watch, and where its listeners are. Whoever gives it up drops it outside the mutex: that may wake somebody.
+/// A watch, and where its listeners are. Whoever gives it up drops it outside the mutex: that may
+/// wake somebody.
 pub(super) struct Watched {
     watcher: Arc<Watcher>,
     names: Vec<Arc<str>>,
@@ -72,9 +75,9 @@ impl Table {
         }
     }
 
-    /// Throws away what has expired, looking at no more than `budget` entries, soonest expiry first. As long as each
-    /// step's budget is at least twice the number of its keys (a key is looked at for its hold and for its counter),
-    /// throwing away keeps up with adding.
+    /// Throws away what has expired, looking at no more than `budget` entries, soonest expiry
+    /// first. As long as each step's budget is at least twice the number of its keys (a key is
+    /// looked at for its hold and for its counter), throwing away keeps up with adding.
     pub(super) fn purge(&mut self, now: Tick, budget: usize) {
         let mut removed = false;
         for _ in 0..budget {
@@ -100,7 +103,8 @@ impl Table {
         }
     }
 
-    /// Collections never shrink by themselves; after a burst of keys most of their room would stay empty.
+    /// Collections never shrink by themselves; after a burst of keys most of their room would stay
+    /// empty.
     fn give_back_memory(&mut self) {
         let wanted = 2 * self.entries.len().max(SMALL / 4);
         if self.entries.capacity() > SMALL && self.entries.capacity() / 2 > wanted {
@@ -114,7 +118,8 @@ impl Table {
         self.entries.get_mut(self.scratch.as_str())
     }
 
-    /// Changes the entry of `key`, which is made if there is none, and sees that it is purged in time.
+    /// Changes the entry of `key`, which is made if there is none, and sees that it is purged in
+    /// time.
     pub(super) fn change<T>(
         &mut self,
         prefix: &str,

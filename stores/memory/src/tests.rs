@@ -1,4 +1,5 @@
-//! What is particular to the memory store; what it has in common with others is in the conformance suite.
+//! What is particular to the memory store; what it has in common with others is in the conformance
+//! suite.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -171,7 +172,8 @@ async fn a_hot_key_keeps_nothing_of_waiters_and_readers_that_vanish() {
     }
 }
 
-/// The calendar can't tell who is next, so it takes no waiter away as long as somebody behind it lives.
+/// The calendar can't tell who is next, so it takes no waiter away as long as somebody behind it
+/// lives.
 #[tokio::test(start_paused = true)]
 async fn purging_loses_nobodys_turn() {
     let store = MemoryStore::new("");

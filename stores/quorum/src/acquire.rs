@@ -17,7 +17,8 @@ use super::tokens::Counters;
 use super::undo;
 use super::votes::{Tally, Verdict, Vote};
 
-/// How often those that were busy are asked while the gate is held, if no place in a queue is lost with it.
+/// How often those that were busy are asked while the gate is held, if no place in a queue is lost
+/// with it.
 const ROUNDS: u32 = 3;
 /// Most rounds whose pauses double.
 const DOUBLINGS: u32 = 6;
@@ -46,7 +47,8 @@ pub(super) async fn acquire(
         return Err(withdrawn());
     }
     let Some(attempt) = ballots_of(&request).begin() else { return Err(unsettled()) };
-    // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth each.
+    // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth
+    // each.
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
     let ballot =
@@ -102,7 +104,8 @@ impl Election {
         let again = self.quorum.pause(1.0, 4.0).max(Duration::from_millis(1));
         let won = self.tally.verdict(0) == Verdict::Won;
         let refusal = if won {
-            // Its tokens could not be written down, or others have got them: it is tried again soon.
+            // Its tokens could not be written down, or others have got them: it is tried again
+            // soon.
             let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
             let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
             Ok(Busy { item: 0, remaining: again, server_time, listeners: 0 })
@@ -165,8 +168,8 @@ impl Election {
             if verdict == Verdict::Won {
                 return self.won(gate, answers).await;
             }
-            // Nobody else gets past the gate meanwhile, so it is worth it to wait for the end of a release, or of rivals who
-            // came through another gate.
+            // Nobody else gets past the gate meanwhile, so it is worth it to wait for the end of a
+            // release, or of rivals who came through another gate.
             nodes = self.tally.worth_asking_again();
             let late = quorum.now().since(self.began) >= self.request.timeout * 3 / 8;
             if nodes.is_empty() || late || (round >= ROUNDS && !in_line) {
@@ -267,7 +270,8 @@ impl Election {
             return Ok(());
         }
         if refusal.is_ok() && self.request.wait.is_none() && self.quorum.late.available_permits() > 0 {
-            // Nobody sends it again, and a store that does not answer makes no difference: it is undone there by and by.
+            // Nobody sends it again, and a store that does not answer makes no difference: it is
+            // undone there by and by.
             self.undo_later(&unsettled);
             return Ok(());
         }
@@ -292,11 +296,12 @@ impl Election {
     /// The request to send to a node.
     fn ballot(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
         let request = &self.request;
-        // Whoever wants tokens above a floor is not granted a key by a release, which is one store's.
+        // Whoever wants tokens above a floor is not granted a key by a release, which is one
+        // store's.
         let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
         let make = || {
-            // The gate has the order. Places at others are of a time when another was the gate: who obeyed several queues
-            // would wait for those who wait for it.
+            // The gate has the order. Places at others are of a time when another was the gate: who
+            // obeyed several queues would wait for those who wait for it.
             let items = request.items.iter().map(|item| match (role, item.kind) {
                 (Role::Vote, Kind::Fair) => Item { kind: Kind::Mutex, ..item.clone() },
                 _ => item.clone(),

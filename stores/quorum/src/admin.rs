@@ -1,4 +1,5 @@
-//! What operators ask: status, force release, the list of locks, and whether the stores can be used.
+//! What operators ask: status, force release, the list of locks, and whether the stores can be
+//! used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use super::release::too_few;
 use super::{first, merge};
 use crate::trace::TARGET;
 
-/// A cursor has the cursor of one store in its lower bits, then the number of the store, and how many have failed.
+/// A cursor has the cursor of one store in its lower bits, then the number of the store, and how
+/// many have failed.
 const CURSOR_BITS: u32 = 56;
 const NUMBER_BITS: u32 = 4;
 
@@ -56,8 +58,8 @@ pub(super) async fn force_release(quorum: Arc<Quorum>, key: LockKey) -> Result<b
     Ok(freed)
 }
 
-/// Goes through the stores, one after the other: whatever a majority holds is found by so many that a majority is not left
-/// out. What is found at one is looked up at all.
+/// Goes through the stores, one after the other: whatever a majority holds is found by so many that
+/// a majority is not left out. What is found at one is looked up at all.
 pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Scanned, StoreError> {
     let cursor = request.cursor & ((1 << CURSOR_BITS) - 1);
     let number =

@@ -21,7 +21,8 @@ pub(super) enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt(u64);
 
-/// Everything that was sent for a request. Each store has ballots of its own, since each has its own clock.
+/// Everything that was sent for a request. Each store has ballots of its own, since each has its
+/// own clock.
 #[derive(Default)]
 pub(super) struct Ballots(Mutex<Inner>);
 
@@ -59,7 +60,8 @@ impl Ballots {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` while an earlier attempt is [unsettled](Self::settled): what undoes it would undo this one too.
+    /// `None` while an earlier attempt is [unsettled](Self::settled): what undoes it would undo
+    /// this one too.
     pub(super) fn begin(&self) -> Option<Attempt> {
         let mut inner = self.inner();
         let settled = !std::mem::replace(&mut inner.unsettled, true);
@@ -71,7 +73,8 @@ impl Ballots {
         self.inner().unsettled = false;
     }
 
-    /// The ballot to send to `node` now, the same as before if there is one. `None` when the request was withdrawn.
+    /// The ballot to send to `node` now, the same as before if there is one. `None` when the
+    /// request was withdrawn.
     pub(super) fn ballot(
         &self,
         attempt: Attempt,

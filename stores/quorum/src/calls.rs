@@ -18,7 +18,8 @@ const SHUNNED: Duration = Duration::from_secs(1);
 /// What counts as a round trip at least and at most.
 const ROUND_TRIP: std::ops::RangeInclusive<u64> = 200_000..=50_000_000;
 
-/// So many holds are given back to stores that are away for as long as these could have them; more are left to their leases.
+/// So many holds are given back to stores that are away for as long as these could have them; more
+/// are left to their leases.
 const MOST_LATE: usize = 4096;
 
 /// Settings of a [`QuorumStore`](super::QuorumStore).
@@ -32,8 +33,8 @@ pub struct QuorumOptions {
     pub call_timeout: Duration,
     /// Time-out of [`check`](LockStore::check).
     pub connect_timeout: Duration,
-    /// The longest lease. A store that lost its data is not believed for so long. All managers that use the same stores
-    /// have to have the same.
+    /// The longest lease. A store that lost its data is not believed for so long. All managers that
+    /// use the same stores have to have the same.
     pub max_lease: Duration,
 }
 
@@ -107,8 +108,8 @@ impl Quorum {
         gates
     }
 
-    /// Calls several stores at once. Each answer, or that there is none after `limit`, comes from [`Answers::next`]. The
-    /// calls go on to their ends whatever becomes of the answers.
+    /// Calls several stores at once. Each answer, or that there is none after `limit`, comes from
+    /// [`Answers::next`]. The calls go on to their ends whatever becomes of the answers.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         nodes: impl IntoIterator<Item = usize>,

@@ -39,9 +39,9 @@ pub(super) async fn is_believed(
     quarantine(marked, max_lease).map_or(Ok(()), |left| Err(distrust(left)))
 }
 
-/// Marks the stores as new if all of them are: when every one answers, and none has a marker. They are believed at once
-/// then. Stores that have all lost their data at the same moment look like that too; whoever starts the first program
-/// after that has to wait for the longest lease.
+/// Marks the stores as new if all of them are: when every one answers, and none has a marker. They
+/// are believed at once then. Stores that have all lost their data at the same moment look like
+/// that too; whoever starts the first program after that has to wait for the longest lease.
 pub(super) async fn first_use(quorum: &Arc<Quorum>, limit: Duration) {
     if quorum.in_use.load(Ordering::Acquire) {
         return;

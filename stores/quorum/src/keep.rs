@@ -1,4 +1,5 @@
-//! Renewal: a hold is renewed when a majority has renewed it; stores that have lost it are taken again.
+//! Renewal: a hold is renewed when a majority has renewed it; stores that have lost it are taken
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,8 +159,8 @@ async fn renew(
     }
 }
 
-/// A store that has not heard that a writer reads now keeps readers out, and all of them if it is the gate: it is told
-/// again, while the hold lasts that was asked for.
+/// A store that has not heard that a writer reads now keeps readers out, and all of them if it is
+/// the gate: it is told again, while the hold lasts that was asked for.
 async fn downgrade_on(
     quorum: Arc<Quorum>,
     mut count: Count,
@@ -192,7 +193,8 @@ async fn downgrade_on(
     }
 }
 
-/// Takes again what stores have lost while a majority held it: nobody else can have got it since then.
+/// Takes again what stores have lost while a majority held it: nobody else can have got it since
+/// then.
 async fn retake(
     quorum: Arc<Quorum>,
     mut count: Count,
@@ -206,7 +208,8 @@ async fn retake(
     let mut calls = Vec::new();
     for (keep, nodes) in count.lost() {
         for node in nodes {
-            // Who waits at this store comes later, whatever the queue says: the majority has spoken already.
+            // Who waits at this store comes later, whatever the queue says: the majority has spoken
+            // already.
             let kind = if keep.item.kind == Kind::Fair { Kind::Mutex } else { keep.item.kind };
             let item = Item { kind, ..keep.item.clone() };
             let timeout = timeout.min(keep.lease / 4);

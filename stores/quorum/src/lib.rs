@@ -1,24 +1,28 @@
 //! `QuorumStore`: locks on several independent stores, held by whoever has more than half of them.
 //!
-//! The algorithm is Redlock (redis.io, *Distributed locks with Redis*), with what its critics found wrong put right:
+//! The algorithm is Redlock (redis.io, *Distributed locks with Redis*), with what its critics found
+//! wrong put right:
 //!
-//! - Validity counts from before the first request was sent, and goes by the store that granted last; the engine does
-//!   that for every store, since all grants lie inside the call.
-//! - A store that was started again without its data has forgotten locks. It has no [marker](lock_core::store::Mark) then,
-//!   and its votes don't count until the longest lease is over since the marker was made anew. So leases have a
-//!   maximum, the same for all that use the stores. The marker is asked for after each grant, which may have come
-//!   from a store that has just lost its data.
+//! - Validity counts from before the first request was sent, and goes by the store that granted
+//!   last; the engine does that for every store, since all grants lie inside the call.
+//! - A store that was started again without its data has forgotten locks. It has no
+//!   [marker](lock_core::store::Mark) then, and its votes don't count until the longest lease is
+//!   over since the marker was made anew. So leases have a maximum, the same for all that use the
+//!   stores. The marker is asked for after each grant, which may have come from a store that has
+//!   just lost its data.
 //! - Tokens: see `tokens`.
-//! - All contenders ask the same store first, the gate. Whoever is refused there has nothing to undo and has disturbed
-//!   nobody, and the gate has the queue of fair locks and the intents of writers. When it fails, the next in order is the
-//!   gate; the fair order may be broken then, as it may by whoever still reaches the old one.
+//! - All contenders ask the same store first, the gate. Whoever is refused there has nothing to
+//!   undo and has disturbed nobody, and the gate has the queue of fair locks and the intents of
+//!   writers. When it fails, the next in order is the gate; the fair order may be broken then, as
+//!   it may by whoever still reaches the old one.
 //!
 //! A store that comes back with its marker and without its last writes (a snapshot, or an
 //! append-only file that is synced every second) is noticed if the marker says which run of the
 //! server made it, as that of Redis does.
 //!
 //! - `votes`, `tokens`, `merge`, `wake`: decisions, without I/O.
-//! - `calls`: asks several stores at once. `ballots`, `strays`: what was sent, so that it can be undone.
+//! - `calls`: asks several stores at once. `ballots`, `strays`: what was sent, so that it can be
+//!   undone.
 //! - `acquire`, `raise`, `undo`, `keep`, `release`, `admin`, `watch`, `first`: the methods.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -69,8 +73,8 @@ pub struct QuorumStore {
 }
 
 impl QuorumStore {
-    /// A lock is whose that has it on more than half of these, which nothing but their order may connect: it is the same
-    /// for all that use them.
+    /// A lock is whose that has it on more than half of these, which nothing but their order may
+    /// connect: it is the same for all that use them.
     ///
     /// # Errors
     ///

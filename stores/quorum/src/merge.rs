@@ -7,8 +7,8 @@ use lock_core::store::{Kept, LockStatus};
 
 use super::votes::majority;
 
-/// What became of a hold, from what the stores say of it; `None` for one that has not answered, `open` of which may
-/// still do so. `None` while it depends on those.
+/// What became of a hold, from what the stores say of it; `None` for one that has not answered,
+/// `open` of which may still do so. `None` while it depends on those.
 pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
     let majority = majority(answers.len());
     let count = |of: Kept| answers.iter().filter(|kept| **kept == Some(of)).count();
@@ -24,8 +24,8 @@ pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
     (open == 0).then_some(Kept::Unknown)
 }
 
-/// Whether a hold that was given back was there, with the same arguments. Who does not answer is believed to have had it:
-/// that it was lost is said of a hold only if it is certain.
+/// Whether a hold that was given back was there, with the same arguments. Who does not answer is
+/// believed to have had it: that it was lost is said of a hold only if it is certain.
 pub(super) fn held(answers: &[Option<bool>], open: usize) -> Option<bool> {
     let majority = majority(answers.len());
     let count = |of: Option<bool>| answers.iter().filter(|held| **held == of).count();
@@ -39,7 +39,8 @@ pub(super) fn held(answers: &[Option<bool>], open: usize) -> Option<bool> {
     }
 }
 
-/// What most stores know of a key; `None` for those that have not answered, which may know of any hold.
+/// What most stores know of a key; `None` for those that have not answered, which may know of any
+/// hold.
 pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
     let majority = majority(answers.len());
     let silent = answers.iter().filter(|status| status.is_none()).count();

@@ -1,5 +1,5 @@
-//! Raising the fencing counters of a ballot that was won, see [`tokens`](super::tokens): by acquiring once more, each key
-//! on its own.
+//! Raising the fencing counters of a ballot that was won, see [`tokens`](super::tokens): by
+//! acquiring once more, each key on its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use super::calls::Answers;
 use super::strays::Stray;
 use super::tokens::{Behind, Claim, Counters};
 
-/// A range is claimed so often, each time so far above the highest counter known: who claims at the same time moves them.
+/// A range is claimed so often, each time so far above the highest counter known: who claims at the
+/// same time moves them.
 const LEAP: [u64; 3] = [100, 1_000, 10_000];
 /// Clocks move on by so much while a range is claimed, at least.
 const MARGIN: Duration = Duration::from_millis(20);
@@ -26,8 +27,8 @@ struct Raise {
 }
 
 impl Election {
-    /// Raises what is behind, and claims the ranges of keys that others may get at the same time. Returns what was not
-    /// answered.
+    /// Raises what is behind, and claims the ranges of keys that others may get at the same time.
+    /// Returns what was not answered.
     pub(super) async fn raise(
         &self,
         counters: &mut Counters,

@@ -98,8 +98,8 @@ pub(super) async fn release(
     outcome
 }
 
-/// Whoever waits is not held up by a store that could not be asked for a moment: it may be the gate, which all others ask
-/// first. Nothing that it holds outlasts the longest lease.
+/// Whoever waits is not held up by a store that could not be asked for a moment: it may be the
+/// gate, which all others ask first. Nothing that it holds outlasts the longest lease.
 async fn go_on(
     quorum: Arc<Quorum>,
     part: Arc<ReleaseRequest>,
@@ -131,7 +131,8 @@ async fn go_on(
     }
 }
 
-/// Fewer than a majority have answered: the engine says it again, for which it need not know what these have done.
+/// Fewer than a majority have answered: the engine says it again, for which it need not know what
+/// these have done.
 pub(super) fn too_few(quorum: &Quorum, errors: &[(usize, StoreError)]) -> StoreError {
     let mut message = format!("fewer than a majority of {} stores have answered", quorum.len());
     for (node, error) in errors {

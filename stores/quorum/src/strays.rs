@@ -1,8 +1,8 @@
 //! [`Strays`]: requests that may still be executed for an owner that holds its keys without them.
 //!
-//! A request that was won without the answer of some store, and one that takes a lost store again, may be executed after
-//! the owner has released its keys, and take them for nobody. So they are noted here, for the short time in which that
-//! can happen, and withdrawn after the release.
+//! A request that was won without the answer of some store, and one that takes a lost store again,
+//! may be executed after the owner has released its keys, and take them for nobody. So they are
+//! noted here, for the short time in which that can happen, and withdrawn after the release.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ struct Inner {
 struct Owner {
     /// Renewals under way.
     renewals: u32,
-    /// It has released its keys: nothing is taken for it any more. Forgotten after this, when no renewal has been under way
-    /// since the release was sent.
+    /// It has released its keys: nothing is taken for it any more. Forgotten after this, when no
+    /// renewal has been under way since the release was sent.
     ended: Option<Tick>,
     strays: Vec<Stray>,
 }
@@ -79,7 +79,8 @@ impl Strays {
         }
         let mut inner = lock(&self.0);
         inner.sweep(now);
-        // Items of one request that are released together have the same strays: one of them is enough.
+        // Items of one request that are released together have the same strays: one of them is
+        // enough.
         if let Some(item) = items.first() {
             inner.owners.entry(item.owner.clone()).or_default().strays.extend_from_slice(strays);
         }
@@ -96,8 +97,8 @@ impl Strays {
         }
     }
 
-    /// The owners release their keys: what is to be withdrawn after that. A renewal that was due before and begins within
-    /// `memory` takes nothing for them.
+    /// The owners release their keys: what is to be withdrawn after that. A renewal that was due
+    /// before and begins within `memory` takes nothing for them.
     pub(super) fn end<'a>(
         &self,
         items: impl IntoIterator<Item = &'a Item>,
@@ -134,7 +135,8 @@ pub(super) struct Renewing {
 }
 
 impl Renewing {
-    /// Notes a request that is about to be sent; `false` when it must not be, since the owner has released its key.
+    /// Notes a request that is about to be sent; `false` when it must not be, since the owner has
+    /// released its key.
     pub(super) fn retakes(&self, owner: &OwnerId, stray: Stray) -> bool {
         let mut inner = lock(&self.strays.0);
         match inner.owners.get_mut(owner) {

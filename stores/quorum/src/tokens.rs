@@ -1,13 +1,15 @@
 //! [`Counters`]: which fencing tokens a grant of a quorum has. No I/O.
 //!
-//! Every store has a counter of its own. The tokens of a grant are those of the store whose counter is highest, and the
-//! grant is not returned before a majority of the stores have a counter at least as high: any later grant has one of
-//! them in its own majority, which gives it higher tokens, and so the highest of that majority's are higher too.
+//! Every store has a counter of its own. The tokens of a grant are those of the store whose counter
+//! is highest, and the grant is not returned before a majority of the stores have a counter at
+//! least as high: any later grant has one of them in its own majority, which gives it higher
+//! tokens, and so the highest of that majority's are higher too.
 //!
-//! Readers get a key at the same time, so this does not tell them apart: the highest tokens of two of them may be the same
-//! numbers, of two different stores. They claim a range instead: one store grants it, above all counters and clocks, and
-//! the others are asked for just this one, which they grant unless they have granted some of it, or later ones, to somebody
-//! else. Of two ranges that overlap only one is granted by a majority.
+//! Readers get a key at the same time, so this does not tell them apart: the highest tokens of two
+//! of them may be the same numbers, of two different stores. They claim a range instead: one store
+//! grants it, above all counters and clocks, and the others are asked for just this one, which they
+//! grant unless they have granted some of it, or later ones, to somebody else. Of two ranges that
+//! overlap only one is granted by a majority.
 
 use lock_core::store::{Granted, TokenRange};
 

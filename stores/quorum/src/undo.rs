@@ -1,4 +1,5 @@
-//! Undoing: what an attempt has got that was not won, and what an acquire of unknown outcome may have got.
+//! Undoing: what an attempt has got that was not won, and what an acquire of unknown outcome may
+//! have got.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,9 @@ use super::votes::{Certain, Tally};
 /// While a store can't be asked, that often at least.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Gives back what the ballot has left behind; returns the nodes where that is not certain. What was not answered goes on,
-/// and undoes whatever it finds when it arrives: a later grant to the same owner too.
+/// Gives back what the ballot has left behind; returns the nodes where that is not certain. What
+/// was not answered goes on, and undoes whatever it finds when it arrives: a later grant to the
+/// same owner too.
 pub(super) async fn undo(
     quorum: &Arc<Quorum>,
     request: &AcquireRequest,
@@ -58,8 +60,8 @@ fn later(one: Withdrawn, other: Withdrawn) -> Withdrawn {
     }
 }
 
-/// Undoes the request at every store that it was sent to. A store that can't be asked is settled when whatever it could
-/// have granted is over.
+/// Undoes the request at every store that it was sent to. A store that can't be asked is settled
+/// when whatever it could have granted is over.
 pub(super) async fn withdraw(
     quorum: Arc<Quorum>,
     request: Arc<AcquireRequest>,
@@ -101,7 +103,8 @@ pub(super) async fn withdraw(
     }
 }
 
-/// Withdraws, in the background, requests that may still be executed although their owner has released its keys.
+/// Withdraws, in the background, requests that may still be executed although their owner has
+/// released its keys.
 pub(super) fn settle(quorum: &Arc<Quorum>, strays: Vec<Stray>) {
     for stray in strays {
         let quorum = Arc::clone(quorum);

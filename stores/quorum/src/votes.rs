@@ -14,7 +14,8 @@ pub(super) const fn majority(of: usize) -> usize {
 pub(super) enum Vote {
     /// Held there, by a store that remembers all that it has granted.
     Yes(Granted),
-    /// Held there, which does not count: the store may have forgotten an earlier hold, or could not say whether it has.
+    /// Held there, which does not count: the store may have forgotten an earlier hold, or could not
+    /// say whether it has.
     Void(StoreError),
     /// Somebody else holds it there.
     No(Busy),
@@ -121,8 +122,8 @@ impl Tally {
         grants.collect()
     }
 
-    /// The nodes where somebody else was found, if asking them again could win the ballot: rivals withdraw when they lose,
-    /// and a release may have reached some nodes only.
+    /// The nodes where somebody else was found, if asking them again could win the ballot: rivals
+    /// withdraw when they lose, and a release may have reached some nodes only.
     pub(super) fn worth_asking_again(&self) -> Vec<usize> {
         let busy: Vec<usize> =
             self.votes().filter(|(_, vote)| matches!(vote, Vote::No(_))).map(|(node, _)| node).collect();
@@ -145,8 +146,9 @@ impl Tally {
         self.votes().filter(|(_, vote)| matches!(vote, Vote::Unknown(_))).map(|(node, _)| node).collect()
     }
 
-    /// The answer to a request whose ballot was lost, when everything is undone. Busy until so many holds have ended that
-    /// a majority could be had; an error when too many stores have failed for that.
+    /// The answer to a request whose ballot was lost, when everything is undone. Busy until so many
+    /// holds have ended that a majority could be had; an error when too many stores have failed for
+    /// that.
     pub(super) fn refusal(&self) -> Result<Busy, StoreError> {
         let mut ends: Vec<(Duration, Option<&Busy>)> = self
             .votes()

@@ -1,8 +1,10 @@
-//! [`Wake`]: when what a quorum's stores say about a key is worth an attempt. No I/O and no clock of its own.
+//! [`Wake`]: when what a quorum's stores say about a key is worth an attempt. No I/O and no clock
+//! of its own.
 //!
-//! A release is told by all stores at about the same time. An attempt that fails is undone, which the stores that had
-//! granted it tell too: whoever answered that with an attempt of its own would keep all others awake. So a majority
-//! wakes at once, and fewer only after a while, which grows as long as nothing but that happens.
+//! A release is told by all stores at about the same time. An attempt that fails is undone, which
+//! the stores that had granted it tell too: whoever answered that with an attempt of its own would
+//! keep all others awake. So a majority wakes at once, and fewer only after a while, which grows as
+//! long as nothing but that happens.
 
 use std::time::Duration;
 

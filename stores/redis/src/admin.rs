@@ -122,7 +122,8 @@ impl Node {
             .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
             .filter(|key| Names::new(&self.options.prefix, key).is_ok())
             .collect();
-        // One after the other, so that others come in between; or, where each key may be in a slot of its own, all at once.
+        // One after the other, so that others come in between; or, where each key may be in a slot
+        // of its own, all at once.
         let batch = if self.has_peers { 1 } else { BATCH };
         ready = self.connector.later(&ready);
         let looks = keys.chunks(batch).map(|keys| self.look_at_some(&ready, keys));

@@ -1,4 +1,5 @@
-//! From the client library's errors to [`StoreError`]s: what kind it is, where it happened, and no secrets.
+//! From the client library's errors to [`StoreError`]s: what kind it is, where it happened, and no
+//! secrets.
 
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::{ConnectionInfo, ErrorKind, RedisError, ServerError};
@@ -193,9 +194,9 @@ fn advised(error: &RedisError) -> String {
     format!("{text}{start} {advice}")
 }
 
-/// The error of a command inside a script. Redis 7 keeps its code in front and appends ` script: sha, on
-/// @user_script:12.`; Redis 6.2 puts `@user_script: 12: -` in front of it, and more in front of that when the script
-/// did not catch it.
+/// The error of a command inside a script. Redis 7 keeps its code in front and appends
+/// ` script: sha, on @user_script:12.`; Redis 6.2 puts `@user_script: 12: -` in front of it, and
+/// more in front of that when the script did not catch it.
 fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
     if let Some((detail, _)) = detail.split_once(" script: ") {
         return (code, detail);

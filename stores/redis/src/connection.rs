@@ -1,4 +1,5 @@
-//! [`Connector`]: the one connection for commands, made when it is needed and replaced when it is doubtful.
+//! [`Connector`]: the one connection for commands, made when it is needed and replaced when it is
+//! doubtful.
 //!
 //! The client library never reconnects a multiplexed connection and keeps using a socket that
 //! swallows everything, so both are done here. A connection is given up when it breaks, when a call
@@ -148,8 +149,8 @@ impl Connector {
         self.dialer.address.error(kind, what)
     }
 
-    /// The connection, made now if there is none, and the time. All callers share one attempt. Fails with what
-    /// hindered it; nothing was executed then.
+    /// The connection, made now if there is none, and the time. All callers share one attempt.
+    /// Fails with what hindered it; nothing was executed then.
     pub(super) async fn ready(&self, at: At) -> Result<Ready, StoreError> {
         self.ready_by(|now| now + at.timeout, at.asking).await
     }
@@ -189,7 +190,8 @@ impl Connector {
                 None => Err(self.error(StoreErrorKind::Unreachable, "no connection")),
             },
             Ok(Err(_)) => {
-                // The next call starts anew: it may have been a panic, in a TLS library for example.
+                // The next call starts anew: it may have been a panic, in a TLS library for
+                // example.
                 let mut state = self.state();
                 if matches!(&state.phase, Phase::Connecting { task, .. } if task.is_finished()) {
                     state.phase = Phase::Idle;

@@ -96,8 +96,8 @@ impl Dialer {
             .map(|dialed| dialed.0)
     }
 
-    /// A new connection; nothing is executed on it but the handshake. `pushes` also gets a `Disconnection` when another
-    /// server has to be used from then on.
+    /// A new connection; nothing is executed on it but the handshake. `pushes` also gets a
+    /// `Disconnection` when another server has to be used from then on.
     pub(super) async fn dial(
         &self,
         pushes: impl AsyncPushSender,
@@ -131,8 +131,8 @@ pub(super) fn elsewhere(template: &ConnectionInfo, host: &str, port: u16) -> Con
     template.clone().set_addr(addr)
 }
 
-/// `info` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions) and with keep-alive
-/// probes, unless the user has set some.
+/// `info` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions)
+/// and with keep-alive probes, unless the user has set some.
 pub(super) fn prepared(info: &ConnectionInfo) -> ConnectionInfo {
     let mut tcp = info.tcp_settings().clone().set_nodelay(true);
     if tcp.keepalive().is_none() {

@@ -1,4 +1,5 @@
-//! What a waiter of a fair lock hears: a channel of its own, and what comes there. The rest is in `scripts/fair_*.lua`.
+//! What a waiter of a fair lock hears: a channel of its own, and what comes there. The rest is in
+//! `scripts/fair_*.lua`.
 
 use lock_core::store::{Kind, Notice, ServerTime};
 use lock_core::{FencingToken, OwnerId};
@@ -10,7 +11,8 @@ pub(super) fn channel(names: &Names<'_>, owner: &OwnerId) -> String {
     format!("{}:{}", names.channel(Kind::Fair), owner.as_str())
 }
 
-/// What a message means: `g:<token>:<server us>` that the lock was granted, all others that it is worth a try.
+/// What a message means: `g:<token>:<server us>` that the lock was granted, all others that it is
+/// worth a try.
 pub(super) fn notice(message: &str) -> Notice {
     granted(message).unwrap_or(Notice::Retry)
 }

@@ -1,4 +1,5 @@
-//! What comes from outside, read by whatever reads it: for the fuzz targets in `fuzz/`, and the tests of their seeds.
+//! What comes from outside, read by whatever reads it: for the fuzz targets in `fuzz/`, and the
+//! tests of their seeds.
 
 use lock_core::store::Acquired;
 use redis::{IntoConnectionInfo, Value};

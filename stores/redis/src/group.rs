@@ -1,9 +1,10 @@
 //! [`Group`]: requests for single keys that are ready together travel as one script call.
 //!
-//! A call costs the server and the client more than what it does for one key. A request that comes while nothing is
-//! under way is sent at once. One that comes later is sent when everything that is ready to run on its thread has run,
-//! so that others can join it, and in any case with the next request or answer that finds nothing else under way: it
-//! never waits for a time, and no thread that is blocked keeps it.
+//! A call costs the server and the client more than what it does for one key. A request that comes
+//! while nothing is under way is sent at once. One that comes later is sent when everything that is
+//! ready to run on its thread has run, so that others can join it, and in any case with the next
+//! request or answer that finds nothing else under way: it never waits for a time, and no thread
+//! that is blocked keeps it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,18 +25,20 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
     type Request: Clone + Send + Sync;
     type Answer: Send;
 
-    /// So many requests make a call that is sent without waiting for more: the server has work while this side goes on,
-    /// does little else meanwhile, and would save little with more.
+    /// So many requests make a call that is sent without waiting for more: the server has work
+    /// while this side goes on, does little else meanwhile, and would save little with more.
     const FULL: usize = 16;
 
     fn timeout(request: &Self::Request) -> Duration;
 
-    /// Whether one call can be for both; else each is in one of its own, with those that are like it.
+    /// Whether one call can be for both; else each is in one of its own, with those that are like
+    /// it.
     fn alike(_: &Self::Request, _: &Self::Request) -> bool {
         true
     }
 
-    /// Sends the requests as one call, and reports the answer to each. An error is about all of them.
+    /// Sends the requests as one call, and reports the answer to each. An error is about all of
+    /// them.
     fn send(
         node: &Node,
         requests: &[Self::Request],

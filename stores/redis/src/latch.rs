@@ -1,4 +1,5 @@
-//! [`RedisLatches`]: latches as Redisson's `RCountDownLatch` has them; see `scripts/latch_count_down.lua`.
+//! [`RedisLatches`]: latches as Redisson's `RCountDownLatch` has them; see
+//! `scripts/latch_count_down.lua`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ impl LatchNames {
     pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
         let count = Names::new(prefix, key)?.lock().to_string();
         if count.contains('{') {
-            // Redisson puts braces around the whole name, whatever is in it, and so the channel into another slot.
+            // Redisson puts braces around the whole name, whatever is in it, and so the channel
+            // into another slot.
             let what = format!(
                 "the latch {count:?} can't have a hash tag: Redisson's name of its channel is in another slot of a \
                  cluster then. Use a name and a prefix without braces"

@@ -1,13 +1,13 @@
 //! The Redis store: one server or a cluster, keys as Redisson's locks of all kinds have them.
 //!
-//! - `names`: what a lock is called. `script`: the steps, in Lua, each atomic; what goes over the wire is in
-//!   `scripts/*.lua`. `reply`: what they answer.
+//! - `names`: what a lock is called. `script`: the steps, in Lua, each atomic; what goes over the
+//!   wire is in `scripts/*.lua`. `reply`: what they answer.
 //! - `topology`: one server or a cluster. `locks`: the locks of one server. `singles`: its
 //!   steps for single mutexes, which travel in groups, see `group`. `steps`, `release`,
 //!   `admin`: the other steps. `kinds`: requests that are not for mutexes alone; `fair`: what
 //!   a fair lock's waiter hears.
-//! - `semaphore`, `latch`: the steps of those. `stock`, `stock_take`: stocks in one slot; `spread`: stocks that are
-//!   not in one place. `cluster`: all steps where there are several servers.
+//! - `semaphore`, `latch`: the steps of those. `stock`, `stock_take`: stocks in one slot; `spread`:
+//!   stocks that are not in one place. `cluster`: all steps where there are several servers.
 //! - `node`: one server; it knows no steps. `connection`: one connection for commands.
 //!   `subscriber` and `registry`: one for release messages. `pool`: one for each grant that
 //!   replicas confirm, see `synced`. `dialer`: how they are made. `sentinel`: finds the
@@ -100,7 +100,8 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// A store on the server of `client`; the client's address, credentials, database and TLS settings are used.
+    /// A store on the server of `client`; the client's address, credentials, database and TLS
+    /// settings are used.
     ///
     /// # Errors
     ///
@@ -122,7 +123,8 @@ impl RedisStore {
         Self { stocks: RedisLayouts::new(&topology), topology }
     }
 
-    /// A store on the cluster that these servers belong to. All of it is spoken to with their credentials and TLS settings.
+    /// A store on the cluster that these servers belong to. All of it is spoken to with their
+    /// credentials and TLS settings.
     ///
     /// # Errors
     ///

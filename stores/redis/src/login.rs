@@ -16,7 +16,8 @@ pub struct Login {
 }
 
 impl Login {
-    /// Logs in with what `provider` gives, if there is one, on behalf of the manager with this UUID.
+    /// Logs in with what `provider` gives, if there is one, on behalf of the manager with this
+    /// UUID.
     pub fn new(uuid: &str, provider: Option<Provider>) -> Self {
         Self { provider, name: format!("lock-{uuid}") }
     }

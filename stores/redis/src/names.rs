@@ -1,4 +1,5 @@
-//! What a lock is called at the server: exactly as Redisson calls it. What else the kinds need is named in the scripts.
+//! What a lock is called at the server: exactly as Redisson calls it. What else the kinds need is
+//! named in the scripts.
 
 use std::fmt;
 
@@ -16,8 +17,8 @@ pub(super) struct Names<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
-        // A prefix of plain text makes a name of every key. The length of each is limited by itself:
-        // a key that is not too long never fails for the prefix.
+        // A prefix of plain text makes a name of every key. The length of each is limited by
+        // itself: a key that is not too long never fails for the prefix.
         if !LockKey::is_plain(prefix)
             && let Err(invalid) = LockKey::check_text(&format!("{prefix}{key}"))
         {
@@ -99,7 +100,8 @@ impl fmt::Debug for Name<'_> {
     }
 }
 
-/// Whether a hash field is one that Redisson's locks and ours write: `mode`, `<id>:<n>` or `<id>:<n>:write`.
+/// Whether a hash field is one that Redisson's locks and ours write: `mode`, `<id>:<n>` or
+/// `<id>:<n>:write`.
 pub(super) fn is_lock_field(field: &str) -> bool {
     if field == "mode" {
         return true;

@@ -79,7 +79,8 @@ impl Node {
         })
     }
 
-    /// Tells whoever listens to these channels to look again. Nothing is known of whether it was heard.
+    /// Tells whoever listens to these channels to look again. Nothing is known of whether it was
+    /// heard.
     pub(super) async fn publish(&self, channels: &[Arc<str>], message: &str, at: At) {
         let Ok(ready) = self.connector.ready(at).await else { return };
         let command = if self.dialect == Dialect::Sharded { "SPUBLISH" } else { "PUBLISH" };

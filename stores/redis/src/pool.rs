@@ -40,8 +40,8 @@ struct Idle {
     watched: bool,
 }
 
-/// A connection that nobody else uses. It is closed unless it is [given back](Self::give_back): something may be under
-/// way on it.
+/// A connection that nobody else uses. It is closed unless it is [given back](Self::give_back):
+/// something may be under way on it.
 pub(super) struct Exclusive {
     pub(super) connector: Arc<Connector>,
     _permit: OwnedSemaphorePermit,

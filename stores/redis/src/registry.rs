@@ -37,8 +37,8 @@ struct Watcher {
     ready: Option<oneshot::Sender<bool>>,
 }
 
-/// What a watcher is to be told, by whoever has given the registry's mutex back: to wake a task may be to drop it, with
-/// the watches that it owns.
+/// What a watcher is to be told, by whoever has given the registry's mutex back: to wake a task may
+/// be to drop it, with the watches that it owns.
 pub(super) enum Ring {
     Notice(mpsc::Sender<Notice>, Notice),
     Ready(oneshot::Sender<bool>, bool, mpsc::Sender<Notice>),
@@ -47,7 +47,8 @@ pub(super) enum Ring {
 impl Ring {
     pub(super) fn ring(self) {
         match self {
-            // Retry leaves the last place of the queue to Resubscribed, which must not be taken for an echo.
+            // Retry leaves the last place of the queue to Resubscribed, which must not be taken for
+            // an echo.
             Self::Notice(notices, Notice::Retry) if notices.capacity() <= 1 => {}
             Self::Notice(notices, notice) => drop(notices.try_send(notice)),
             Self::Ready(ready, confirmed, notices) => {
@@ -187,8 +188,8 @@ impl Registry {
     pub(super) fn begin(&mut self) -> u64 {
         self.generation += 1;
         self.connected = true;
-        // A connection begins with what is watched. Subscribed again, the others would stay: those that were about to be
-        // unsubscribed are not in the idle queue any more.
+        // A connection begins with what is watched. Subscribed again, the others would stay: those
+        // that were about to be unsubscribed are not in the idle queue any more.
         self.channels.retain(|_, channel| !channel.watchers.is_empty());
         self.idle.clear();
         self.todo = self.channels.keys().cloned().collect();
@@ -223,8 +224,8 @@ impl Registry {
         }
     }
 
-    /// No connection can be made now: whoever waits for a subscription has to poll. Channels that nobody watches are
-    /// forgotten.
+    /// No connection can be made now: whoever waits for a subscription has to poll. Channels that
+    /// nobody watches are forgotten.
     pub(super) fn unreachable(&mut self) {
         self.connected = false;
         self.down = true;
@@ -282,7 +283,8 @@ impl Registry {
                 channel.state = State::Leaving;
                 batch.push(name);
             } else if channel.state == State::Joining {
-                // The server is about to subscribe us: forgotten now, the subscription would stay for ever.
+                // The server is about to subscribe us: forgotten now, the subscription would stay
+                // for ever.
                 channel.idle_since = now;
                 channel.in_idle_queue = true;
                 self.idle.push_back(name);
@@ -338,7 +340,8 @@ impl Registry {
         }
     }
 
-    /// The server does not send us this channel any more. `true`: the subscriber has something to do.
+    /// The server does not send us this channel any more. `true`: the subscriber has something to
+    /// do.
     pub(super) fn unsubscribed(&mut self, generation: u64, name: &str) -> bool {
         if generation != self.generation {
             return false;

@@ -1,4 +1,5 @@
-//! How holds are given back: at once, later, or with a takeover; and what is known then of those who listened.
+//! How holds are given back: at once, later, or with a takeover; and what is known then of those
+//! who listened.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -89,8 +90,8 @@ impl Node {
         Ok(released)
     }
 
-    /// How many of those who listen to a released lock are its releasers; -1 when others of this process listen too, who have
-    /// no subscription of their own that a script could count.
+    /// How many of those who listen to a released lock are its releasers; -1 when others of this
+    /// process listen too, who have no subscription of their own that a script could count.
     pub(super) fn own_listeners(&self, channel: Name<'_>, request: &ReleaseRequest) -> i32 {
         let own = self.subscriber.own(&channel.to_string());
         if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) }
@@ -164,7 +165,8 @@ impl Node {
     }
 }
 
-/// For each released item the index of the takeover's item with the same key; `None` when they don't match.
+/// For each released item the index of the takeover's item with the same key; `None` when they
+/// don't match.
 fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
     let request = &then.request;
     if items.len() != request.items.len()

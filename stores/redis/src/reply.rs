@@ -195,7 +195,8 @@ pub(super) fn takeover(value: &Value, items: usize) -> Option<(Vec<Freed>, &Valu
     Some((freed, grant)).filter(|(freed, _)| freed.len() == items)
 }
 
-/// The answer of acquire.lua for locks that are taken over: what the grants said, and what was freed.
+/// The answer of acquire.lua for locks that are taken over: what the grants said, and what was
+/// freed.
 pub(super) fn each_taken_over(value: &Value, requests: usize) -> Option<(&[Value], &[Value])> {
     Some(array(value)?)
         .filter(|answers| answers.len() == 2 * requests)

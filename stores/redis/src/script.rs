@@ -1,5 +1,6 @@
-//! The Lua scripts and how they are called: EVALSHA, and EVAL on the same connection when the server does not know the
-//! script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster it waits for every node.
+//! The Lua scripts and how they are called: EVALSHA, and EVAL on the same connection when the
+//! server does not know the script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster
+//! it waits for every node.
 
 use std::borrow::Cow;
 use std::sync::{LazyLock, OnceLock};
@@ -77,8 +78,8 @@ scripts! {
     KEEP = "keep": "lengthen" "keep";
     WITHDRAW = "withdraw": "free" "withdraw";
 
-    // The same for items of other kinds. To make functions takes time, so those that are called most have what they need
-    // and no more.
+    // The same for items of other kinds. To make functions takes time, so those that are called
+    // most have what they need and no more.
     ACQUIRE_RW = "acquire_rw": "tokens" "kinds" "mutex_take" "rw_names" "rw_take" "acquire_kinds";
     ACQUIRE_FAIR = "acquire_fair": "tokens" "kinds" "mutex_take" "fair_queue" "fair_take" "acquire_kinds";
     ACQUIRE_KINDS = "acquire_kinds":

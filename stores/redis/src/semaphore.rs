@@ -1,4 +1,5 @@
-//! [`RedisSemaphores`]: semaphores as Redisson's `RPermitExpirableSemaphore` has them; see `scripts/semaphore.lua`.
+//! [`RedisSemaphores`]: semaphores as Redisson's `RPermitExpirableSemaphore` has them; see
+//! `scripts/semaphore.lua`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,8 +75,8 @@ impl Node {
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    /// What a script of one semaphore answered; `mean` says what its code, the server's time and its own numbers mean, if
-    /// anything.
+    /// What a script of one semaphore answered; `mean` says what its code, the server's time and
+    /// its own numbers mean, if anything.
     fn read_semaphore<T>(
         &self,
         answer: Result<Value, Fault>,
@@ -147,8 +148,8 @@ impl Node {
         })
     }
 
-    /// In as many calls as it takes, each of about as many permits as one request may have: the server does nothing else
-    /// meanwhile.
+    /// In as many calls as it takes, each of about as many permits as one request may have: the
+    /// server does nothing else meanwhile.
     pub(super) async fn keep_permits(
         &self,
         holds: &[PermitsHold],

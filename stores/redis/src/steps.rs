@@ -1,4 +1,5 @@
-//! The steps of the store but release: builds the scripts' arguments, sends them, reads the answers.
+//! The steps of the store but release: builds the scripts' arguments, sends them, reads the
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ use super::node::Node;
 use super::reply::{self, Grant, Reason};
 use super::script::{self, Invocation};
 
-/// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and it would do so
-/// after a lock was written.
+/// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and
+/// it would do so after a lock was written.
 const LONGEST_MILLIS: u64 = 3_155_760_000_000;
 /// Tokens above a larger floor would not fit the server's integers.
 pub(super) const HIGHEST_FLOOR: u64 = i64::MAX as u64 - lock_core::store::MAX_TOKENS as u64;
@@ -68,7 +69,8 @@ impl Node {
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    /// Stamps requests for being sent now, in one call: it comes too late for all when it does for the first.
+    /// Stamps requests for being sent now, in one call: it comes too late for all when it does for
+    /// the first.
     pub(super) fn stamp<'a>(
         &self,
         requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
@@ -166,8 +168,8 @@ impl Node {
         .await
     }
 
-    /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner error of `read` is
-    /// such a refusal.
+    /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner
+    /// error of `read` is such a refusal.
     pub(super) async fn in_time<T>(
         &self,
         at: At,

@@ -56,8 +56,8 @@ pub(super) fn state(value: &Value) -> Option<State> {
     })
 }
 
-/// Whether a script writes again what was done before, so that replicas can be waited for: WAIT is about what its connection
-/// has written.
+/// Whether a script writes again what was done before, so that replicas can be waited for: WAIT is
+/// about what its connection has written.
 pub(super) fn synced(call: &StockCall) -> u8 {
     u8::from(!call.replication.is_none())
 }
@@ -100,8 +100,8 @@ impl Node {
         self.address.error(StoreErrorKind::ForeignData, what).into()
     }
 
-    /// Makes a step that is refused when it comes too late. `mean` says what its code and its own values mean, and `done`
-    /// whether replicas have something to confirm then.
+    /// Makes a step that is refused when it comes too late. `mean` says what its code and its own
+    /// values mean, and `done` whether replicas have something to confirm then.
     async fn stock_step<T>(
         &self,
         call: &StockCall,
@@ -236,7 +236,8 @@ impl Node {
         self.stock_step(call, names, at, ask, mean, |changed| *changed == Some(true)).await
     }
 
-    /// Looks at about so many records and forgets those that are over; how many were, and whether there are more to look at.
+    /// Looks at about so many records and forgets those that are over; how many were, and whether
+    /// there are more to look at.
     async fn forget_old(&self, call: &StockCall, records: u32, at: At) -> Result<(u64, bool), Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {

@@ -19,7 +19,8 @@ use super::script;
 use super::steps::{about_key, millis};
 use super::stock::{Facts, number, read, segment, state, synced};
 
-/// A call looks at records that may be over about once in so many takes, at twice as many: they go faster than they come.
+/// A call looks at records that may be over about once in so many takes, at twice as many: they go
+/// faster than they come.
 const LOOKED_AT: f64 = 128.0;
 
 /// A take, and what is known of its stock.
@@ -43,8 +44,8 @@ impl Step for TakeOne {
         take.request.call.timeout
     }
 
-    /// They are of one stock, and differ in their operations, quantities and segments only. None is done later than its own
-    /// time allows.
+    /// They are of one stock, and differ in their operations, quantities and segments only. None is
+    /// done later than its own time allows.
     fn alike(one: &Take, other: &Take) -> bool {
         let (one, other) = (&one.request, &other.request);
         let of = |request: &TakeRequest| {

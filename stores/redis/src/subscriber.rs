@@ -1,8 +1,9 @@
 //! [`Subscriber`]: one connection for all release channels of a store.
 //!
-//! A task owns the connection while there is a channel, and sends SUBSCRIBE and UNSUBSCRIBE one after the other. The
-//! server's pushes alone decide which channels are confirmed, so that a watch that comes while its channel is being
-//! left is subscribed again. Watches never fail: without a subscription they are unconfirmed, and their owner polls.
+//! A task owns the connection while there is a channel, and sends SUBSCRIBE and UNSUBSCRIBE one
+//! after the other. The server's pushes alone decide which channels are confirmed, so that a watch
+//! that comes while its channel is being left is subscribed again. Watches never fail: without a
+//! subscription they are unconfirmed, and their owner polls.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -118,7 +119,8 @@ impl Subscriber {
         Self { shared: Arc::new(shared), runtime }
     }
 
-    /// Watches `channels`. Resolves when each is subscribed or will not be for now, at `deadline` at the latest.
+    /// Watches `channels`. Resolves when each is subscribed or will not be for now, at `deadline`
+    /// at the latest.
     pub(super) async fn watch(&self, channels: Vec<Arc<str>>, deadline: Tick) -> Watch {
         let (sender, notices) = mpsc::channel(NOTICES);
         let (registration, pending) = self.register(channels, &sender);
@@ -252,7 +254,8 @@ impl Shared {
         Locked { inner: lock(&self.inner), rings: Rings::default() }
     }
 
-    /// Ends the task when there is nothing to watch; decided under the lock, so that no watch is left without one.
+    /// Ends the task when there is nothing to watch; decided under the lock, so that no watch is
+    /// left without one.
     fn retire(&self) -> bool {
         let mut inner = self.inner();
         let done = inner.registry.is_empty();
@@ -306,7 +309,8 @@ impl Shared {
     }
 }
 
-/// The subscriber's task: connects, keeps the subscriptions as they are wanted, and ends when none is.
+/// The subscriber's task: connects, keeps the subscriptions as they are wanted, and ends when none
+/// is.
 async fn serve(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {

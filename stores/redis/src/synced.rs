@@ -1,8 +1,9 @@
 //! Grants, and operations on stocks, that replicas have to confirm, each on a [connection of its
 //! own](super::pool) while that takes.
 //!
-//! WAIT is about what its connection wrote last, and holds up everything behind it. So a grant and its WAIT go, one
-//! after the other, over a connection that nobody else uses. What is not granted is not waited for.
+//! WAIT is about what its connection wrote last, and holds up everything behind it. So a grant and
+//! its WAIT go, one after the other, over a connection that nobody else uses. What is not granted
+//! is not waited for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,8 @@ const RECENT: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Runs a step that may grant something; with a policy, a grant is one when the replicas have confirmed it.
+    /// Runs a step that may grant something; with a policy, a grant is one when the replicas have
+    /// confirmed it.
     pub(super) async fn granting<F>(
         &self,
         replication: Replication,

@@ -54,7 +54,8 @@ where
     Box::pin(InRuntime::new(runtime.clone(), call))
 }
 
-/// A call that the engine makes in tasks of the store's runtime, where it need not be entered first.
+/// A call that the engine makes in tasks of the store's runtime, where it need not be entered
+/// first.
 pub(super) fn call_in_task<T, F>(runtime: &Handle, future: F) -> BoxFuture<T>
 where
     F: Future<Output = T> + Send + 'static,
@@ -62,8 +63,8 @@ where
     if tokio::task::try_id().is_some() { Box::pin(future) } else { call(runtime, future) }
 }
 
-/// Makes a step at the only server, by its `node` or by its `locks`, or in the cluster. `$call` says
-/// where it is polled.
+/// Makes a step at the only server, by its `node` or by its `locks`, or in the cluster. `$call`
+/// says where it is polled.
 macro_rules! step {
     ($store:expr, $call:ident, |$one:ident| $single:expr, |$cluster:ident| $several:expr) => {
         match &$store.topology {

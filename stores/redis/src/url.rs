@@ -1,4 +1,5 @@
-//! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for TLS.
+//! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for
+//! TLS.
 #![allow(missing_debug_implementations, reason = "addresses may have passwords")]
 
 use lock_core::store::{StoreError, StoreErrorKind};
@@ -38,8 +39,8 @@ pub struct Seeds {
 }
 
 impl Servers {
-    /// What makes it the same as another one, whatever else their URLs say: each of its servers, or of its sentinels
-    /// with the name of the primary.
+    /// What makes it the same as another one, whatever else their URLs say: each of its servers, or
+    /// of its sentinels with the name of the primary.
     pub fn places(&self) -> Vec<String> {
         let (infos, master) = match self {
             Self::One(client) => (std::slice::from_ref(client.get_connection_info()), ""),

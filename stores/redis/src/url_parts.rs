@@ -1,4 +1,5 @@
-//! The parts of an address: what is refused before the Redis client reads it, and what may be in an error.
+//! The parts of an address: what is refused before the Redis client reads it, and what may be in an
+//! error.
 
 use lock_core::internal::scheme::is_scheme;
 
@@ -153,7 +154,8 @@ pub(crate) fn redacted(url: &str) -> String {
     }
 }
 
-/// Hosts, ports and path, up to what is no port: without the `@host` that should follow, a password stands there.
+/// Hosts, ports and path, up to what is no port: without the `@host` that should follow, a password
+/// stands there.
 fn of_places(rest: &str) -> String {
     let (places, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let mut shown = String::new();

@@ -17,7 +17,8 @@ use crate::redis::free_port;
 /// A busy machine makes and starts one in this time.
 const READY: Duration = Duration::from_secs(60);
 
-/// The folder of PostgreSQL's own programs: that of `pg_config`, the newest that Debian's packages have, or one on the `PATH`.
+/// The folder of PostgreSQL's own programs: that of `pg_config`, the newest that Debian's packages
+/// have, or one on the `PATH`.
 #[must_use]
 pub fn programs() -> Option<PathBuf> {
     let has_both = |folder: &PathBuf| ["initdb", "postgres"].iter().all(|name| folder.join(name).is_file());
@@ -61,8 +62,8 @@ impl User {
     }
 }
 
-/// A PostgreSQL server on a free loopback port with a folder of its own, in which everybody is let in. Ended and cleaned up on
-/// drop.
+/// A PostgreSQL server on a free loopback port with a folder of its own, in which everybody is let
+/// in. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct PostgresServer {
     // Fields are dropped in order: the process ends before its folder goes.

@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, WaitIdOptions, kill_process};
 #[cfg(target_os = "linux")]
 use rustix::process::{WaitId, waitid};
 
-/// Ends a process, and removes its folder, when *this* process dies without having done so: by SIGKILL, by SIGTERM,
-/// by an abort. A shell waits on a pipe that closes with us.
+/// Ends a process, and removes its folder, when *this* process dies without having done so: by
+/// SIGKILL, by SIGTERM, by an abort. A shell waits on a pipe that closes with us.
 #[derive(Debug)]
 struct Sentinel {
     child: Child,
@@ -21,7 +21,8 @@ struct Sentinel {
 
 impl Sentinel {
     fn watch(pid: u32, folder: Option<&Path>) -> io::Result<Self> {
-        // Ctrl-C goes to the whole group; the sentinel must outlive it. `read` returns at the end of the pipe.
+        // Ctrl-C goes to the whole group; the sentinel must outlive it. `read` returns at the end
+        // of the pipe.
         const SCRIPT: &str = r#"trap '' INT TERM HUP
 if read -r _; then exit 0; fi
 kill -9 "$1" 2>/dev/null
@@ -50,8 +51,8 @@ thread_local! {
     static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Returns the processor time of all [`Process`]es whose end this thread has seen, and of those that they have waited for.
-/// Known on Linux only, zero elsewhere.
+/// Returns the processor time of all [`Process`]es whose end this thread has seen, and of those
+/// that they have waited for. Known on Linux only, zero elsewhere.
 #[must_use]
 pub fn cpu_of_ended() -> Duration {
     CPU.get()
@@ -65,8 +66,8 @@ fn count_cpu(pid: u32) {
     CPU.set(CPU.get() + Duration::from_secs(ticks_of(&stat)) / ticks.max(1));
 }
 
-/// The fields 14 to 17 of proc_pid_stat(5): user and system time of a process, and of its children that it has waited for.
-/// The program's name, field 2, may have blanks and parentheses.
+/// The fields 14 to 17 of proc_pid_stat(5): user and system time of a process, and of its children
+/// that it has waited for. The program's name, field 2, may have blanks and parentheses.
 #[cfg(target_os = "linux")]
 fn ticks_of(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -133,7 +134,8 @@ impl Process {
         status
     }
 
-    /// Counts the processor time of the process if it has ended, before its status is taken and with it all that is known.
+    /// Counts the processor time of the process if it has ended, before its status is taken and
+    /// with it all that is known.
     fn look(&self, options: WaitIdOptions) {
         #[cfg(target_os = "linux")]
         if let Some(pid) = self.pid().filter(|_| !self.over) {
@@ -207,7 +209,8 @@ impl Process {
         self.signal(Signal::INT);
     }
 
-    /// SIGKILL for what the process has started, as far as the system tells, and for the process itself.
+    /// SIGKILL for what the process has started, as far as the system tells, and for the process
+    /// itself.
     pub fn kill_tree(&mut self) {
         if self.ended().is_none() {
             self.stop();
@@ -225,7 +228,8 @@ impl Process {
     }
 }
 
-/// Kills the processes that `root` has started, and those that they have started. Known on Linux only.
+/// Kills the processes that `root` has started, and those that they have started. Known on Linux
+/// only.
 fn kill_descendants(root: u32) {
     let Ok(root) = i32::try_from(root) else { return };
     let mut doomed = vec![root];
@@ -252,8 +256,8 @@ fn kill_descendants(root: u32) {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // First the process, then the sentinel: its id may be given to somebody else after the wait, and the sentinel
-        // must not act on it then.
+        // First the process, then the sentinel: its id may be given to somebody else after the
+        // wait, and the sentinel must not act on it then.
         self.kill();
         self.sentinel.dismiss();
     }
@@ -475,7 +479,8 @@ mod tests {
 
     #[test]
     fn a_child_is_ended_when_its_parent_dies_without_dropping_it() {
-        // A shell stands for the test process: it holds the sentinel's pipe, says who its child is, and is killed.
+        // A shell stands for the test process: it holds the sentinel's pipe, says who its child is,
+        // and is killed.
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mut sentinel = Sentinel::watch(child.id(), Some(folder.path())).unwrap();

@@ -1,7 +1,8 @@
 //! [`ServerClock`]: the wall clock of a redis-server, set while the server runs.
 //!
-//! A small library (`tests/servers/shim/clock.c`) stands in front of the real-time clock of the server's process and of nobody
-//! else; monotonic clocks go on as they are. It is built here with `cc`, which Rust needs as its linker anyway. Linux only.
+//! A small library (`tests/servers/shim/clock.c`) stands in front of the real-time clock of the
+//! server's process and of nobody else; monotonic clocks go on as they are. It is built here with
+//! `cc`, which Rust needs as its linker anyway. Linux only.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -37,8 +38,9 @@ impl Offset {
     }
 }
 
-/// A clock for one or more servers, which are [started with it](crate::RedisServer::start_with_clock). Clones are the
-/// same clock. It must live as long as servers are started with it.
+/// A clock for one or more servers, which are [started with
+/// it](crate::RedisServer::start_with_clock). Clones are the same clock. It must live as long as
+/// servers are started with it.
 #[derive(Clone, Debug)]
 pub struct ServerClock {
     shared: Arc<Shared>,

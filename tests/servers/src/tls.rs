@@ -1,5 +1,6 @@
-//! [`TlsServer`]: a redis-server that is spoken to through TLS only, and the [`Authority`] behind its certificate.
-//! [`TlsCluster`] and [`TlsSentinel`]: several of them, for clients that know them by their addresses.
+//! [`TlsServer`]: a redis-server that is spoken to through TLS only, and the [`Authority`] behind
+//! its certificate. [`TlsCluster`] and [`TlsSentinel`]: several of them, for clients that know them
+//! by their addresses.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -35,7 +36,8 @@ impl Authority {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "two of them are never alike")]
     pub fn new() -> Self {
-        // With one name for two of them, a stranger's certificate would look forged and not unknown.
+        // With one name for two of them, a stranger's certificate would look forged and not
+        // unknown.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("lock-tests authority {}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut params = CertificateParams::default();
@@ -52,7 +54,8 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A folder with a certificate for a server called `name`, its key, and the certificate of the authority.
+    /// A folder with a certificate for a server called `name`, its key, and the certificate of the
+    /// authority.
     fn certificate_for(&self, name: &str) -> Result<TempDir, StartError> {
         let params = CertificateParams::new([name.to_owned()]).expect("a name that certificates can have");
         let key = KeyPair::generate().expect("a key can be made");
@@ -66,8 +69,8 @@ impl Authority {
     }
 }
 
-/// A redis-server on a free loopback port with a folder of its own, without a port for plain connections. Its
-/// certificate is for the name `localhost`. Ended and cleaned up on drop.
+/// A redis-server on a free loopback port with a folder of its own, without a port for plain
+/// connections. Its certificate is for the name `localhost`. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct TlsServer {
     // Fields are dropped in order: the process ends before its folder goes.
@@ -77,12 +80,13 @@ pub struct TlsServer {
 }
 
 impl TlsServer {
-    /// Starts a server with a certificate by `authority`, which asks for `password`. `None`, and a line on stderr,
-    /// when the `redis-server` on the `PATH` was built without TLS.
+    /// Starts a server with a certificate by `authority`, which asks for `password`. `None`, and a
+    /// line on stderr, when the `redis-server` on the `PATH` was built without TLS.
     ///
     /// # Panics
     ///
-    /// When it does not start; with `CI=true` in the environment also when it was built without TLS.
+    /// When it does not start; with `CI=true` in the environment also when it was built without
+    /// TLS.
     #[track_caller]
     #[must_use]
     pub fn start(authority: &Authority, password: &str) -> Option<Self> {
@@ -111,7 +115,8 @@ impl TlsServer {
     }
 }
 
-/// What was started. `None`, and a line on stderr, when the `redis-server` on the `PATH` was built without TLS.
+/// What was started. `None`, and a line on stderr, when the `redis-server` on the `PATH` was built
+/// without TLS.
 #[track_caller]
 fn if_known<T>(started: Result<T, StartError>) -> Option<T> {
     match started {
@@ -128,7 +133,8 @@ fn if_known<T>(started: Result<T, StartError>) -> Option<T> {
     }
 }
 
-/// Three primaries with ports for TLS beside the plain ones. Their certificates are for their address.
+/// Three primaries with ports for TLS beside the plain ones. Their certificates are for their
+/// address.
 #[derive(Debug)]
 pub struct TlsCluster {
     cluster: Cluster,
@@ -136,12 +142,13 @@ pub struct TlsCluster {
 }
 
 impl TlsCluster {
-    /// Starts a cluster with certificates by `authority`, which asks for `password`. `None`, and a line on stderr,
-    /// when the `redis-server` on the `PATH` was built without TLS.
+    /// Starts a cluster with certificates by `authority`, which asks for `password`. `None`, and a
+    /// line on stderr, when the `redis-server` on the `PATH` was built without TLS.
     ///
     /// # Panics
     ///
-    /// When it does not start; with `CI=true` in the environment also when it was built without TLS.
+    /// When it does not start; with `CI=true` in the environment also when it was built without
+    /// TLS.
     #[track_caller]
     #[must_use]
     pub fn start(authority: &Authority, password: &str) -> Option<Self> {
@@ -177,7 +184,8 @@ impl TlsCluster {
     }
 }
 
-/// A server and the sentinel that watches it, through TLS. Their certificates are for their address.
+/// A server and the sentinel that watches it, through TLS. Their certificates are for their
+/// address.
 #[derive(Debug)]
 pub struct TlsSentinel {
     // It ends first: it would take the end of the other for a reason to act.
@@ -187,12 +195,13 @@ pub struct TlsSentinel {
 }
 
 impl TlsSentinel {
-    /// Starts both with certificates by `authority`; they ask for `password`. `None`, and a line on stderr, when the
-    /// `redis-server` on the `PATH` was built without TLS.
+    /// Starts both with certificates by `authority`; they ask for `password`. `None`, and a line on
+    /// stderr, when the `redis-server` on the `PATH` was built without TLS.
     ///
     /// # Panics
     ///
-    /// When one does not start; with `CI=true` in the environment also when it was built without TLS.
+    /// When one does not start; with `CI=true` in the environment also when it was built without
+    /// TLS.
     #[track_caller]
     #[must_use]
     pub fn start(authority: &Authority, password: &str) -> Option<Self> {
@@ -222,7 +231,8 @@ impl TlsSentinel {
         &self.server
     }
 
-    /// The address of the sentinel and what it calls the server, for TLS: `127.0.0.1:<port>/mymaster`.
+    /// The address of the sentinel and what it calls the server, for TLS:
+    /// `127.0.0.1:<port>/mymaster`.
     #[must_use]
     pub fn place(&self) -> String {
         format!("{}/{MASTER}", address(&self.sentinel))
@@ -249,7 +259,8 @@ fn tls_args(role: Role, dir: &Path) -> Result<Vec<String>, StartError> {
     Ok(args.into_iter().flatten().collect())
 }
 
-/// The same for a cluster's node. Without TLS among themselves, nodes send clients to ports for plain connections.
+/// The same for a cluster's node. Without TLS among themselves, nodes send clients to ports for
+/// plain connections.
 fn node_args(dir: &Path) -> Result<Vec<String>, StartError> {
     let mut args = tls_args(Role::Node, dir)?;
     args.extend(["--tls-cluster", "yes"].map(str::to_owned));

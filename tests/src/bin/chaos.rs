@@ -1,5 +1,5 @@
-//! Chaos: the parent, which is what `cargo xtask chaos` starts, and its workers (`chaos worker …`, see
-//! [`lock_tests::chaos`]).
+//! Chaos: the parent, which is what `cargo xtask chaos` starts, and its workers (`chaos worker …`,
+//! see [`lock_tests::chaos`]).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::io;
@@ -143,7 +143,8 @@ fn parent(options: &Options) -> Result<bool, String> {
             ..Plan::new(program.clone(), topology, options.seed)
         };
         let plan = match options.lease {
-            // Bodies last for seconds: so many would wait for each other longer than they have patience.
+            // Bodies last for seconds: so many would wait for each other longer than they have
+            // patience.
             Some(lease) => Plan { lease, tasks: 3, settle: lease / 2, ..plan },
             None => plan,
         };

@@ -1,8 +1,9 @@
 //! Many tasks on few keys, every section noted in the overlap log.
 //!
-//! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>`: says `ready`, starts at the line `go`,
-//! says `done <sections> <lost>`: how many were entered, and in how many of them the lock was lost. `broken` uses a
-//! lock that only excludes the tasks of its own process, which the checker must notice.
+//! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>`: says `ready`, starts at
+//! the line `go`, says `done <sections> <lost>`: how many were entered, and in how many of them the
+//! lock was lost. `broken` uses a lock that only excludes the tasks of its own process, which the
+//! checker must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! A process that takes locks on command: the rival of the integration tests.
 //!
-//! `holder <url> [lease=<ms>] [call_timeout=<ms>]` connects and says `ready`. Then one command a line, one answer a
-//! line; `failed <error>` where an operation fails, `!…` where a command is not understood:
+//! `holder <url> [lease=<ms>] [call_timeout=<ms>]` connects and says `ready`. Then one command a
+//! line, one answer a line; `failed <error>` where an operation fails, `!…` where a command is not
+//! understood:
 //!
 //! ```text
 //! acquire <key> [kind=<kind>] [wait=<ms>] [lease=<ms>]   acquired <token>
@@ -52,7 +53,8 @@ async fn main() {
     let mut held: HashMap<String, LockGuard> = HashMap::new();
     let mut permits = Vec::new();
     loop {
-        // Blocking in place: other tasks move to other threads, and the guards are renewed meanwhile.
+        // Blocking in place: other tasks move to other threads, and the guards are renewed
+        // meanwhile.
         let Some(line) = tokio::task::block_in_place(next_line) else { return };
         while let Ok((key, guard)) = acquired.try_recv() {
             held.insert(key, guard);

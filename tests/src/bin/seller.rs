@@ -1,7 +1,8 @@
 //! A process that sells from a stock, and writes down what it asks and what it is told.
 //!
 //! `seller <how the stock is kept> <url> <stock> <journal> <name> <seed> <tasks> <largest order> <hold from ms> <hold to ms>`:
-//! says `ready`, starts at the line `go`, stops at the next line or at the end of its input, and says `done <orders>`.
+//! says `ready`, starts at the line `go`, stops at the next line or at the end of its input, and
+//! says `done <orders>`.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::Path;

@@ -1,8 +1,9 @@
 //! Locks that come and go in all ways, in one process, for a long time.
 //!
-//! `soak <url> <seed> <milliseconds> <leak>`: says `sample <live bytes> <resident bytes> <grants>` ten times a second,
-//! and in the end `done <grants> <in vain> <live bytes> <keys> <timers> <tasks>`, the last three as its managers have them.
-//! With a leak it loses so many bytes at every sample, which must be noticed.
+//! `soak <url> <seed> <milliseconds> <leak>`: says `sample <live bytes> <resident bytes> <grants>`
+//! ten times a second, and in the end
+//! `done <grants> <in vain> <live bytes> <keys> <timers> <tasks>`, the last three as its managers
+//! have them. With a leak it loses so many bytes at every sample, which must be noticed.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::Arc;
@@ -110,7 +111,8 @@ impl Soak {
             };
             let counter = if granted { &self.grants } else { &self.vain };
             counter.fetch_add(1, Ordering::Relaxed);
-            // Some quiet in between, so that subscriptions end and the allocator is not the only thing measured.
+            // Some quiet in between, so that subscriptions end and the allocator is not the only
+            // thing measured.
             sleep(dice.between(Duration::ZERO, ms(5))).await;
         }
     }

@@ -1,9 +1,9 @@
 //! A process that sells from a stock in SQL, and may die in the middle of it.
 //!
-//! - `sql_seller <database> <locks> deed <stock> <deed> <step>`: does the [`Deed`] and says `done`, unless it comes to this step: there
-//!   it ends itself by SIGKILL.
-//! - `sql_seller <database> <locks> sell <stock> <name> <attempts>`: sells that often, one to three units each time, and says
-//!   `sold <units>`.
+//! - `sql_seller <database> <locks> deed <stock> <deed> <step>`: does the [`Deed`] and says `done`,
+//!   unless it comes to this step: there it ends itself by SIGKILL.
+//! - `sql_seller <database> <locks> sell <stock> <name> <attempts>`: sells that often, one to three
+//!   units each time, and says `sold <units>`.
 //!
 //! `<database>` is `sqlite:<file>` or `postgres://…`, `<locks>` what a `LockManager` connects to.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]

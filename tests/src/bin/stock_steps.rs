@@ -1,8 +1,8 @@
 //! A program that dies in the middle of an operation on a stock.
 //!
-//! `stock_steps <url> <stock> <scenario> <step>` does what the scenario says and kills itself with SIGKILL at that step of it,
-//! counted from 1; 0 for never. It says `done` when it gets to the end. What a scenario needs before is done by
-//! [`Scenario::prepare`].
+//! `stock_steps <url> <stock> <scenario> <step>` does what the scenario says and kills itself with
+//! SIGKILL at that step of it, counted from 1; 0 for never. It says `done` when it gets to the end.
+//! What a scenario needs before is done by [`Scenario::prepare`].
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::atomic::{AtomicU32, Ordering};

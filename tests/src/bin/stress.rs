@@ -1,7 +1,8 @@
 //! A worker of the stress runs; its arguments are [`Orders`].
 //!
-//! Says `ready` and fights for locks until the line `end`. When its tasks have ended it says what its manager still
-//! has, `quiet <keys> <timers> <tasks>`, all zero as soon as they are, and waits for the end of its input.
+//! Says `ready` and fights for locks until the line `end`. When its tasks have ended it says what
+//! its manager still has, `quiet <keys> <timers> <tasks>`, all zero as soon as they are, and waits
+//! for the end of its input.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::Arc;
@@ -212,8 +213,8 @@ impl Worker {
         Ok(Held::Guard { guard, tokens })
     }
 
-    /// What can be done with a lock that is held: to enter it again, and to make a reader of a writer. `Err` when it is over
-    /// by that, with how.
+    /// What can be done with a lock that is held: to enter it again, and to make a reader of a
+    /// writer. `Err` when it is over by that, with how.
     async fn turn(&self, ids: &[u64], wish: &Wish, held: Held, dice: &mut Dice) -> Result<Held, Outcome> {
         let Held::Guard { guard, tokens } = held else { return Ok(held) };
         if self.orders.kinds == Kinds::Mutex || self.orders.lock != Lock::Real {
@@ -321,8 +322,8 @@ impl Worker {
         }
     }
 
-    /// Most bodies are short. Some last longer than a fixed lease or a renewed one, which makes them lose the first
-    /// and keep the second.
+    /// Most bodies are short. Some last longer than a fixed lease or a renewed one, which makes
+    /// them lose the first and keep the second.
     async fn work(&self, ids: &[u64], held: &Held, dice: &mut Dice) {
         let ms = Duration::from_millis;
         let pauses: &[Duration] = match dice.below(2000) {

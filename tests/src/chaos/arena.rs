@@ -10,8 +10,8 @@ use crate::dice::Dice;
 use crate::redis::{Connection, Reply};
 use crate::{Cluster, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
 
-/// How long a server is silent that is taken for dead. Longer than a busy machine keeps one waiting: a failover that is
-/// no fault of the run would have no excuse.
+/// How long a server is silent that is taken for dead. Longer than a busy machine keeps one
+/// waiting: a failover that is no fault of the run would have no excuse.
 const DEAD_AFTER: Duration = Duration::from_secs(5);
 
 /// What the store is.
@@ -81,8 +81,9 @@ struct Clock {
 }
 
 impl Arena {
-    /// Starts all. Every server of a loose set writes down what it does, so that one that is killed comes back with its data.
-    /// Their clocks differ from the machine's by `skew`: the first by none of it, the second is ahead, the third behind.
+    /// Starts all. Every server of a loose set writes down what it does, so that one that is killed
+    /// comes back with its data. Their clocks differ from the machine's by `skew`: the first by
+    /// none of it, the second is ahead, the third behind.
     pub(super) fn start(topology: Topology, skew: Duration) -> io::Result<Self> {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -205,8 +206,8 @@ impl Arena {
         clock.clock.set(ahead(clock.ahead_seconds))
     }
 
-    /// Whether tokens may be on this server that are later than what its clock shows now: if the counter is lost too,
-    /// they come again.
+    /// Whether tokens may be on this server that are later than what its clock shows now: if the
+    /// counter is lost too, they come again.
     pub(super) fn is_behind(&self, at: usize) -> bool {
         // Failovers and slots that move bring counters from one server to another.
         let clock = &self.clocks[at];

@@ -82,7 +82,8 @@ pub enum Fault {
     Promotion,
     /// The slot of a key moves to another node while it is held and waited for.
     MovedSlot,
-    /// The slot of a key begins to move, with half of its keys, stays so for a while, and moves back.
+    /// The slot of a key begins to move, with half of its keys, stays so for a while, and moves
+    /// back.
     HalfMovedSlot,
 }
 

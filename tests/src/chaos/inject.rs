@@ -19,7 +19,8 @@ const LONG: Duration = LEASE.saturating_mul(5).checked_div(4).expect("not zero")
 const SHORT: Duration = Duration::from_millis(1500);
 /// How long something is tried that needs the right moment.
 const TRIES: Duration = Duration::from_secs(5);
-/// For how long a server of a quorum is not believed that has lost its data, from when that is noticed.
+/// For how long a server of a quorum is not believed that has lost its data, from when that is
+/// noticed.
 const QUARANTINE: Duration = MAX_LEASE.saturating_add(Duration::from_secs(4));
 const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
 
@@ -39,14 +40,15 @@ impl Target {
 }
 
 impl Stage<'_> {
-    /// Where a fault is to hit: a key that is held by one at a time, as the store names it, and a server that serves it.
+    /// Where a fault is to hit: a key that is held by one at a time, as the store names it, and a
+    /// server that serves it.
     pub(super) fn aim(&mut self) -> Target {
         let wanted = WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)];
         let key = stored(wanted);
         let mut at = self.arena.serving(&key, &mut self.dice);
         if self.arena.topology == Topology::Quorum {
-            // One that has lost its data has no vote until the locks are over that it may have forgotten. For so long faults
-            // hit the same one: two at a time are too many of three.
+            // One that has lost its data has no vote until the locks are over that it may have
+            // forgotten. For so long faults hit the same one: two at a time are too many of three.
             if let Some((weak, until)) = self.weak
                 && Instant::now() < until
             {
@@ -66,7 +68,8 @@ impl Stage<'_> {
             }
             // It is set right again, which takes keys.
             Fault::ClockBehind if self.arena.is_replicated() => Loses::Keys,
-            // The one that takes over may not have heard of the last tokens, and show an earlier time.
+            // The one that takes over may not have heard of the last tokens, and show an earlier
+            // time.
             Fault::Failover | Fault::LossyFailover | Fault::Promotion if self.arena.clocks_differ() => {
                 Loses::KeysAndTokens
             }
@@ -127,7 +130,8 @@ impl Stage<'_> {
             Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
             Fault::ClockAhead => self.step(fault, at, self.arena.is_replicated()).map(|()| true),
             Fault::ClockBehind => {
-                // What a process has left that was killed a moment ago would be there for another minute.
+                // What a process has left that was killed a moment ago would be there for another
+                // minute.
                 self.rest(LEASE + Duration::from_secs(1))?;
                 self.step(fault, at, self.arena.topology != Topology::Single).map(|()| true)
             }
@@ -145,9 +149,10 @@ impl Stage<'_> {
         }
     }
 
-    /// Steps a clock, and sets it right again if that is said. Where others may take over, a key that was not given back
-    /// before a failover would be there for as much longer as the clocks differ, which is for runs with a skew; and a server
-    /// of a quorum would not be believed for so much longer that had lost its data before.
+    /// Steps a clock, and sets it right again if that is said. Where others may take over, a key
+    /// that was not given back before a failover would be there for as much longer as the clocks
+    /// differ, which is for runs with a skew; and a server of a quorum would not be believed for so
+    /// much longer that had lost its data before.
     fn step(&mut self, fault: Fault, at: usize, and_back: bool) -> io::Result<()> {
         let seconds = if fault == Fault::ClockAhead { 60 } else { -60 };
         self.step_by(fault, at, seconds)?;
@@ -323,7 +328,8 @@ impl Stage<'_> {
             self.arena.heal();
             return Ok(true);
         }
-        // From now on the replicas hear nothing of it: what it sends them vanishes, and is not delivered later either.
+        // From now on the replicas hear nothing of it: what it sends them vanishes, and is not
+        // delivered later either.
         let proxy = self.arena.proxy(before);
         let hole = (fault == Fault::LossyFailover)
             .then(|| proxy.from_now(Line::Replication, Way::ToClient, Trouble::BlackHole));

@@ -1,13 +1,15 @@
-//! Chaos: rival processes fight for a few keys while servers, network and processes fail in all the ways that are known,
-//! one after the other, and every history is checked.
+//! Chaos: rival processes fight for a few keys while servers, network and processes fail in all the
+//! ways that are known, one after the other, and every history is checked.
 //!
-//! The program `chaos` of this package is the parent ([`run`]) and its workers ([`work`]). The parent starts the servers
-//! of a [`Topology`], each behind a [proxy](crate::proxy) and with a [clock](crate::ServerClock) that it can set, and
-//! injects [faults](Fault) that follow from a seed. Workers take locks of all kinds and write with their tokens to a set
-//! in a store of its own. All of them, and an observer that looks at the keys from the side, write
+//! The program `chaos` of this package is the parent ([`run`]) and its workers ([`work`]). The
+//! parent starts the servers of a [`Topology`], each behind a [proxy](crate::proxy) and with a
+//! [clock](crate::ServerClock) that it can set, and injects [faults](Fault) that follow from a
+//! seed. Workers take locks of all kinds and write with their tokens to a set in a store of its
+//! own. All of them, and an observer that looks at the keys from the side, write
 //! [histories](crate::history), which are checked in the end.
 //!
-//! A worker can be told to be [broken](Broken) in a certain way, which shows that the checkers notice.
+//! A worker can be told to be [broken](Broken) in a certain way, which shows that the checkers
+//! notice.
 
 mod arena;
 mod background;

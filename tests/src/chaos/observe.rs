@@ -14,8 +14,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Who is slower is busy with a fault.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A key, its queue, the queue's deadlines and when its waiters said that they live. Returns the milliseconds left to the key, its holders, and who waits with the
-/// milliseconds left to each, and writes nothing.
+/// A key, its queue, the queue's deadlines and when its waiters said that they live. Returns the
+/// milliseconds left to the key, its holders, and who waits with the milliseconds left to each, and
+/// writes nothing.
 const LOOK: &str = "\
 local time, holders, queue = redis.call('TIME'), {}, {}
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -38,7 +39,8 @@ if redis.call('TYPE', KEYS[2]).ok == 'list' then
 end
 return {tostring(redis.call('PTTL', KEYS[1])), table.concat(holders, ','), table.concat(queue, ',')}";
 
-/// Counts what the `servers` do, and notes how the keys are if their `holders` are to be found on one of them.
+/// Counts what the `servers` do, and notes how the keys are if their `holders` are to be found on
+/// one of them.
 pub(super) fn start(log: Log, servers: &[SocketAddr], holders: Holders) -> Background {
     let mut eyes: Vec<Eye> = stored_keys().map(|(key, stored)| Eye::new(key, &stored)).collect();
     let mut lines: Vec<Line> = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();

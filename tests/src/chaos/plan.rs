@@ -21,11 +21,13 @@ pub struct Plan {
     pub seed: u64,
     /// How long faults happen in a random order; none of it: each of them once.
     pub time: Option<Duration>,
-    /// Only these, in this order if each happens once; all that there are at the topology if there are none here.
+    /// Only these, in this order if each happens once; all that there are at the topology if there
+    /// are none here.
     pub only: Vec<Fault>,
     /// How long the workers have their peace between two faults, about.
     pub settle: Duration,
-    /// How long the workers go on after that. Shares are judged then, if it is longer than a waiter may wait in vain.
+    /// How long the workers go on after that. Shares are judged then, if it is longer than a waiter
+    /// may wait in vain.
     pub calm: Duration,
     /// What is granted to a busy machine on top of every bound.
     pub slack: Duration,
@@ -33,7 +35,8 @@ pub struct Plan {
     pub processes: usize,
     /// Tasks of each.
     pub tasks: usize,
-    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of a moment.
+    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of
+    /// a moment.
     pub lease: Duration,
     /// By how much the clocks of some servers are wrong from the start.
     pub skew: Duration,
@@ -85,8 +88,8 @@ impl Plan {
         errors
     }
 
-    /// For how much longer a key may be there that nobody gave back before a failover: replicas are told when it ends by
-    /// their primary's clock, and one that takes over has its own.
+    /// For how much longer a key may be there that nobody gave back before a failover: replicas are
+    /// told when it ends by their primary's clock, and one that takes over has its own.
     fn skews(&self) -> Duration {
         self.skew * 2
     }

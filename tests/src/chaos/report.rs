@@ -152,7 +152,8 @@ impl Row {
     }
 }
 
-/// When somebody was granted a key that is always wanted, and for how long it had been free while they waited.
+/// When somebody was granted a key that is always wanted, and for how long it had been free while
+/// they waited.
 fn stalls(history: &History) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for key in WANTED {
@@ -173,7 +174,8 @@ fn stalls(history: &History) -> Vec<(u64, u64)> {
 /// The first time that a finding speaks of.
 fn time_in(text: &str) -> Option<u64> {
     let digits = text.split(|c: char| !c.is_ascii_digit());
-    // Nanoseconds of a machine that has been up for ten seconds at least; tokens have as many digits and are larger.
+    // Nanoseconds of a machine that has been up for ten seconds at least; tokens have as many
+    // digits and are larger.
     digits.filter(|word| (11..=15).contains(&word.len())).find_map(|word| word.parse().ok())
 }
 

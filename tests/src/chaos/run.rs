@@ -43,8 +43,8 @@ pub(super) struct Stage<'a> {
     interrupted: &'a dyn Fn() -> bool,
 }
 
-/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often; when it says so,
-/// everything is ended. `say` hears what happens.
+/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often;
+/// when it says so, everything is ended. `say` hears what happens.
 ///
 /// # Errors
 ///
@@ -141,7 +141,8 @@ pub fn run(
     judge(plan, logs, &missed)
 }
 
-/// Runs the checkers over the logs of a run of this plan. Those of `missed` are said to have hit nothing.
+/// Runs the checkers over the logs of a run of this plan. Those of `missed` are said to have hit
+/// nothing.
 ///
 /// # Errors
 ///
@@ -230,7 +231,8 @@ impl Stage<'_> {
         self.rest(time + Duration::from_millis(200))
     }
 
-    /// The worker kills itself at the next occasion, which it says, and another one takes its place.
+    /// The worker kills itself at the next occasion, which it says, and another one takes its
+    /// place.
     pub(super) fn doom_worker(&mut self, how: &str) -> io::Result<()> {
         let at = self.any_worker();
         self.workers[at].helper.send(how);
@@ -268,8 +270,8 @@ impl Stage<'_> {
     fn note_what_is_left(&mut self, log: &Log) -> io::Result<()> {
         let by = Instant::now() + QUEUE_LIFE.max(self.plan.lease) + CALL_TIMEOUT + self.plan.slack / 2;
         loop {
-            // What a process has ended is no listener of it, although a black hole keeps that from the server. Whatever is
-            // left then, a living process listens to.
+            // What a process has ended is no listener of it, although a black hole keeps that from
+            // the server. Whatever is left then, a living process listens to.
             self.arena.bury_dead();
             let left = self.left()?;
             let lasting = |(what, ..): &(Remains, Option<Duration>, String)| *what != Remains::Counter;

@@ -4,8 +4,8 @@ use super::arena::Topology;
 use super::fault::Fault;
 use crate::dice::Dice;
 
-/// The faults of a topology without end: all of them in a random order, then all in another one, so that each happens as
-/// often as the others.
+/// The faults of a topology without end: all of them in a random order, then all in another one, so
+/// that each happens as often as the others.
 pub fn schedule(seed: u64, topology: Topology) -> impl Iterator<Item = Fault> {
     let mut dice = Dice::new(seed).fork(1);
     let mut deck: Vec<Fault> = Vec::new();

@@ -1,8 +1,8 @@
 //! Witnesses: what they could not do for a while, nobody could, and it is held against nobody.
 //!
-//! A thread in each worker sleeps, and notes when it wakes up late. It is none of the executor's: what keeps that busy is
-//! held against the library. A thread in the parent for each server asks it for nothing, on the way that the workers'
-//! requests take, and notes when the answer is late.
+//! A thread in each worker sleeps, and notes when it wakes up late. It is none of the executor's:
+//! what keeps that busy is held against the library. A thread in the parent for each server asks it
+//! for nothing, on the way that the workers' requests take, and notes when the answer is late.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ pub(super) fn watch_process(log: Log) {
     });
 }
 
-/// Watches the ways to the servers that begin at these addresses, each with a log of its own: a thread for each notes when
-/// it stands still.
+/// Watches the ways to the servers that begin at these addresses, each with a log of its own: a
+/// thread for each notes when it stands still.
 pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Background {
     let mut witnesses = Background::default();
     for (way, log) in ways {
@@ -50,7 +50,8 @@ pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> B
     witnesses
 }
 
-/// Asks for the time, which faults of single commands leave alone. A connection that has failed is not used again.
+/// Asks for the time, which faults of single commands leave alone. A connection that has failed is
+/// not used again.
 fn ask(way: SocketAddr, open: Option<Connection>) -> Option<Connection> {
     let mut connection = open.or_else(|| Connection::open(way, PATIENCE).ok())?;
     connection.command(&["TIME"]).is_ok().then_some(connection)

@@ -2,8 +2,9 @@
 //!
 //! It says `ready` and takes locks until the line `end`; then it says what its manager still has,
 //! `quiet <keys> <timers> <tasks>`, and waits for the end of its input. Before that it listens to
-//! `block <milliseconds>`, which keeps the threads of its executor from everything, and to `die holding`, `die waiting`
-//! and `die releasing`, on which it kills itself as soon as it is there.
+//! `block <milliseconds>`, which keeps the threads of its executor from everything, and to
+//! `die holding`, `die waiting` and `die releasing`, on which it kills itself as soon as it is
+//! there.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -171,7 +172,8 @@ impl Sets {
         &mut self.open[at].1
     }
 
-    /// Adds the element as programs do that can't do it in one step: reads all, and writes all and one more.
+    /// Adds the element as programs do that can't do it in one step: reads all, and writes all and
+    /// one more.
     fn add(&mut self, key: &str, token: u64, element: &str) -> Wrote {
         let register = self.of(key);
         let Some(value) = register.read(token) else { return Wrote::Refused };
@@ -307,8 +309,8 @@ impl Worker {
         self.note(&ids, &Event::Out { how }, None);
     }
 
-    /// Most bodies are short. Some last longer than a fixed lease, and some longer than a renewed one, by more than
-    /// may pass until they hear of its end.
+    /// Most bodies are short. Some last longer than a fixed lease, and some longer than a renewed
+    /// one, by more than may pass until they hear of its end.
     async fn body(&self, wish: &Wish, guard: &LockGuard, ids: &[u64], dice: &mut Dice) {
         let ms = Duration::from_millis;
         let long = dice.between(Duration::ZERO, self.orders.lease / 6);

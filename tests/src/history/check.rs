@@ -12,7 +12,8 @@ use super::{
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
-    /// (1) Validity intervals of one key do not overlap, or at most one validity where keys were lost.
+    /// (1) Validity intervals of one key do not overlap, or at most one validity where keys were
+    /// lost.
     Exclusion,
     /// (2) Tokens are distinct and in the real-time order of grants.
     Tokens,
@@ -57,9 +58,11 @@ pub struct Limits {
     pub local_slack: Duration,
     /// How long a dead waiter may hold up a fair queue, and the readers behind a dead writer.
     pub waiter_life: Duration,
-    /// How often a patient waiter may be passed over by requests for its key that came later, in the other kind.
+    /// How often a patient waiter may be passed over by requests for its key that came later, in
+    /// the other kind.
     pub passed_over: usize,
-    /// The smallest part of an equal share that a process gets of a key that it always wants, in calm time.
+    /// The smallest part of an equal share that a process gets of a key that it always wants, in
+    /// calm time.
     pub share: f64,
     /// For how long one process may have a key again and again while another waits.
     pub stint: Duration,
@@ -146,7 +149,8 @@ pub fn check(history: &History, limits: &Limits) -> Vec<Violation> {
 pub(super) mod tests {
     use super::*;
 
-    /// How many violations a checker finds in these logs. The lease is a second, and bounds are small.
+    /// How many violations a checker finds in these logs. The lease is a second, and bounds are
+    /// small.
     #[track_caller]
     pub(in super::super) fn found(of: Check, logs: &[(&str, &str)]) -> usize {
         let limits = Limits {

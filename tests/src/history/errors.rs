@@ -58,8 +58,9 @@ fn asked_for(request: &Request, error: ErrorClass, why: &str, at: u64) -> bool {
     }
 }
 
-/// A fault that was there while the call was, or the call before that, brings such errors; a stop of the process eats
-/// the time in which the store's answer was awaited, and so does a machine that stands still for most of it.
+/// A fault that was there while the call was, or the call before that, brings such errors; a stop
+/// of the process eats the time in which the store's answer was awaited, and so does a machine that
+/// stands still for most of it.
 fn explained(
     history: &History,
     process: &str,
@@ -73,7 +74,8 @@ fn explained(
     let there = |start: u64, end: u64| start <= to && end.saturating_add(lag) >= from;
     let fault =
         history.faults.iter().any(|fault| fault.errors.contains(&error) && there(fault.from, fault.to));
-    // Whoever waits for less than a call may take is told that there was no answer when its time is over.
+    // Whoever waits for less than a call may take is told that there was no answer when its time is
+    // over.
     let stood =
         error == ErrorClass::Unavailable && history.stood(process, asked, to) * 2 >= length((asked, to));
     let paused = matches!(error, ErrorClass::Unavailable | ErrorClass::TimedOut)

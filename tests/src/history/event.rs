@@ -79,15 +79,16 @@ pub enum Outcome {
 pub enum Loses {
     /// Nothing (class A): validity intervals must not overlap.
     Nothing,
-    /// Keys (class B): deleted, flushed, evicted, expired by a clock that was stepped forward, not replicated before a
-    /// failover. What was held then may overlap one validity.
+    /// Keys (class B): deleted, flushed, evicted, expired by a clock that was stepped forward, not
+    /// replicated before a failover. What was held then may overlap one validity.
     Keys,
-    /// The condition for tokens that grow: the counter is gone or not asked, and the clock behind the highest token.
+    /// The condition for tokens that grow: the counter is gone or not asked, and the clock behind
+    /// the highest token.
     Tokens,
     /// Both.
     KeysAndTokens,
-    /// What one store of a quorum had. A hold that another store lacks too until its next renewal is gone, which its
-    /// holder is told; nobody else gets the key while it is valid.
+    /// What one store of a quorum had. A hold that another store lacks too until its next renewal
+    /// is gone, which its holder is told; nobody else gets the key while it is valid.
     Copies,
 }
 
@@ -129,8 +130,8 @@ pub enum Remains {
     Other,
 }
 
-/// Something that happened to a request; or to a process, a server or the run. A request for several keys is noted as one
-/// for each.
+/// Something that happened to a request; or to a process, a server or the run. A request for
+/// several keys is noted as one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The request is about to be sent.
@@ -187,7 +188,8 @@ pub enum Event {
     Continued,
     /// It was killed.
     Killed,
-    /// Until now the machine stood still, or what the log is about did: its executor, or the way to the servers.
+    /// Until now the machine stood still, or what the log is about did: its executor, or the way to
+    /// the servers.
     Stood {
         /// For how long.
         time: Duration,
@@ -221,7 +223,8 @@ pub enum Event {
     },
     /// No more faults from now on.
     Calm,
-    /// All that was wanted is done, or given up; what [remains](Event::Remains) is noted from now on.
+    /// All that was wanted is done, or given up; what [remains](Event::Remains) is noted from now
+    /// on.
     Quiet,
 
     /// How many commands a server has executed so far.
@@ -237,7 +240,8 @@ pub enum Event {
         key: String,
         /// Who holds it.
         holders: Vec<String>,
-        /// When the hold ends if nobody renews it, on the clock of the history; 0 when the key is free.
+        /// When the hold ends if nobody renews it, on the clock of the history; 0 when the key is
+        /// free.
         expires: u64,
         /// Who waits in turn, and until when each counts as alive.
         queue: Vec<(String, u64)>,
@@ -251,8 +255,8 @@ pub enum Event {
         /// Its name.
         name: String,
     },
-    /// A holder has written an element to a set in a store of its own, which takes no smaller token than the largest it has
-    /// seen.
+    /// A holder has written an element to a set in a store of its own, which takes no smaller token
+    /// than the largest it has seen.
     Wrote {
         /// Which set.
         set: String,

@@ -1,5 +1,5 @@
-//! (1) Validity intervals of one key do not overlap, unless both read. Where keys were lost, what was held then may
-//! overlap what comes after by one validity.
+//! (1) Validity intervals of one key do not overlap, unless both read. Where keys were lost, what
+//! was held then may overlap what comes after by one validity.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -44,7 +44,8 @@ impl fmt::Display for Window<'_> {
 pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration) -> Vec<Window<'a>> {
     let mut found = Vec::new();
     for &(Request { id, process, kind, lease, asked, .. }, grant) in grants {
-        // Validity is counted from when the store was asked, which may be long after the caller asked.
+        // Validity is counted from when the store was asked, which may be long after the caller
+        // asked.
         let valid_until = grant.looks.first().map_or(grant.at, |(_, until)| *until);
         let asked = valid_until.saturating_sub(nanos(lease.unwrap_or(longest))).max(*asked);
         let mut add = |shared, from, to| {
@@ -66,8 +67,8 @@ pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration
     found
 }
 
-/// Windows of one key that exclude each other and overlap: the later one, and the earlier. They are given in the order of
-/// their beginnings.
+/// Windows of one key that exclude each other and overlap: the later one, and the earlier. They are
+/// given in the order of their beginnings.
 pub(crate) fn beside<'a>(windows: &[Window<'a>]) -> Vec<(Window<'a>, Window<'a>)> {
     let mut found = Vec::new();
     let mut open: Vec<Window<'_>> = Vec::new();
@@ -116,7 +117,8 @@ const READINGS: usize = 16;
 #[derive(Clone)]
 struct Loss<'a> {
     loses_tokens: bool,
-    /// Who was granted the key before had it from the old state, and who heard of it by the second time may have.
+    /// Who was granted the key before had it from the old state, and who heard of it by the second
+    /// time may have.
     since: u64,
     by: u64,
     survivor: Option<Survivor<'a>>,
@@ -152,8 +154,9 @@ impl<'a> Excuses<'a> {
     fn excuse(&mut self, earlier: &Window<'a>, later: &Window<'a>) -> bool {
         let Self { losses, all } = self;
         losses.iter_mut().any(|readings| {
-            // A process that does not know yet may hand on what it has lost: then the survivor is the later one. Where it is
-            // not known when keys were taken, what follows tells which of the two it was.
+            // A process that does not know yet may hand on what it has lost: then the survivor is
+            // the later one. Where it is not known when keys were taken, what follows tells which
+            // of the two it was.
             let of = |reading: &Loss<'a>| {
                 [(earlier, later), (later, earlier)].map(|(old, new)| {
                     let mut reading = reading.clone();
@@ -180,7 +183,8 @@ impl<'a> Loss<'a> {
         Self { loses_tokens: fault.loses.tokens(), since, by, survivor: None, before, afterwards }
     }
 
-    /// One holder from before may be beside those from afterwards, until the last renewal that it can have got is over.
+    /// One holder from before may be beside those from afterwards, until the last renewal that it
+    /// can have got is over.
     fn excuse(&mut self, old: &Window<'a>, new: &Window<'a>, all: &All<'a>) -> bool {
         let excused = self.since <= new.granted
             && is_from(old, self.by, all.windows)
@@ -202,7 +206,8 @@ impl<'a> Loss<'a> {
 }
 
 impl All<'_> {
-    /// Whether the store still had the hold when it was given back, after `by`: then it was not lost.
+    /// Whether the store still had the hold when it was given back, after `by`: then it was not
+    /// lost.
     fn was_there(&self, window: &Window<'_>, by: u64) -> bool {
         let Some(request) = self.history.requests.iter().find(|request| request.id == window.id) else {
             return false;
@@ -222,8 +227,8 @@ impl All<'_> {
             && self.asked_the_store(request, ended, out)
     }
 
-    /// Whether the release can't have been a step within the process: nobody was there to hand the hold on to, and the
-    /// request was for this key alone.
+    /// Whether the release can't have been a step within the process: nobody was there to hand the
+    /// hold on to, and the request was for this key alone.
     fn asked_the_store(&self, request: &Request, ended: u64, out: u64) -> bool {
         let never = request.kind == Kind::Fair || request.lease.is_some();
         let others = self.history.requests.iter().filter(|other| other.process == request.process);
@@ -235,8 +240,9 @@ impl All<'_> {
     }
 }
 
-/// Whether it is from a hold that may have been granted by then, and heard of later. A hold's tokens come one after the
-/// other, so others have none between those of requests that had it in turn.
+/// Whether it is from a hold that may have been granted by then, and heard of later. A hold's
+/// tokens come one after the other, so others have none between those of requests that had it in
+/// turn.
 fn is_from(window: &Window<'_>, by: u64, all: &[Window<'_>]) -> bool {
     let handed_on_from = |first: &Window<'_>| {
         let among = |other: &Window<'_>| first.token <= other.token && other.token <= window.token;
@@ -322,7 +328,8 @@ mod tests {
         let late = &[(5, 120, 900)];
         assert_eq!(overlaps(LOSS, &[("0", late), ("1", &[(6, 200, 1900)])]), 1);
         assert_eq!(overlaps(LOSS, &[("0", &[(5, 112, 900)]), ("1", &[(6, 200, 1900)])]), 0, "heard of late");
-        // Nor if the first of them came while the loss went on, and is known by the survivor beside it.
+        // Nor if the first of them came while the loss went on, and is known by the survivor beside
+        // it.
         let three = &[("0", &[(5, 20, 900)][..]), ("1", &[(6, 105, 900)]), ("2", &[(7, 300, 1900)])];
         assert_eq!(overlaps(LOSS, three), 1);
     }
@@ -341,7 +348,8 @@ mod tests {
 
     #[test]
     fn who_waited_through_a_loss_and_was_granted_after_it_is_no_survivor() {
-        // The lease of these tests is a second: who is valid for all of it has asked the store after the loss.
+        // The lease of these tests is a second: who is valid for all of it has asked the store
+        // after the loss.
         let with = |until: u64| {
             let first = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 120 {until} granted 5");
             let second = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 200 {until} granted 6");
@@ -363,7 +371,8 @@ mod tests {
         };
         let new = ("1", hold("write", 200, 7, 800));
         assert_eq!(with(std::slice::from_ref(&new)), 0, "beside it alone, then for reading");
-        // Readers of before would have been beside it; so would any from before that are beside the new one.
+        // Readers of before would have been beside it; so would any from before that are beside the
+        // new one.
         assert_eq!(with(&[("2", hold("read", 30, 6, 250)), new]), 2);
         let late = ("1", hold("write", 350, 7, 800));
         assert_eq!(with(std::slice::from_ref(&late)), 0);

@@ -1,4 +1,5 @@
-//! (5) When all is quiet, nothing is left but counters, Redisson's latches (20 s) and zombies of at most one lease.
+//! (5) When all is quiet, nothing is left but counters, Redisson's latches (20 s) and zombies of at
+//! most one lease.
 
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ pub(super) fn too_high(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// Commands in a second from the first of these on, which take a second at least, and when that was. A server that was
-/// started again counts from zero.
+/// Commands in a second from the first of these on, which take a second at least, and when that
+/// was. A server that was started again counts from zero.
 fn rate(first: &Sample, samples: &[Sample]) -> Option<(u64, u64)> {
     let last = samples.iter().find(|sample| length((first.at, sample.at)) >= SECOND)?;
     let count = u128::from(last.total.checked_sub(first.total)?);

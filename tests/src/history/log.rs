@@ -18,7 +18,8 @@ pub struct Record {
     pub id: u64,
     /// On the clock of the history, in nanoseconds.
     pub at: u64,
-    /// Until when the lock of the request was known to be valid then; `at` when it was not, or there is none.
+    /// Until when the lock of the request was known to be valid then; `at` when it was not, or
+    /// there is none.
     pub until: u64,
     /// What.
     pub event: Event,
@@ -68,7 +69,8 @@ impl Log {
         Self(Arc::new(Inner::Memory { clock: Box::new(clock), text: Mutex::default() }))
     }
 
-    /// Notes that `event` happens now to request `id`. `remaining` tells for how long its lock is still known to be valid.
+    /// Notes that `event` happens now to request `id`. `remaining` tells for how long its lock is
+    /// still known to be valid.
     ///
     /// # Panics
     ///

@@ -26,8 +26,8 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// Who was passed over by the holder that came between the looks: those with a place before its own, who count as alive
-/// and still wait.
+/// Who was passed over by the holder that came between the looks: those with a place before its
+/// own, who count as alive and still wait.
 fn passed_over(before: &Seen, after: &Seen) -> Vec<String> {
     let [holder] = &after.holders[..] else { return Vec::new() };
     if before.holders.contains(holder) {
@@ -39,7 +39,8 @@ fn passed_over(before: &Seen, after: &Seen) -> Vec<String> {
     before.queue.iter().take(place).filter(waits).map(|(id, _)| id.clone()).collect()
 }
 
-/// Patient readers and writers that saw too many of the other kind come after them and go before them.
+/// Patient readers and writers that saw too many of the other kind come after them and go before
+/// them.
 fn too_often(history: &History, limits: &Limits) -> Vec<String> {
     let mut keys: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
     for request in history.requests.iter().filter(|request| matches!(request.kind, Kind::Read | Kind::Write))

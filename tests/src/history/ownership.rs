@@ -1,4 +1,5 @@
-//! (9) Nobody releases another's lock: what is valid and was not lost by a fault is there when it is looked for.
+//! (9) Nobody releases another's lock: what is valid and was not lost by a fault is there when it
+//! is looked for.
 
 use super::check::Limits;
 use super::event::{Loses, Outcome};
@@ -13,14 +14,15 @@ pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
     for request in &history.requests {
         let Some(grant) = &request.grant else { continue };
         let (key, id) = (&request.key, &request.id);
-        // A hold that was granted before the loss, or while it went on, may be gone afterwards; until its lease is over it
-        // may have been handed on.
+        // A hold that was granted before the loss, or while it went on, may be gone afterwards;
+        // until its lease is over it may have been handed on.
         let lease = nanos(limits.lease);
         let lost = |by: u64| {
             let until = |fault: &Fault| fault.to.saturating_add(lease);
             let all = history.faults.iter().filter(|fault| fault.takes(key));
             let all = all.map(|fault| fault.from <= by && grant.at <= until(fault));
-            // By a lease after it, a quorum has renewed the hold, and made up for what one store has lost.
+            // By a lease after it, a quorum has renewed the hold, and made up for what one store
+            // has lost.
             let copies = history.faults.iter().filter(|fault| fault.loses == Loses::Copies);
             let copies =
                 copies.map(|fault| fault.from <= by && by <= until(fault) && request.asked <= fault.to);
@@ -38,7 +40,8 @@ pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// When the holder was told that the store has not its hold any more, or that it is not to be released.
+/// When the holder was told that the store has not its hold any more, or that it is not to be
+/// released.
 fn taken(grant: &Grant) -> Option<(u64, &str)> {
     let told = grant.lost.as_ref().map(|(at, why)| (*at, why.as_str()));
     let out = match &grant.out {

@@ -11,7 +11,8 @@ use super::waiting::outages;
 /// What a look from the side may be wrong by.
 const BLUR: Duration = Duration::from_millis(50);
 
-/// When the server has executed, at the latest, what was under way to it at `at`: who has stopped finds it when it goes on.
+/// When the server has executed, at the latest, what was under way to it at `at`: who has stopped
+/// finds it when it goes on.
 fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
     let soon = at.saturating_add(nanos(limits.call_timeout));
     let hinder = |fault: &&Fault| fault.hinders() && fault.from <= soon && fault.to >= at;
@@ -20,7 +21,8 @@ fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
 
 pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     let call = nanos(limits.call_timeout);
-    // Who gets no answer asks again, as the same owner: if it has the key without knowing, the end moves on.
+    // Who gets no answer asks again, as the same owner: if it has the key without knowing, the end
+    // moves on.
     let outages = outages(history, limits);
     let mut wanted: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for request in &history.requests {
@@ -55,8 +57,8 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// When a request may be the reason for a renewal: from when it may have had the key at the store, not while it only
-/// waits. What is under way when the guard goes counts as its own.
+/// When a request may be the reason for a renewal: from when it may have had the key at the store,
+/// not while it only waits. What is under way when the guard goes counts as its own.
 fn guarded(request: &Request, life: &Life, limits: &Limits, history: &History) -> (u64, u64) {
     let killed = life.killed.unwrap_or(u64::MAX);
     let (from, to) = match &request.grant {

@@ -237,8 +237,8 @@ impl History {
         Ok(history)
     }
 
-    /// For how much of the time between the two the process stood still, or one of the ways to the servers: that for which
-    /// it was the most.
+    /// For how much of the time between the two the process stood still, or one of the ways to the
+    /// servers: that for which it was the most.
     pub(super) fn stood(&self, process: &str, from: u64, to: u64) -> Duration {
         let who = self.lives.iter().filter(|(name, _)| *name == process || name.starts_with(WITNESS));
         let most = who.map(|(_, life)| life.stood.covered(from, to)).max();
@@ -354,7 +354,8 @@ impl Own<'_> {
                 let grant = self.grant(id)?;
                 grant.looks.push((at, until));
                 grant.ended = Some((at, until));
-                // Valid until it was given back; or lost on the way, and then up to what was known before.
+                // Valid until it was given back; or lost on the way, and then up to what was known
+                // before.
                 grant.to = if until > at { at } else { at.min(grant.to) };
             }
             Event::Out { how } => self.grant(id)?.out = Some((at, how)),

@@ -1,5 +1,6 @@
-//! (12) Every process gets its share: of a key that it always wants it gets a part that is not too small, none keeps a
-//! mutex again and again while others wait, and none gets nothing once the faults are over.
+//! (12) Every process gets its share: of a key that it always wants it gets a part that is not too
+//! small, none keeps a mutex again and again while others wait, and none gets nothing once the
+//! faults are over.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

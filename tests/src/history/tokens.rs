@@ -1,5 +1,5 @@
-//! (2) Tokens are distinct and in the real-time order of grants. Where the counter was lost and the clock set back as
-//! well, only those from after it are compared with each other.
+//! (2) Tokens are distinct and in the real-time order of grants. Where the counter was lost and the
+//! clock set back as well, only those from after it are compared with each other.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,8 @@ pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// Two grants share a token only if both read, or did in the end, in the same process: they share a hold.
+/// Two grants share a token only if both read, or did in the end, in the same process: they share a
+/// hold.
 fn shared(grants: &[Granted<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut owners: HashMap<u64, (&Request, bool)> = HashMap::new();
@@ -48,8 +49,8 @@ fn shared(grants: &[Granted<'_>]) -> Vec<String> {
     found
 }
 
-/// A token is larger than those of all grants whose reply came before it was asked for. Two readers may be in any order:
-/// who joins a hold has its token, and others may have come meanwhile.
+/// A token is larger than those of all grants whose reply came before it was asked for. Two readers
+/// may be in any order: who joins a hold has its token, and others may have come meanwhile.
 fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut by_request = grants.to_vec();
@@ -78,8 +79,8 @@ fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
     found
 }
 
-/// A token is larger than those of all that held the key before its grant: who shares what it had alone was granted nothing
-/// then.
+/// A token is larger than those of all that held the key before its grant: who shares what it had
+/// alone was granted nothing then.
 pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
     let mut windows: Vec<&Window<'_>> = windows.iter().filter(|window| window.token.is_some()).collect();
     windows.sort_by_key(|window| window.granted);

@@ -32,7 +32,8 @@ fn valid_until(grant: &Grant, by: u64) -> Option<u64> {
     valid.map(|(_, until)| *until).max()
 }
 
-/// A time at which the lock was not valid, and one long after it at which the holder still had not been told.
+/// A time at which the lock was not valid, and one long after it at which the holder still had not
+/// been told.
 fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64) -> Option<(u64, u64)> {
     // A fixed lease ends when it was known to end; of others it is known when they were looked at.
     let over = match request.lease {
@@ -40,7 +41,8 @@ fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64
         None => grant.looks.iter().find(|(at, until)| until <= at).map(|(at, _)| *at),
     }?;
     let told = grant.lost.as_ref().map(|(at, _)| *at);
-    // Who has ended does not hear it any more; nor does who is about to share what it has, and hears how that went instead.
+    // Who has ended does not hear it any more; nor does who is about to share what it has, and
+    // hears how that went instead.
     let valid_after = |time: u64| grant.looks.iter().any(|(at, until)| *at > time && until > at);
     let failed = matches!(grant.out, Some((_, Outcome::Failed(..))));
     let gave_up = grant.shared_from.filter(|shared| failed && !valid_after(*shared));

@@ -1,9 +1,10 @@
-//! (4) No key is free for long while somebody waits for it, and (6) what a crash leaves is free within the lease.
+//! (4) No key is free for long while somebody waits for it, and (6) what a crash leaves is free
+//! within the lease.
 //!
-//! What the processes know is all there is to go by, so a key counts as held for as long as somebody may hold it: from
-//! a grant to its confirmed release, and where the outcome of a call is unknown, or its process was killed, for a lease
-//! more. While faults keep callers from the store, no time passes, and after each such outage a waiter has time to ask
-//! again.
+//! What the processes know is all there is to go by, so a key counts as held for as long as
+//! somebody may hold it: from a grant to its confirmed release, and where the outcome of a call is
+//! unknown, or its process was killed, for a lease more. While faults keep callers from the store,
+//! no time passes, and after each such outage a waiter has time to ask again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,7 +49,8 @@ impl<'a> Open<'a> {
     fn spans(&self, request: &Request, life: &Life, end: u64) -> Vec<(u64, u64)> {
         let dead = |killed: u64| killed.saturating_add(self.lease).saturating_add(self.call);
         let mut spans = Vec::new();
-        // Who is stopped or dead keeps its place in a queue for a while, and may be granted the key there.
+        // Who is stopped or dead keeps its place in a queue for a while, and may be granted the key
+        // there.
         let waited_until = request.answered.or(life.killed).unwrap_or(end);
         let stops = life.pauses.iter().map(|(from, _)| *from).chain(life.killed);
         for stop in stops.filter(|stop| (request.asked..=waited_until).contains(stop)) {
@@ -195,8 +197,9 @@ fn by_with(outages: &Spans, limits: &Limits, from: u64, bound: u64, end: u64) ->
     by
 }
 
-/// Until when the dead and the stopped may keep the key from `waiter`, after one was killed: each for a lease, and before that
-/// for as long as its place in a queue, or its intent to write, lasts. More may die or stop before that is over.
+/// Until when the dead and the stopped may keep the key from `waiter`, after one was killed: each
+/// for a lease, and before that for as long as its place in a queue, or its intent to write, lasts.
+/// More may die or stop before that is over.
 fn kept_until(
     history: &History,
     requests: &[&Request],

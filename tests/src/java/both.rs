@@ -1,4 +1,5 @@
-//! What tests of both sides have in common: how they start, how long something may take, what may be left.
+//! What tests of both sides have in common: how they start, how long something may take, what may
+//! be left.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use super::client::{Java, Settings};
 use super::servers::{Servers, connect};
 use crate::eventually;
 
-/// What a busy two-core machine may take for something that needs no time. Much shorter than the default lease of both
-/// sides, so that a hand-off is never the end of a lease.
+/// What a busy two-core machine may take for something that needs no time. Much shorter than the
+/// default lease of both sides, so that a hand-off is never the end of a lease.
 pub const SLACK: Duration = Duration::from_secs(10);
 /// A lease short enough to wait for, on both sides.
 pub const LEASE: Duration = Duration::from_secs(3);

@@ -22,7 +22,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds the program unless these sources were built before. Downloads only what Maven does not have yet.
+    /// Builds the program unless these sources were built before. Downloads only what Maven does
+    /// not have yet.
     ///
     /// # Errors
     ///
@@ -116,7 +117,8 @@ fn maven(sources: &Path, out: &Path) -> Result<(), String> {
     let run = |more: &[&str], output: fn() -> Stdio| -> Result<bool, String> {
         let mut command = Command::new("mvn");
         command.args(["--batch-mode", "--quiet"]).args(more).arg(&define).args(GOALS);
-        // Maven's own words would stand between the test harness's; the second try shows them on stderr.
+        // Maven's own words would stand between the test harness's; the second try shows them on
+        // stderr.
         command.current_dir(sources).stdin(Stdio::null()).stdout(output()).stderr(output());
         let mut process = Process::spawn(&mut command, None).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => "mvn is not on the PATH: `cargo xtask test interop --install` \

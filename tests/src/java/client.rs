@@ -43,20 +43,22 @@ impl Settings {
         self
     }
 
-    /// Redisson's `lockWatchdogTimeout`: the lease of locks without one; renewed every third of it. Default: 30 s.
+    /// Redisson's `lockWatchdogTimeout`: the lease of locks without one; renewed every third of it.
+    /// Default: 30 s.
     #[must_use]
     pub fn watchdog(self, lease: Duration) -> Self {
         self.with("watchdog", lease.as_millis())
     }
 
-    /// Redisson's `fairLockWaitTimeout`: how long a waiter without a limit counts as alive. Default: 5 min.
+    /// Redisson's `fairLockWaitTimeout`: how long a waiter without a limit counts as alive.
+    /// Default: 5 min.
     #[must_use]
     pub fn fair_wait(self, wait: Duration) -> Self {
         self.with("fair_wait", wait.as_millis())
     }
 
-    /// The wall clock that Redisson reads is this much ahead of the machine's, or behind it. It is that of a JVM, which
-    /// serves nobody else then.
+    /// The wall clock that Redisson reads is this much ahead of the machine's, or behind it. It is
+    /// that of a JVM, which serves nobody else then.
     #[must_use]
     pub fn wall_clock_ahead(mut self, millis: i64) -> Self {
         self.jvm.get_or_insert_default().push(format!("wall={millis}"));
@@ -202,8 +204,9 @@ impl Java {
         self.jvm.call(format!("- interrupt {}/{thread}", self.session)).json().await;
     }
 
-    /// Waits until the thread sleeps until a message comes. Its client listens before that, and forgets messages about
-    /// read and write locks that come between (`1`; Redisson wakes those who sleep by then).
+    /// Waits until the thread sleeps until a message comes. Its client listens before that, and
+    /// forgets messages about read and write locks that come between (`1`; Redisson wakes those who
+    /// sleep by then).
     ///
     /// # Panics
     ///
@@ -214,7 +217,8 @@ impl Java {
         eventually(parked, LIMIT).await;
     }
 
-    /// From now on the wall clock that Redisson reads is this much ahead of the machine's, or behind it.
+    /// From now on the wall clock that Redisson reads is this much ahead of the machine's, or
+    /// behind it.
     ///
     /// # Panics
     ///

@@ -103,8 +103,8 @@ impl Kind {
         }
     }
 
-    /// How many clients wait for the lock, as far as the servers know: those that listen for its release, or the entries
-    /// of its queue, each of which is one thread or task.
+    /// How many clients wait for the lock, as far as the servers know: those that listen for its
+    /// release, or the entries of its queue, each of which is one thread or task.
     ///
     /// # Panics
     ///
@@ -129,8 +129,9 @@ pub fn redis_name(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
-/// Makes each function a test for each of the kinds, in a module for each kind: first `module = Kind` for those, then the
-/// functions, each an `async fn name(kind: Kind)`. As `on_every_store!` does for stores.
+/// Makes each function a test for each of the kinds, in a module for each kind: first
+/// `module = Kind` for those, then the functions, each an `async fn name(kind: Kind)`. As
+/// `on_every_store!` does for stores.
 #[macro_export]
 macro_rules! on_kinds {
     ($kinds:tt $($(#[$attribute:meta])* async fn $name:ident($kind:ident: Kind) $body:block)*) => {

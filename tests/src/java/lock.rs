@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::client::{Call, Java};
 
-/// A lock object of the Java program in the hands of one of its threads. Calls of one thread run one after the other;
-/// all threads share one object for each kind and name.
+/// A lock object of the Java program in the hands of one of its threads. Calls of one thread run
+/// one after the other; all threads share one object for each kind and name.
 #[derive(Clone, Copy, Debug)]
 pub struct JavaLock<'a> {
     pub(super) java: &'a Java,
@@ -90,8 +90,9 @@ impl JavaLock<'_> {
         }
     }
 
-    /// Locks and unlocks again and again for `time`, is inside for `hold` each time, and writes its sections to `log`
-    /// as [`overlap`](crate::overlap) reads them. Returns how often, and the longest wait.
+    /// Locks and unlocks again and again for `time`, is inside for `hold` each time, and writes its
+    /// sections to `log` as [`overlap`](crate::overlap) reads them. Returns how often, and the
+    /// longest wait.
     ///
     /// # Panics
     ///

@@ -114,8 +114,8 @@ fn addresses(servers: &[RedisServer]) -> String {
     servers.iter().map(RedisServer::url).collect::<Vec<_>>().join(",")
 }
 
-/// The servers of one test, in the topology that `LOCK_INTEROP_SERVERS` names: `single`, as without it, `cluster` or
-/// `sentinel`. `cargo xtask test interop` runs the tests on each.
+/// The servers of one test, in the topology that `LOCK_INTEROP_SERVERS` names: `single`, as without
+/// it, `cluster` or `sentinel`. `cargo xtask test interop` runs the tests on each.
 #[derive(Debug)]
 pub enum Shared {
     /// One server.
@@ -149,7 +149,8 @@ impl Shared {
         }
     }
 
-    /// Starts one server, for a test that makes sense on one only. On others it is left out: a line on stderr says so.
+    /// Starts one server, for a test that makes sense on one only. On others it is left out: a line
+    /// on stderr says so.
     ///
     /// # Panics
     ///
@@ -166,7 +167,8 @@ impl Shared {
         }
     }
 
-    /// Starts Sentinel, for a test that is about it. On others it is left out: a line on stderr says so.
+    /// Starts Sentinel, for a test that is about it. On others it is left out: a line on stderr
+    /// says so.
     ///
     /// # Panics
     ///
@@ -183,7 +185,8 @@ impl Shared {
         }
     }
 
-    /// Starts a cluster, for a test that is about it. On others it is left out: a line on stderr says so.
+    /// Starts a cluster, for a test that is about it. On others it is left out: a line on stderr
+    /// says so.
     ///
     /// # Panics
     ///

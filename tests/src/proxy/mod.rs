@@ -1,8 +1,10 @@
-//! [`Proxy`]: stands between a client and a redis-server, and breaks what passes when it is told to.
+//! [`Proxy`]: stands between a client and a redis-server, and breaks what passes when it is told
+//! to.
 //!
-//! It reads requests one by one, so that a fault hits one *before* the server sees it ([`Way::ToServer`]), or when the
-//! server has carried it out and answers ([`Way::ToClient`]). It counts what passed and what was hit, so that a test
-//! knows that its fault really happened. TLS is not understood.
+//! It reads requests one by one, so that a fault hits one *before* the server sees it
+//! ([`Way::ToServer`]), or when the server has carried it out and answers ([`Way::ToClient`]). It
+//! counts what passed and what was hit, so that a test knows that its fault really happened. TLS is
+//! not understood.
 
 mod request;
 #[cfg(test)]
@@ -27,8 +29,8 @@ use crate::dice::Dice;
 pub enum Fault {
     /// It arrives so much later, and so does what comes behind it.
     Delay(Duration),
-    /// It vanishes, and so does all that comes behind it in this direction, the end of the stream included. The
-    /// connection stays open: a firewall that has forgotten it.
+    /// It vanishes, and so does all that comes behind it in this direction, the end of the stream
+    /// included. The connection stays open: a firewall that has forgotten it.
     BlackHole,
     /// It vanishes, and both sides see the end of the stream.
     Close,
@@ -40,18 +42,21 @@ pub enum Fault {
     Torn,
     /// It arrives later by up to so much, each by another time.
     Jitter(Duration),
-    /// It vanishes, and all that comes behind it passes. For messages that are published: an answer would be missed.
+    /// It vanishes, and all that comes behind it passes. For messages that are published: an answer
+    /// would be missed.
     Lost,
     /// It arrives twice. For messages that are published.
     Twice,
-    /// The server does not see it, and its sender reads this error (`LOADING …`) as the answer. For requests.
+    /// The server does not see it, and its sender reads this error (`LOADING …`) as the answer. For
+    /// requests.
     Refused(&'static str),
 }
 
 /// Which connection a message is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// One that is being made: `HELLO`, `AUTH`, `SELECT`, `CLIENT …` and `TIME`, until its first other request.
+    /// One that is being made: `HELLO`, `AUTH`, `SELECT`, `CLIENT …` and `TIME`, until its first
+    /// other request.
     Connecting,
     /// One for commands and scripts.
     Commands,
@@ -80,7 +85,8 @@ pub struct Proxy {
     task: AbortHandle,
 }
 
-/// A fault that waits for its messages, until it has hit all of them, is [lifted](Self::lift) or dropped.
+/// A fault that waits for its messages, until it has hit all of them, is [lifted](Self::lift) or
+/// dropped.
 #[derive(Debug)]
 #[must_use = "a fault is lifted when its handle is dropped"]
 pub struct Injection {
@@ -163,14 +169,15 @@ impl Proxy {
         self.shared.passed[line as usize][way as usize].load(Ordering::SeqCst)
     }
 
-    /// How many messages are delayed at present: they are still to arrive, also if their sender has gone.
+    /// How many messages are delayed at present: they are still to arrive, also if their sender has
+    /// gone.
     #[must_use]
     pub fn delayed(&self) -> usize {
         self.shared.delayed.load(Ordering::SeqCst)
     }
 
-    /// Ends the connections that one side has ended already while a fault kept that from the other, which still counts on
-    /// them. Those whose two sides both have them open stay.
+    /// Ends the connections that one side has ended already while a fault kept that from the other,
+    /// which still counts on them. Those whose two sides both have them open stay.
     pub fn bury_dead(&self) {
         self.shared.buried.notify_waiters();
     }
@@ -341,12 +348,14 @@ impl Connection {
         self.cut.notify_one();
     }
 
-    /// The length of the first message in `bytes`, if it is there as a whole. A request tells what the line is.
+    /// The length of the first message in `bytes`, if it is there as a whole. A request tells what
+    /// the line is.
     fn message(&self, bytes: &[u8], way: Way) -> Option<usize> {
         if way == Way::ToClient {
             return (!bytes.is_empty()).then_some(bytes.len());
         }
-        // A replica sends an empty line now and then while it is busy with the data that it was given.
+        // A replica sends an empty line now and then while it is busy with the data that it was
+        // given.
         let blank = bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count();
         if blank > 0 {
             return Some(blank);

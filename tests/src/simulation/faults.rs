@@ -53,8 +53,8 @@ const SAFE: [Deed; 9] = [
 const LOSING: [Deed; 3] = [Deed::Flush, Deed::Failover, Deed::StepForward];
 
 impl Deed {
-    /// `behind`: a clock was set back before. `lost`: a counter was. Both together, and tokens may begin again below the
-    /// highest.
+    /// `behind`: a clock was set back before. `lost`: a counter was. Both together, and tokens may
+    /// begin again below the highest.
     fn loses(self, behind: bool, lost: bool) -> Loses {
         match self {
             Self::Flush | Self::Failover if behind => Loses::KeysAndTokens,

@@ -1,15 +1,18 @@
-//! Simulation: the real engine of several processes on a simulated server, in one thread under paused time, so that
-//! minutes pass in milliseconds and everything follows from a seed: a run that fails is made again by its seed.
+//! Simulation: the real engine of several processes on a simulated server, in one thread under
+//! paused time, so that minutes pass in milliseconds and everything follows from a seed: a run that
+//! fails is made again by its seed.
 //!
-//! Each process is a manager with tasks of its own and a clock that runs at a rate of its own; it can be stopped and
-//! killed, which nothing of it notices. The server is the memory store as a value, with a clock that can be stepped. The
-//! network between them delays, loses, doubles and keeps messages, one way or both, and executes what was stuck long
-//! after its caller has given up. What the tasks see goes into a [`History`], which the same checkers judge as those of
-//! real processes. A [`Lie`] is a bug on purpose, which they must notice.
+//! Each process is a manager with tasks of its own and a clock that runs at a rate of its own; it
+//! can be stopped and killed, which nothing of it notices. The server is the memory store as a
+//! value, with a clock that can be stepped. The network between them delays, loses, doubles and
+//! keeps messages, one way or both, and executes what was stuck long after its caller has given up.
+//! What the tasks see goes into a [`History`], which the same checkers judge as those of real
+//! processes. A [`Lie`] is a bug on purpose, which they must notice.
 //!
-//! Not on `turmoil`: it simulates hosts that talk over its own TCP, each with a runtime that is moved on in steps of fixed
-//! length. What is simulated here is on this side of any socket; one runtime under paused time goes from event to event and
-//! needs nothing more, and stopping the tasks of one process is not among what `turmoil` does.
+//! Not on `turmoil`: it simulates hosts that talk over its own TCP, each with a runtime that is
+//! moved on in steps of fixed length. What is simulated here is on this side of any socket; one
+//! runtime under paused time goes from event to event and needs nothing more, and stopping the
+//! tasks of one process is not among what `turmoil` does.
 
 mod faults;
 mod listen;
@@ -37,8 +40,8 @@ pub enum Faults {
     Safe,
     /// What loses keys, too.
     Losing,
-    /// Of several servers, the last one comes back empty now and then: whoever held a bare majority with it is told that it
-    /// holds the lock no more, and nobody gets it too early.
+    /// Of several servers, the last one comes back empty now and then: whoever held a bare majority
+    /// with it is told that it holds the lock no more, and nobody gets it too early.
     OneMember,
 }
 
@@ -130,8 +133,8 @@ impl Plan {
         Self { servers: 3, call_timeout, ..Self::new(seed, faults) }
     }
 
-    /// What its history may have. Nothing here is slower than it should be, so the slack is for what is noted late: a
-    /// message's way there and back, and a body's look.
+    /// What its history may have. Nothing here is slower than it should be, so the slack is for
+    /// what is noted late: a message's way there and back, and a body's look.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {

@@ -1,4 +1,5 @@
-//! [`Net`]: what happens when, in the order of time, and at one time in the order in which it was sent.
+//! [`Net`]: what happens when, in the order of time, and at one time in the order in which it was
+//! sent.
 
 use std::collections::BTreeMap;
 use std::fmt;

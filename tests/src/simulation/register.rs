@@ -1,4 +1,5 @@
-//! [`Register`]: sets in a store of their own, which takes no smaller token than the largest it has seen.
+//! [`Register`]: sets in a store of their own, which takes no smaller token than the largest it has
+//! seen.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -22,8 +23,8 @@ impl Register {
         Self { log, sets: Mutex::default() }
     }
 
-    /// What is in a set. From now on no smaller token writes to it: else a write that is still under way would be lost
-    /// on whoever has read.
+    /// What is in a set. From now on no smaller token writes to it: else a write that is still
+    /// under way would be lost on whoever has read.
     pub(super) fn read(&self, set: &str, token: u64) -> Option<Vec<String>> {
         let mut sets = self.sets.lock().unwrap();
         let set = sets.entry(set.to_owned()).or_default();

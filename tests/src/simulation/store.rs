@@ -301,8 +301,8 @@ impl LockStore for SimStore {
         let hot = self.0.world.lies(Lie::NoPauses);
         let deaf = self.0.world.lies(Lie::ForgetsWaiters);
         let taking = Some(Arc::clone(&request));
-        // What was answered is over: no place in a queue comes back that was given up. Other copies are withdrawn by nobody,
-        // and end with their lease.
+        // What was answered is over: no place in a queue comes back that was given up. Other copies
+        // are withdrawn by nobody, and end with their lease.
         let copies = if request.wait.is_some() { Copies::One } else { Copies::Two };
         self.call_in(copies, request.timeout, taking, keys_of(&request.items), move |handle, latest| {
             if steals {

@@ -1,5 +1,5 @@
-//! [`Version`]: a number that others await to change. Unlike `tokio::sync::watch` it wakes them in the order in which they
-//! came, or a seed would not make the same run again.
+//! [`Version`]: a number that others await to change. Unlike `tokio::sync::watch` it wakes them in
+//! the order in which they came, or a seed would not make the same run again.
 
 use std::pin::pin;
 use std::sync::Mutex;

@@ -22,8 +22,9 @@ const EPOCH: u64 = 1_767_225_600_000_000;
 /// How well messages fare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
-    /// Of a hundred requests, so many are lost, are answered in vain, are executed once more later, or get stuck: the client
-    /// hears that its connection broke, and the server executes them later.
+    /// Of a hundred requests, so many are lost, are answered in vain, are executed once more later,
+    /// or get stuck: the client hears that its connection broke, and the server executes them
+    /// later.
     pub(super) storm: u64,
     /// Of a hundred notices, so many are lost.
     pub(super) deaf: u64,
@@ -283,7 +284,8 @@ fn used(server: MemoryServer) -> MemoryServer {
     server
 }
 
-/// So many parts per million faster than true: two clocks stay within what leases allow for, a hundredth.
+/// So many parts per million faster than true: two clocks stay within what leases allow for, a
+/// hundredth.
 pub(super) fn rate(dice: &mut Dice) -> i64 {
     i64::try_from(dice.below(8001)).unwrap_or_default() - 4000
 }

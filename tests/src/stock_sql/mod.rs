@@ -27,7 +27,8 @@ pub fn sqlite_in(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("stock.db").display())
 }
 
-/// Opens the stocks of a database, `sqlite:<file>` or `postgres://…`, with at most so many connections.
+/// Opens the stocks of a database, `sqlite:<file>` or `postgres://…`, with at most so many
+/// connections.
 ///
 /// # Panics
 ///
@@ -174,7 +175,8 @@ impl Deed {
         }
     }
 
-    /// It was begun, and nobody knows whether it was done: it was or it was not; and is, once, after it is sent again.
+    /// It was begun, and nobody knows whether it was done: it was or it was not; and is, once,
+    /// after it is sent again.
     ///
     /// # Panics
     ///
@@ -189,7 +191,8 @@ impl Deed {
         let (found, snapshot) = counts().await;
         assert!(found == before || found == after, "{self:?} {when}: {snapshot:?}");
         if self == Self::Sweep {
-            // What somebody else ends just now is left to him; a server may notice a little later that he is dead.
+            // What somebody else ends just now is left to him; a server may notice a little later
+            // that he is dead.
             let swept = async || {
                 self.act(stock).await.unwrap();
                 counts().await.0 == after
@@ -250,8 +253,8 @@ pub async fn with_steps<F: Future>(step: impl FnMut(&str) + 'static, work: F) ->
     .await
 }
 
-/// Polls `work` until its step number `at`, counted from 0, and then so many times more, and drops it; `true` when it has ended
-/// before.
+/// Polls `work` until its step number `at`, counted from 0, and then so many times more, and drops
+/// it; `true` when it has ended before.
 pub async fn drop_at<F: Future>(at: u64, more: u32, work: F) -> bool {
     let count = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = std::rc::Rc::clone(&count);

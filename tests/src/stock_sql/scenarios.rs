@@ -184,7 +184,8 @@ pub async fn a_sale_without_its_lock_changes_nothing(url: &str) {
     }
 }
 
-/// It takes several segments, and a lock that is held elsewhere keeps it waiting, all in the time of one call.
+/// It takes several segments, and a lock that is held elsewhere keeps it waiting, all in the time
+/// of one call.
 pub async fn a_merge_waits_for_locks_within_its_time(url: &str) {
     let (locks, stocks) = start(url, 1).await;
     let stock = stock(&stocks, "merged");
@@ -423,7 +424,8 @@ pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
     }
 }
 
-/// All kinds of operations from several tasks, none of which has the lock of another's rows for what it changes but sales.
+/// All kinds of operations from several tasks, none of which has the lock of another's rows for
+/// what it changes but sales.
 pub async fn everything_at_once_adds_up(url: &str) {
     const TASKS: u64 = 4;
     let (locks, stocks) = start(url, 4).await;

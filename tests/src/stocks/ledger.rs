@@ -150,8 +150,9 @@ impl Ledger {
         }
     }
 
-    /// Compares what sellers were told with the records of a store, which are `S`, `T`, `H`, `C`, `E`, `B`, `N`, or nothing.
-    /// What is open is left out, and so are reservations that may have expired.
+    /// Compares what sellers were told with the records of a store, which are `S`, `T`, `H`, `C`,
+    /// `E`, `B`, `N`, or nothing. What is open is left out, and so are reservations that may have
+    /// expired.
     pub fn loss(&self, mut record: impl FnMut(&str) -> Option<char>) -> Loss {
         let mut loss = Loss::default();
         for (name, order) in self.orders.iter().filter(|(_, order)| order.open.is_none()) {

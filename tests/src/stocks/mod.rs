@@ -1,5 +1,6 @@
-//! Where the stocks of a test are ([`Place`], [`on_every_stock!`](crate::on_every_stock)), who sells from them
-//! ([`Seller`]), what sellers write down ([`Journal`]), and what that comes to ([`Ledger`]).
+//! Where the stocks of a test are ([`Place`], [`on_every_stock!`](crate::on_every_stock)), who
+//! sells from them ([`Seller`]), what sellers write down ([`Journal`]), and what that comes to
+//! ([`Ledger`]).
 
 mod journal;
 mod ledger;
@@ -120,7 +121,8 @@ pub async fn one_is_new(stock: &SegmentedStock, order: u64) {
     assert_eq!(told.iter().filter(|repeated| !**repeated).count(), 1, "{told:?}");
 }
 
-/// Polls `future` at most so often, each time when it asks for it, and drops it. What it came to, if it did.
+/// Polls `future` at most so often, each time when it asks for it, and drops it. What it came to,
+/// if it did.
 pub async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

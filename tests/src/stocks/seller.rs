@@ -1,4 +1,5 @@
-//! [`Seller`]: takes, reserves, confirms, cancels and gives back at random, and writes down what it was told.
+//! [`Seller`]: takes, reserves, confirms, cancels and gives back at random, and writes down what it
+//! was told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,8 @@ pub struct Seller {
     pub journal: Arc<Journal>,
 }
 
-/// Asks until it is told, and returns what for. A take that is sold out while an earlier copy of it may be on its way is cancelled: that copy
-/// can't come through any more then, or has already.
+/// Asks until it is told, and returns what for. A take that is sold out while an earlier copy of it
+/// may be on its way is cancelled: that copy can't come through any more then, or has already.
 ///
 /// # Panics
 ///
@@ -98,7 +99,8 @@ impl Seller {
         tasks.join_all().await.into_iter().sum()
     }
 
-    /// One order from beginning to end; `None`: it was told to stop, or there is nothing to sell from any more.
+    /// One order from beginning to end; `None`: it was told to stop, or there is nothing to sell
+    /// from any more.
     async fn order(&self, order: &str, dice: &mut Dice, go_on: &impl Fn() -> bool) -> Option<()> {
         // Small ones mostly.
         let most = if dice.once_in(4) { self.habits.most } else { 3.min(self.habits.most) };

@@ -1,12 +1,15 @@
-//! Stress: processes that are killed and stopped at random while their tasks fight for a few keys, and checkers for
-//! everything that they have seen.
+//! Stress: processes that are killed and stopped at random while their tasks fight for a few keys,
+//! and checkers for everything that they have seen.
 //!
-//! The parent ([`run`]) starts workers (the program `stress` of this package), ends and stops them by a [schedule]
-//! that follows from a seed, stops the server and cuts its connections as well, and lets all calm down. Every worker writes what it asks for and what it gets to a
-//! [log](crate::history::Log) of its own, with times on the clock that all processes share. In the end the logs are put
-//! together to a [history](crate::history), which its checkers [judge](Verdict), and the server is looked at for what was left behind.
+//! The parent ([`run`]) starts workers (the program `stress` of this package), ends and stops them
+//! by a [schedule] that follows from a seed, stops the server and cuts its connections as well, and
+//! lets all calm down. Every worker writes what it asks for and what it gets to a
+//! [log](crate::history::Log) of its own, with times on the clock that all processes share. In the
+//! end the logs are put together to a [history](crate::history), which its checkers
+//! [judge](Verdict), and the server is looked at for what was left behind.
 //!
-//! A worker can be told to use a lock that is [broken](Lock) in a certain way, which shows that the checkers notice.
+//! A worker can be told to use a lock that is [broken](Lock) in a certain way, which shows that the
+//! checkers notice.
 
 mod judge;
 mod run;

@@ -107,8 +107,8 @@ impl Worker {
         Ok(Self { helper, name, log: Log::open(&log)? })
     }
 
-    /// Notes what is done to the process. The signals of a stop are given between its two notes: what counts as stopped
-    /// is never less than it was.
+    /// Notes what is done to the process. The signals of a stop are given between its two notes:
+    /// what counts as stopped is never less than it was.
     fn note(&self, event: &Event) {
         self.log.say(event);
     }
@@ -124,8 +124,8 @@ fn is_over(name: &str, run: &Log) {
     run.say(&Event::FaultOver { name: name.to_owned() });
 }
 
-/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often; when it says so,
-/// everything is ended.
+/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often;
+/// when it says so, everything is ended.
 ///
 /// # Errors
 ///
@@ -198,7 +198,8 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         worker.helper.send("end");
     }
     let other = |name: String| run.say(&Event::Remains { what: Remains::Other, ttl: None, name });
-    // Tasks get as long as their patience to end what they have begun, and the manager its lease to become quiet.
+    // Tasks get as long as their patience to end what they have begun, and the manager its lease to
+    // become quiet.
     let limit = plan.patience + plan.lease + PATIENCE;
     for worker in &mut workers {
         match quiet(&mut worker.helper, limit) {
@@ -225,7 +226,8 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     Ok(Verdict::of(&History::read(logs)?, plan))
 }
 
-/// Awaits what a worker has left after its tasks have ended. `ready` of one that was started late comes first.
+/// Awaits what a worker has left after its tasks have ended. `ready` of one that was started late
+/// comes first.
 fn quiet(helper: &mut Helper, limit: Duration) -> Option<String> {
     let deadline = Instant::now() + limit;
     loop {

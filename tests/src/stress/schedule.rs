@@ -30,8 +30,9 @@ pub struct Fault {
     pub deed: Deed,
 }
 
-/// The deeds of one run, in order of time. Stops last longer than `lease`, and end by a continuation or a kill before
-/// `time` is over. A process that has just been started or continued is left alone for a while.
+/// The deeds of one run, in order of time. Stops last longer than `lease`, and end by a
+/// continuation or a kill before `time` is over. A process that has just been started or continued
+/// is left alone for a while.
 #[must_use]
 pub fn schedule(seed: u64, processes: usize, time: Duration, lease: Duration) -> Vec<Fault> {
     let dice = Dice::new(seed);

@@ -1,7 +1,8 @@
 //! Looks at the store's fair queues from the side, again and again, for the checker of turns.
 //!
-//! Each look is one atomic script, so it needs no clock but the server's. Between two looks nobody may have become the
-//! holder while somebody whose place was before, and who counted as alive for the whole time, still waits.
+//! Each look is one atomic script, so it needs no clock but the server's. Between two looks nobody
+//! may have become the holder while somebody whose place was before, and who counted as alive for
+//! the whole time, still waits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ const PREFIX: &str = "lock:";
 /// A hold whose end has moved by so many nanoseconds was renewed.
 const RENEWED: u64 = 100_000_000;
 
-/// Holder, time that it has left, then each waiter and for how long it counts as alive, in milliseconds.
+/// Holder, time that it has left, then each waiter and for how long it counts as alive, in
+/// milliseconds.
 const LOOK: &str = "
 local time, lock = redis.call('TIME'), KEYS[1]
 local now = math.floor(time[1] * 1000 + time[2] / 1000)
@@ -31,8 +33,8 @@ for _, id in ipairs(redis.call('LRANGE', 'redisson_lock_queue:{' .. lock .. '}',
 end
 return reply";
 
-/// Turns the `reply` to a look at `key` into an event. A waiter that counts as dead keeps its place until
-/// another call removes it: if it asks again before that, it waits on in the same place.
+/// Turns the `reply` to a look at `key` into an event. A waiter that counts as dead keeps its place
+/// until another call removes it: if it asks again before that, it waits on in the same place.
 fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     let Reply::List(parts) = reply else { return None };
     let mut parts = parts.into_iter();

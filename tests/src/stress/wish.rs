@@ -51,8 +51,8 @@ impl Wish {
         Self { parts: vec![(key, Part::Mutex)], lease: lease(dice), lock, patient: true }
     }
 
-    /// A lock of any kind. Each key has its kind, but one, which is wanted in every kind. Who wants that or several keys has
-    /// no right to get them, so nobody waits for it patiently.
+    /// A lock of any kind. Each key has its kind, but one, which is wanted in every kind. Who wants
+    /// that or several keys has no right to get them, so nobody waits for it patiently.
     #[must_use]
     pub fn any(lock: Lock, dice: &mut Dice) -> Self {
         let (parts, patient) = match dice.below(20) {

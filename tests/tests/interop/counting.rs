@@ -1,4 +1,5 @@
-//! Semaphores and count-down latches that both sides share: `RPermitExpirableSemaphore` and `RCountDownLatch`.
+//! Semaphores and count-down latches that both sides share: `RPermitExpirableSemaphore` and
+//! `RCountDownLatch`.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -166,7 +167,8 @@ async fn never_more_permits_are_held_than_there_are() {
     assert_eq!(locks.semaphore("s").available_permits().await.unwrap(), PERMITS);
 }
 
-/// Redisson compares leases with its own clock: it is a second ahead here, less than two thirds of the lease.
+/// Redisson compares leases with its own clock: it is a second ahead here, less than two thirds of
+/// the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_permit_is_kept_for_three_leases_and_that_of_a_killed_process_comes_back() {
     let server = Shared::start();

@@ -1,5 +1,5 @@
-//! Where Redisson itself misbehaves, or fails its own documentation: what that looks like, and that our side stays
-//! correct beside it. `docs/interop.md` says what to avoid.
+//! Where Redisson itself misbehaves, or fails its own documentation: what that looks like, and that
+//! our side stays correct beside it. `docs/interop.md` says what to avoid.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ fn time_left(server: &impl Servers) -> Option<u64> {
     server.ask("k", &["PTTL", "k"]).parse().ok()
 }
 
-/// Redisson keeps the lease of a hold that expired for the next hold of the same object, which then has less than its
-/// watchdog's first period to live.
+/// Redisson keeps the lease of a hold that expired for the next hold of the same object, which then
+/// has less than its watchdog's first period to live.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_hold_with_the_lease_of_an_expired_one_ends_early_and_rust_has_the_next() {
     let server = Shared::start();
@@ -55,8 +55,8 @@ async fn is_ours(locks: &LockManager, guard: &lock_runtime::LockGuard) -> bool {
     status.holders.len() == 1 && status.last_token == Some(guard.fencing_token())
 }
 
-/// A thread that is interrupted while its script is on the way leaves a lock that nobody holds, and that Redisson
-/// renews for ever.
+/// A thread that is interrupted while its script is on the way leaves a lock that nobody holds, and
+/// that Redisson renews for ever.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_left_by_an_interrupted_java_thread_is_seen_and_freed_by_force() {
@@ -100,7 +100,8 @@ async fn an_interrupted_java_waiter_takes_nothing_with_it() {
     let exception = waiting.await.exception().to_owned();
     assert!(["InterruptedException", "RedisException"].contains(&exception.as_str()), "{exception}");
     guard.release().await.unwrap();
-    // Nobody locks for a thread that is gone; a release that it hears is followed by a short step back at most.
+    // Nobody locks for a thread that is gone; a release that it hears is followed by a short step
+    // back at most.
     let start = Instant::now();
     for _ in 0..100 {
         locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
@@ -114,8 +115,8 @@ async fn an_interrupted_java_waiter_takes_nothing_with_it() {
     assert_eq!(time_left(&server), None);
 }
 
-/// Each hold of Redisson starts a timer that is not stopped at its unlock: after many quick ones the next is renewed
-/// as many times in each period.
+/// Each hold of Redisson starts a timer that is not stopped at its unlock: after many quick ones
+/// the next is renewed as many times in each period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timers_of_former_java_holds_do_not_touch_a_rust_lease() {
     let server = Shared::start();
@@ -228,7 +229,8 @@ async fn a_rust_waiter_behind_a_spin_lock_enters_when_it_looks_again() {
     guard.release().await.unwrap();
 }
 
-/// Redisson and Redis Cluster disagree about the slots of such names; Java can lock them and not unlock them there.
+/// Redisson and Redis Cluster disagree about the slots of such names; Java can lock them and not
+/// unlock them there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_with_a_lone_brace_is_refused_here() {
     let server = Shared::start();

@@ -1,5 +1,5 @@
-//! Redisson's own client and ours on the same lock: who is inside keeps the others out, whatever side they are on, and
-//! who leaves lets them in at once.
+//! Redisson's own client and ours on the same lock: who is inside keeps the others out, whatever
+//! side they are on, and who leaves lets them in at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -168,7 +168,8 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let answer = lock.try_lock_within(limit).await;
         assert!(!answer.is_true());
-        // Redisson takes whole milliseconds off its wait after each step, so it ends a little early.
+        // Redisson takes whole milliseconds off its wait after each step, so it ends a little
+        // early.
         let least = limit - ms(5);
         assert!(answer.took() >= least && answer.took() < limit + SLACK, "{:?}", answer.took());
         guard.release().await.unwrap();
@@ -277,7 +278,8 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     async fn a_killed_waiter_of_one_side_takes_nothing_with_it(kind: Kind) {
         let server = Shared::start();
         let locks = connect(&server, |builder| builder.lease(LEASE)).await;
-        // In a fair queue the dead keep their places until Redisson's wait for them is over, 5 minutes by default.
+        // In a fair queue the dead keep their places until Redisson's wait for them is over, 5
+        // minutes by default.
         let mut java =
             Java::start_with(&server, Settings::default().alone().watchdog(LEASE).fair_wait(LEASE)).await;
         let other = connect(&server, |builder| builder).await;
@@ -401,11 +403,12 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         println!(
             "{kind:?}: Java {java_rounds} times, Rust {rust} times in {time:?}; Java's longest wait {longest:.2?}"
         );
-        // 16 tasks keep the lock among themselves for a window, 250 ms at most, and then step back; on a busy machine
-        // Java may miss its turn more than once.
+        // 16 tasks keep the lock among themselves for a window, 250 ms at most, and then step back;
+        // on a busy machine Java may miss its turn more than once.
         let soon = longest < time / 2;
-        // Redisson's message for a freed write lock wakes threads that wait already: one that has looked, and does not wait
-        // yet, misses it and looks again when the lease would be over. See docs/interop.md.
+        // Redisson's message for a freed write lock wakes threads that wait already: one that has
+        // looked, and does not wait yet, misses it and looks again when the lease would be over.
+        // See docs/interop.md.
         let missed = kind == Kind::Write && longest.abs_diff(DEFAULT_LEASE) < Duration::from_secs(1);
         assert!(soon || missed, "{longest:?}");
         assert!(java_rounds >= 10, "{java_rounds}");

@@ -1,4 +1,5 @@
-//! Fair locks that Redisson's threads and our tasks wait for in one queue: its order, the dead in it, clocks that differ.
+//! Fair locks that Redisson's threads and our tasks wait for in one queue: its order, the dead in
+//! it, clocks that differ.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -113,7 +114,8 @@ async fn java_with_short_lease(server: &Shared) -> Java {
     Java::start_with(server, Settings::default().watchdog(LEASE)).await
 }
 
-/// A Java program whose waiters count as dead when the holder's lease and about three seconds more are over.
+/// A Java program whose waiters count as dead when the holder's lease and about three seconds more
+/// are over.
 async fn java_soon_given_up(server: &Shared) -> Java {
     Java::start_with(server, Settings::default().alone().watchdog(LEASE).fair_wait(LEASE)).await
 }
@@ -134,8 +136,8 @@ fn helper(server: &Shared) -> Helper {
     helper
 }
 
-/// Twelve waiters of two programs of each side. Their waits differ, and so what each takes off the deadlines of the
-/// others when it goes.
+/// Twelve waiters of two programs of each side. Their waits differ, and so what each takes off the
+/// deadlines of the others when it goes.
 async fn twelve_in_a_row(ahead: [i64; 2]) {
     let server = Shared::start();
     let (one, two) = (connect(&server, |builder| builder).await, connect(&server, |builder| builder).await);
@@ -186,8 +188,8 @@ async fn clocks_of_java_that_are_two_seconds_off_change_no_order() {
     twelve_in_a_row([2000, -2000]).await;
 }
 
-/// Every grant of Java moves the deadlines of all that wait behind it. Ours have short waits here, so that deadlines
-/// which are moved too far would be over.
+/// Every grant of Java moves the deadlines of all that wait behind it. Ours have short waits here,
+/// so that deadlines which are moved too far would be over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
     let server = Shared::start();
@@ -218,8 +220,8 @@ async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
     line.in_order().await;
 }
 
-/// A Rust waiter and a Java waiter are killed in the queue. The first is passed over when it has not been heard of for
-/// three seconds, the second when its deadline is over, as with Redisson.
+/// A Rust waiter and a Java waiter are killed in the queue. The first is passed over when it has
+/// not been heard of for three seconds, the second when its deadline is over, as with Redisson.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_dead_of_both_sides_are_passed_over_and_the_living_keep_their_order() {
     let server = Shared::start();
@@ -279,8 +281,9 @@ async fn killed_holders_of_both_sides_are_followed_by_the_next_in_the_queue() {
     }
 }
 
-/// The limit: Redisson does not know our signs of life. Nobody of it looks while a dead waiter of ours is the first and
-/// the lock is free; the first of ours who asks puts an end to that, and does not pass the one who waits.
+/// The limit: Redisson does not know our signs of life. Nobody of it looks while a dead waiter of
+/// ours is the first and the lock is free; the first of ours who asks puts an end to that, and does
+/// not pass the one who waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
     let server = Shared::start();
@@ -321,7 +324,8 @@ fn scripts(server: &Shared) -> u64 {
     stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
 }
 
-/// Redisson's waiters poll thousands of times a second behind a dead head. Ours look about once a second.
+/// Redisson's waiters poll thousands of times a second behind a dead head. Ours look about once a
+/// second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rust_waiters_behind_a_dead_java_head_do_not_poll_and_enter_at_its_deadline() {
     let server = Shared::start();
@@ -367,7 +371,8 @@ async fn who_gives_up_leaves_no_ghost_in_the_queue() {
     line.in_order().await;
 }
 
-/// A forced unlock of one side passes the lock to the first of the queue, whichever side that is on.
+/// A forced unlock of one side passes the lock to the first of the queue, whichever side that is
+/// on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_unlock_lets_the_first_of_the_queue_in() {
     let server = Shared::start();
@@ -422,7 +427,8 @@ async fn an_unlock_after_the_lease_is_over_does_not_disturb_the_next_holder() {
     nothing_is_left(&server).await;
 }
 
-/// `delete()` removes the queue with the lock and tells nobody. Redisson's waiters sleep on; ours miss their places.
+/// `delete()` removes the queue with the lock and tells nobody. Redisson's waiters sleep on; ours
+/// miss their places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
     let server = Shared::start();
@@ -491,8 +497,8 @@ async fn status_shows_the_holders_and_waiters_of_both_sides() {
     guard.release().await.unwrap();
 }
 
-/// A client of Java's whose clock is ahead by more than a new waiter of ours has told Redisson to count with takes it for
-/// dead. It joins again.
+/// A client of Java's whose clock is ahead by more than a new waiter of ours has told Redisson to
+/// count with takes it for dead. It joins again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_waiter_that_a_fast_java_clock_puts_out_of_the_queue_joins_again() {
     let server = Shared::start();

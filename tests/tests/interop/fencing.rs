@@ -1,5 +1,5 @@
-//! One counter of fencing tokens for Redisson's `RFencedLock` and for ours. Java's tokens are those that
-//! `lockAndGetToken()` returns to the program.
+//! One counter of fencing tokens for Redisson's `RFencedLock` and for ours. Java's tokens are those
+//! that `lockAndGetToken()` returns to the program.
 
 use std::time::{Duration, Instant};
 

@@ -44,8 +44,9 @@ async fn a_call_to_a_killed_program_fails_at_once() {
     waiting.within(SLACK).await.done();
 }
 
-/// By how many milliseconds the wall clock that Redisson sends is ahead of the server's: the deadline of a waiter in
-/// the queue of a fair lock is when it asked, plus what the holder has left, plus how long it would wait.
+/// By how many milliseconds the wall clock that Redisson sends is ahead of the server's: the
+/// deadline of a waiter in the queue of a fair lock is when it asked, plus what the holder has
+/// left, plus how long it would wait.
 async fn wall_clock_ahead(server: &Shared, java: &Java, name: &str) -> i64 {
     const LEASE: i64 = 60_000;
     const WAIT: i64 = 300_000;

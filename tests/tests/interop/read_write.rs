@@ -1,5 +1,5 @@
-//! Read and write locks of both sides on the same keys: who is inside together, who keeps whom out, and for how long.
-//! Two writers are in `exclusive.rs`.
+//! Read and write locks of both sides on the same keys: who is inside together, who keeps whom out,
+//! and for how long. Two writers are in `exclusive.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -278,8 +278,8 @@ async fn a_rust_read_lock_inside_a_write_lock_outlives_it_beside_java_readers() 
     nothing_is_left(&server).await;
 }
 
-/// Redisson tells nobody of its downgrade; its own waiting readers sleep until the lease is over. Ours look again, the less
-/// often the longer they have waited.
+/// Redisson tells nobody of its downgrade; its own waiting readers sleep until the lease is over.
+/// Ours look again, the less often the longer they have waited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_of_java_lets_waiting_rust_readers_in_when_they_look_again() {
     let server = Shared::start();
@@ -381,7 +381,8 @@ async fn a_reader_that_leaves_takes_its_own_time_along_and_not_that_of_others() 
     assert!(left > 0 && left <= 3000, "{left}");
     guard.release().await.unwrap();
 
-    // Again, with more than one hold of a thread. Another lock: Redisson's object would keep its former lease.
+    // Again, with more than one hold of a thread. Another lock: Redisson's object would keep its
+    // former lease.
     let lock = java.lock("a", "read", "j");
     let guard = read(&locks, "j").await;
     for _ in 0..2 {
@@ -438,7 +439,8 @@ async fn a_killed_reader_of_one_side_lets_a_writer_of_the_other_in_within_its_le
     nothing_is_left(&server).await;
 }
 
-/// A dead reader's lease is over while others read on: when the last of those leaves, a writer enters at once.
+/// A dead reader's lease is over while others read on: when the last of those leaves, a writer
+/// enters at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
     let server = Shared::start();
@@ -534,8 +536,8 @@ async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
     nothing_is_left(&server).await;
 }
 
-/// Readers of ours that come without a pause share a hold, which takes no more of them after its window. Redisson's
-/// writers leave no sign that they wait.
+/// Readers of ours that come without a pause share a hold, which takes no more of them after its
+/// window. Redisson's writers leave no sign that they wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_writer_has_its_share_beside_rust_readers_without_a_pause() {
     let server = Shared::start();

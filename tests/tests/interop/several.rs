@@ -1,5 +1,6 @@
-//! Locks of several keys: Redisson's multi lock, which takes one after the other in the order in which they are named, and
-//! ours, which takes all or none. In a cluster most of the keys here are in different slots.
+//! Locks of several keys: Redisson's multi lock, which takes one after the other in the order in
+//! which they are named, and ours, which takes all or none. In a cluster most of the keys here are
+//! in different slots.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

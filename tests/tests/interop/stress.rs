@@ -1,5 +1,5 @@
-//! Everything at once: two Java programs and two Rust managers on eight keys, locks of all kinds, and a checker for who
-//! was inside with whom.
+//! Everything at once: two Java programs and two Rust managers on eight keys, locks of all kinds,
+//! and a checker for who was inside with whom.
 //!
 //! Ten seconds each; `LOCK_INTEROP_SECONDS=60 cargo xtask test interop` makes it a minute.
 
@@ -23,8 +23,9 @@ const THREADS: usize = 4;
 const TASKS: usize = 6;
 const HOLD: Duration = Duration::from_millis(1);
 
-/// What Java's threads lock, by Redisson's kinds. Multi locks in one order, which is not ours: Redisson does not sort
-/// them, and its threads block each other for seconds when they differ in that.
+/// What Java's threads lock, by Redisson's kinds. Multi locks in one order, which is not ours:
+/// Redisson does not sort them, and its threads block each other for seconds when they differ in
+/// that.
 const JAVA: [(&str, &str); 13] = [
     ("lock", "{0}:mutex"),
     ("read", "{0}:rw"),
@@ -146,7 +147,8 @@ async fn inside(recorder: &Recorder, guard: &LockGuard, reads: impl Fn(&str) -> 
 
 async fn task(locks: LockManager, recorder: Arc<Recorder>, first: usize, end: Instant) -> Tallies {
     let mut tallies = Tallies::new();
-    // A step that has no factor in common with the number of things to do: each task does all of them.
+    // A step that has no factor in common with the number of things to do: each task does all of
+    // them.
     for work in (0..).map(|round| RUST[(first + round * 3) % RUST.len()]) {
         let asked = Instant::now();
         if asked >= end {
@@ -203,8 +205,8 @@ async fn thread(java: Arc<Java>, log: String, first: usize, end: Instant) -> Tal
     tallies
 }
 
-/// One more Java program after the other, each killed in the middle of what its threads do. Not in the queues of fair
-/// locks, where Redisson's dead keep their places for minutes.
+/// One more Java program after the other, each killed in the middle of what its threads do. Not in
+/// the queues of fair locks, where Redisson's dead keep their places for minutes.
 async fn doomed(server: Arc<Shared>, log: String, end: Instant) -> usize {
     let mut killed = 0;
     while Instant::now() < end {
@@ -290,7 +292,8 @@ async fn everybody(kills: bool) {
     }
     // Nothing but the counters of fencing tokens is left.
     let is_counter = |key: &String| key.starts_with("redisson_lock_token:");
-    // Those who are killed leave what ends with their leases, and what Redisson remembers of unlocks for 20 s.
+    // Those who are killed leave what ends with their leases, and what Redisson remembers of
+    // unlocks for 20 s.
     let deadline = Instant::now() + if kills { SLACK * 4 } else { SLACK };
     while !server.keys().iter().all(is_counter) {
         assert!(Instant::now() < deadline, "left behind: {:?}", server.keys());

@@ -12,9 +12,9 @@ use tokio::task::JoinHandle;
 
 /// What a change of servers may take, on both sides.
 const CHANGE: Duration = Duration::from_secs(60);
-/// Of both sides, the default. The old primary takes renewals for some seconds more, and they are lost; one of Redisson's
-/// that meets the change fails after some seconds, and the next comes a third of the lease later. Much shorter leases may
-/// end before that.
+/// Of both sides, the default. The old primary takes renewals for some seconds more, and they are
+/// lost; one of Redisson's that meets the change fails after some seconds, and the next comes a
+/// third of the lease later. Much shorter leases may end before that.
 const LONG_LEASE: Duration = Duration::from_secs(30);
 
 async fn both(servers: &impl Servers) -> (LockManager, Java) {
@@ -124,8 +124,8 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 }
 
-/// Redisson does not listen where the slot has gone: a thread that waits sleeps for what was left of the lease when it
-/// looked last, or fails. Other programs are not disturbed.
+/// Redisson does not listen where the slot has gone: a thread that waits sleeps for what was left
+/// of the lease when it looked last, or fails. Other programs are not disturbed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_thread_that_waits_while_its_slot_moves_misses_the_release_and_rust_goes_on() {
     let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
@@ -146,8 +146,8 @@ async fn a_java_thread_that_waits_while_its_slot_moves_misses_the_release_and_ru
     nothing_is_left(&cluster).await;
 }
 
-/// Messages are seen by those who listen at the server of the slot, and by nobody else: a plain `SUBSCRIBE` to the same
-/// name is another channel.
+/// Messages are seen by those who listen at the server of the slot, and by nobody else: a plain
+/// `SUBSCRIBE` to the same name is another channel.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_listen_on_the_sharded_channel() {
     let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };

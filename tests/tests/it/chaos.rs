@@ -1,5 +1,5 @@
-//! The short form of `cargo xtask chaos`: every fault once on one server, and broken locks, which the checkers must
-//! notice.
+//! The short form of `cargo xtask chaos`: every fault once on one server, and broken locks, which
+//! the checkers must notice.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 

@@ -1,4 +1,5 @@
-//! What it takes to test with clocks that are wrong: a server whose wall clock is set while it runs.
+//! What it takes to test with clocks that are wrong: a server whose wall clock is set while it
+//! runs.
 #![cfg(target_os = "linux")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -52,7 +52,8 @@ async fn a_count_down_that_breaks_is_sent_again_and_counts_once() {
         let direct = direct.clone();
         async move {
             direct.latch(&name).try_set_count(4).await.unwrap();
-            // The server knows the script from here on, so that the next answer is that of a call that has counted.
+            // The server knows the script from here on, so that the next answer is that of a call
+            // that has counted.
             assert_eq!(locks.latch(&name).count_down().await.unwrap(), 3);
             let injection = proxy.next(1, Line::Commands, way, fault);
             assert_eq!(locks.latch(&name).count_down().await.unwrap(), 2, "{fault:?} {way:?}");

@@ -109,7 +109,8 @@ fn every_test_that_the_page_about_redissons_tests_names_exists() {
         assert!(!tests.is_empty() || reason, "neither a test nor a reason: {theirs}");
         none.extend(missing(&tests, &sources));
     }
-    // Of semaphores and latches, names may stand without a file; what is no name of a test is prose.
+    // Of semaphores and latches, names may stand without a file; what is no name of a test is
+    // prose.
     let mut counting = rows(&page, &["line", "Redisson's test", "here"]);
     counting.extend(rows(&page, &["failure of Redisson's", "here", "test"]));
     assert!(counting.len() > 50, "{} rows", counting.len());

@@ -1,5 +1,5 @@
-//! Waiters that die in a fair queue, or stand still: those behind pass over them, in order, and wait no longer than a
-//! dead one counts as alive.
+//! Waiters that die in a fair queue, or stand still: those behind pass over them, in order, and
+//! wait no longer than a dead one counts as alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,8 @@ async fn a_head_that_has_long_been_dead_costs_nothing() {
     guard.release().await.unwrap();
 }
 
-/// The release goes to a head that dies before it can use the grant: its lease is short, and the next one's turn comes.
+/// The release goes to a head that dies before it can use the grant: its lease is short, and the
+/// next one's turn comes.
 #[tokio::test(start_paused = true)]
 async fn a_head_that_dies_as_it_is_granted_holds_the_others_up_for_a_short_lease_only() {
     let (locks, other, store) = rivals("dies-granted").await;

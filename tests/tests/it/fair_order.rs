@@ -1,4 +1,5 @@
-//! Who is next for a fair lock: first come, first served, across managers; and who has no place in its queue.
+//! Who is next for a fair lock: first come, first served, across managers; and who has no place in
+//! its queue.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,8 +33,9 @@ async fn queue(locks: &LockManager, key: &'static str, place: u64) -> Waiter {
     waiter
 }
 
-/// Who does not take an offer within 20 ms is passed over, which a busy machine can cause, and paused time can't: there the
-/// first attempt has to succeed, on a server one of those that start within a minute.
+/// Who does not take an offer within 20 ms is passed over, which a busy machine can cause, and
+/// paused time can't: there the first attempt has to succeed, on a server one of those that start
+/// within a minute.
 async fn in_one_of_a_few_attempts(site: &Site, attempt: impl AsyncFn() -> bool) {
     let end = Instant::now() + LONG;
     while !attempt().await {
@@ -102,7 +104,8 @@ on_every_store! {
             let waiter = queue(&locks[1], "try", 1).await;
             held.release().await.unwrap();
             let mut overtaken = false;
-            // Whether the waiter has it by now or is about to: its own process, the holder's and a third one are late.
+            // Whether the waiter has it by now or is about to: its own process, the holder's and a
+            // third one are late.
             for manager in &locks {
                 overtaken |= is_free(manager.fair("try")).await;
             }
@@ -275,7 +278,8 @@ on_every_store! {
         nothing_is_left(&site, &[a, b, c], &["forced"]).await;
     }
 
-    /// Who waits for a fair lock and a mutex of the same key shares nothing but the key: they exclude each other.
+    /// Who waits for a fair lock and a mutex of the same key shares nothing but the key: they
+    /// exclude each other.
     async fn a_fair_lock_and_a_mutex_of_one_key_exclude_each_other(site: Site) {
         let locks = three(&site).await;
         let fair = locks[0].fair("both").acquire().await.unwrap();

@@ -1,4 +1,5 @@
-//! The fuzz targets on their seeds, and on a few thousand changed ones that are the same in every run.
+//! The fuzz targets on their seeds, and on a few thousand changed ones that are the same in every
+//! run.
 
 use std::path::Path;
 

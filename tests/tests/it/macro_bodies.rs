@@ -1,5 +1,5 @@
-//! Bodies that do not run, change their arguments, or take a second lock. Known failures elsewhere, see
-//! `docs/rivals.md`.
+//! Bodies that do not run, change their arguments, or take a second lock. Known failures elsewhere,
+//! see `docs/rivals.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

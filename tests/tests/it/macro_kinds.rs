@@ -107,7 +107,8 @@ mod kinds {
         write(locks, 1).await
     }
 
-    /// A read call inside a write call enters; a write call inside a read call is an error at once, and not "busy".
+    /// A read call inside a write call enters; a write call inside a read call is an error at once,
+    /// and not "busy".
     #[tokio::test(start_paused = true)]
     async fn a_writer_may_read_inside_and_a_reader_may_not_write() {
         let locks = testing::memory_manager();
@@ -127,7 +128,8 @@ mod several {
         Ok(lock.tokens().into_iter().map(|(key, _)| key.to_string()).collect())
     }
 
-    /// Placeholders work in every text of the list; the keys are sorted, and one that is named twice is one.
+    /// Placeholders work in every text of the list; the keys are sorted, and one that is named
+    /// twice is one.
     #[tokio::test(start_paused = true)]
     async fn the_texts_of_a_list_are_templates() {
         let locks = testing::memory_manager();
@@ -165,7 +167,8 @@ mod several {
         Ok(())
     }
 
-    /// Calls that name the same keys in any order neither overlap nor wait for each other in a ring.
+    /// Calls that name the same keys in any order neither overlap nor wait for each other in a
+    /// ring.
     #[tokio::test(start_paused = true)]
     async fn calls_in_a_ring_all_end() {
         let locks = testing::memory_manager();
@@ -225,7 +228,8 @@ mod several {
         }
     }
 
-    /// `kind` is the kind of bare keys, a `MultiKey` has its own; the prefix goes before all of them and is computed once.
+    /// `kind` is the kind of bare keys, a `MultiKey` has its own; the prefix goes before all of
+    /// them and is computed once.
     #[tokio::test(start_paused = true)]
     async fn a_list_may_mix_templates_keys_and_kinds() {
         let shop = Shop { locks: testing::memory_manager(), tenant: "t" };
@@ -259,7 +263,8 @@ mod several {
         format!("page:{id}")
     }
 
-    /// An expression is iterated over once, before the wait; its bare keys are of the function's kind.
+    /// An expression is iterated over once, before the wait; its bare keys are of the function's
+    /// kind.
     #[tokio::test(start_paused = true)]
     async fn the_keys_are_computed_once_and_before_the_body() {
         let locks = testing::memory_manager();
@@ -282,7 +287,8 @@ mod several {
         Ok(())
     }
 
-    /// The default manager serves several keys too; none set, no keys, and one key in two kinds are errors that say so.
+    /// The default manager serves several keys too; none set, no keys, and one key in two kinds are
+    /// errors that say so.
     #[tokio::test(start_paused = true)]
     async fn keys_that_make_no_lock_are_misconfigured() {
         let reason = |error: LockError| match error {

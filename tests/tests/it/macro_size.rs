@@ -1,7 +1,8 @@
 //! The attribute's price in memory: an annotated function's future beside the plain one's.
 //!
-//! An argument that the body hands on by value (to a callee that is awaited, or into a variable of its own) is not
-//! in here: it is counted once more, because the function has to keep it while it waits for the lock.
+//! An argument that the body hands on by value (to a callee that is awaited, or into a variable of
+//! its own) is not in here: it is counted once more, because the function has to keep it while it
+//! waits for the lock.
 
 use std::mem::size_of_val;
 

@@ -1,7 +1,8 @@
-//! Locks of several keys: all or nothing, in whatever order they are named, with one wait, one guard and one end.
+//! Locks of several keys: all or nothing, in whatever order they are named, with one wait, one
+//! guard and one end.
 //!
-//! Keys with `{s}` in their names are in one slot of a cluster. Only such requests take nothing while they wait, not even
-//! for a moment, and have places in queues.
+//! Keys with `{s}` in their names are in one slot of a cluster. Only such requests take nothing
+//! while they wait, not even for a moment, and have places in queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,7 +158,8 @@ on_every_store! {
         nothing_is_left(&site, &[a, b], &["a", "b", "c"]).await;
     }
 
-    /// Ten callers, one attempt, leases that nobody gives back: one wins, and the others know at once.
+    /// Ten callers, one attempt, leases that nobody gives back: one wins, and the others know at
+    /// once.
     async fn one_of_ten_tries_gets_all_keys(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let tasks: Vec<_> = (0..10)
@@ -196,7 +198,8 @@ on_every_store! {
         nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 
-    /// For each kind one of the keys is busy, and then free: the lock of several comes as its waiters do.
+    /// For each kind one of the keys is busy, and then free: the lock of several comes as its
+    /// waiters do.
     async fn a_lock_of_all_kinds_waits_for_any_of_its_keys(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
         for (kind, key) in MIXED {
@@ -328,7 +331,8 @@ on_every_store! {
             token
         };
         let (first, several, last) = tokio::join!(get(first), get(several), get(last));
-        // Who does not take an offer in time is passed over, which a busy machine can cause; paused time can't.
+        // Who does not take an offer in time is passed over, which a busy machine can cause; paused
+        // time can't.
         let in_order = first < several && several < last;
         assert!(in_order || site.is_remote(), "{first} {several} {last}");
         nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m"]).await;

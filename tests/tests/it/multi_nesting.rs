@@ -1,5 +1,5 @@
-//! Locks of several keys inside others, and others inside them: which keys are entered again, which are taken, and whom
-//! siblings exclude.
+//! Locks of several keys inside others, and others inside them: which keys are entered again, which
+//! are taken, and whom siblings exclude.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

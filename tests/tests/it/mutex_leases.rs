@@ -1,4 +1,5 @@
-//! How long a mutex is held: the watchdog, fixed leases, `extend`, `max_hold`, `min_hold`, and bodies that lose it.
+//! How long a mutex is held: the watchdog, fixed leases, `extend`, `max_hold`, `min_hold`, and
+//! bodies that lose it.
 
 use std::time::Duration;
 
@@ -64,7 +65,8 @@ on_every_store! {
         let locks = site.manager().await;
         let guard = locks.mutex("margin").lease(ms(500)).acquire().await.unwrap();
         guard.lost().await;
-        // Promise P3: by the local deadline, which the store's comes after, whatever the store says.
+        // Promise P3: by the local deadline, which the store's comes after, whatever the store
+        // says.
         assert!(guard.is_lost());
         assert_eq!(guard.remaining(), Duration::ZERO);
         eventually(async || !locks.status("margin").await.unwrap().is_locked(), site.at_most(ms(500))).await;

@@ -1,5 +1,5 @@
-//! Whose lock it is: guards that have lost theirs, siblings, thieves, and releases that nobody waits for. Known
-//! failures elsewhere, see `docs/rivals.md`.
+//! Whose lock it is: guards that have lost theirs, siblings, thieves, and releases that nobody
+//! waits for. Known failures elsewhere, see `docs/rivals.md`.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ async fn lost(guard: &LockGuard) {
 }
 
 on_every_store! {
-    /// The guard believes in its lock until the store says otherwise: its release is the first to hear.
+    /// The guard believes in its lock until the store says otherwise: its release is the first to
+    /// hear.
     async fn a_release_that_finds_the_lock_gone_says_so(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let guard = locks.mutex("gone").acquire().await.unwrap();

@@ -132,7 +132,8 @@ on_every_store! {
         assert!(!is_locked(&locks, "forced").await);
         let next = other.mutex("forced").try_acquire().await.unwrap().expect("the lock is free");
         assert!(next.fencing_token() > token, "the counter survives");
-        // The former holder can't touch it, and hears of its loss at the next renewal at the latest.
+        // The former holder can't touch it, and hears of its loss at the next renewal at the
+        // latest.
         drop(guard);
         tokio::time::sleep(ms(50)).await;
         assert!(is_locked(&other, "forced").await);
@@ -220,7 +221,8 @@ on_every_store! {
         first.release().await.unwrap();
         assert!(other.mutex("twice").try_acquire().await.unwrap().is_none());
         second.release().await.unwrap();
-        // At once, but on a quorum: there a server may still have it, or be about to give back what the try before took.
+        // At once, but on a quorum: there a server may still have it, or be about to give back what
+        // the try before took.
         let within = if site.is_quorum() { LONG } else { Duration::ZERO };
         eventually(async || is_free(other.mutex("twice")).await, within).await;
     }

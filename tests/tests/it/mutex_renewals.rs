@@ -1,4 +1,5 @@
-//! Renewal and validity while the store is slow, silent or refuses. Known failures elsewhere, see `docs/rivals.md`.
+//! Renewal and validity while the store is slow, silent or refuses. Known failures elsewhere, see
+//! `docs/rivals.md`.
 
 use std::time::Duration;
 
@@ -78,7 +79,8 @@ async fn validity_counts_from_when_the_store_was_asked() {
     guard.release().await.unwrap();
 }
 
-/// A renewal that is not answered holds up neither the body nor the next renewal, one that is refused ends nothing.
+/// A renewal that is not answered holds up neither the body nor the next renewal, one that is
+/// refused ends nothing.
 #[tokio::test(start_paused = true)]
 async fn a_body_goes_on_while_its_renewals_fail() {
     for trouble in [Renewals::Hang, Renewals::Fail] {
@@ -127,7 +129,8 @@ async fn a_failed_extension_releases_nothing() {
     guard.release().await.unwrap();
 }
 
-/// Neither earlier, when its first renewal is not answered, nor later, when the call that hangs ends.
+/// Neither earlier, when its first renewal is not answered, nor later, when the call that hangs
+/// ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs() {
     let mut server = RedisServer::start();

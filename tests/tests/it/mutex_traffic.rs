@@ -1,5 +1,5 @@
-//! What a mutex costs its store: renewals, polls, tasks. Counted, not timed. Known failures elsewhere, see
-//! `docs/rivals.md`.
+//! What a mutex costs its store: renewals, polls, tasks. Counted, not timed. Known failures
+//! elsewhere, see `docs/rivals.md`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ fn manager(settings: LockManagerBuilder, probe: &Arc<Probe>) -> LockManager {
     manager_on(settings, probe.clone())
 }
 
-/// Renewals fall due a third of a lease after the last one, or up to a sixtieth earlier: 30 to 31 in ten leases.
+/// Renewals fall due a third of a lease after the last one, or up to a sixtieth earlier: 30 to 31
+/// in ten leases.
 #[tokio::test(start_paused = true)]
 async fn a_held_lock_is_renewed_three_times_a_lease_whatever_came_before() {
     for lease in [SECOND / 10, SECOND / 5, SECOND / 2, SECOND, 30 * SECOND] {
@@ -88,7 +89,8 @@ async fn many_held_locks_share_their_renewals_and_need_no_tasks_of_their_own() {
     assert!(tasks < 10, "{tasks}");
 }
 
-/// The fallback doubles from a quarter of a second to five, less up to a quarter: 20 attempts in a minute at most.
+/// The fallback doubles from a quarter of a second to five, less up to a quarter: 20 attempts in a
+/// minute at most.
 #[tokio::test(start_paused = true)]
 async fn waiters_ask_seldom_and_with_one_voice() {
     let (holding, waiting) = {
@@ -143,8 +145,9 @@ async fn a_held_lock_with_a_waiter_costs_a_redis_server_few_scripts() {
     let (before, start) = (scripts(&server), Instant::now());
     sleep(lease * 3).await;
     let count = scripts(&server) - before;
-    // The waiter looks again at the end of each lease that it was told of, after its fallback, and four times to
-    // begin with. A slow machine makes the time longer, and may repeat what it was too slow for.
+    // The waiter looks again at the end of each lease that it was told of, after its fallback, and
+    // four times to begin with. A slow machine makes the time longer, and may repeat what it was
+    // too slow for.
     let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 1;
     assert!(!held.is_lost());
     assert!((3..=seconds * 10).contains(&count), "{count} scripts in {seconds} seconds");

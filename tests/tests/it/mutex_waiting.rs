@@ -13,7 +13,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// `tasks` tasks that queue for one lock in a known order and come back `rounds` times each take turns.
+/// `tasks` tasks that queue for one lock in a known order and come back `rounds` times each take
+/// turns.
 async fn hand_off(site: &Site, tasks: usize, rounds: usize) {
     let locks = site.manager().await;
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -35,7 +36,8 @@ async fn hand_off(site: &Site, tasks: usize, rounds: usize) {
                 if round == rounds {
                     return guard.release().await.unwrap();
                 }
-                // Queue again before giving it back: the others are ahead, and the next one is known.
+                // Queue again before giving it back: the others are ahead, and the next one is
+                // known.
                 let next = first_poll({
                     let locks = locks.clone();
                     async move { locks.mutex("handed on").wait(LONG).acquire().await }
@@ -51,7 +53,8 @@ async fn hand_off(site: &Site, tasks: usize, rounds: usize) {
         task.await.unwrap();
     }
     let order = order.lock().unwrap();
-    // Whoever does not take an offer in time is passed over, which a busy machine can cause; paused time can't.
+    // Whoever does not take an offer in time is passed over, which a busy machine can cause; paused
+    // time can't.
     if !site.is_remote() {
         let in_turn = order.iter().enumerate().all(|(i, (task, _))| *task == i % tasks);
         assert!(in_turn, "first come, first served: {order:?}");
@@ -177,7 +180,8 @@ on_every_store! {
     async fn a_waiter_that_is_never_polled_does_not_block_the_others(site: Site) {
         let locks = site.manager().await;
         let held = locks.mutex("parked").acquire().await.unwrap();
-        // As an arm of `select!` whose loop is busy elsewhere: alive, first in the queue, and not polled.
+        // As an arm of `select!` whose loop is busy elsewhere: alive, first in the queue, and not
+        // polled.
         let parked = first_poll(locks.mutex("parked").wait(LONG).acquire()).await;
         let waiter = tokio::spawn({
             let locks = locks.clone();

@@ -1,5 +1,5 @@
-//! Getting a mutex that another one gives back: by whom waiters are woken, when, in which order, and how long they
-//! wait in all. Known failures elsewhere, see `docs/rivals.md`.
+//! Getting a mutex that another one gives back: by whom waiters are woken, when, in which order,
+//! and how long they wait in all. Known failures elsewhere, see `docs/rivals.md`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,8 +30,8 @@ fn evenness(counts: &[usize]) -> f64 {
     sum * sum / (squares * exact(counts.len()))
 }
 
-/// `tasks` tasks that all want one lock again as soon as they have given it back, until it was granted `total` times;
-/// how often each of them had it.
+/// `tasks` tasks that all want one lock again as soon as they have given it back, until it was
+/// granted `total` times; how often each of them had it.
 async fn hot_key(tasks: Vec<LockManager>, total: usize) -> Vec<usize> {
     let granted = Arc::new(AtomicUsize::new(0));
     let gate = tasks[0].mutex("hot").acquire().await.unwrap();
@@ -63,8 +63,8 @@ async fn hot_key(tasks: Vec<LockManager>, total: usize) -> Vec<usize> {
 }
 
 on_every_store! {
-    /// Leases of ten minutes: nothing but a message or the fallback can wake a waiter, and channels are left and
-    /// subscribed again at every turn, which is when a message can be missed.
+    /// Leases of ten minutes: nothing but a message or the fallback can wake a waiter, and channels
+    /// are left and subscribed again at every turn, which is when a message can be missed.
     async fn no_hand_off_between_processes_is_missed(site: Site) {
         const ROUNDS: usize = 400;
         let released = Arc::new(Mutex::new(Instant::now()));
@@ -118,8 +118,8 @@ on_every_store! {
     }
 }
 
-/// Timers have a resolution of a millisecond, and polls are tens of them apart: what takes no time under paused time
-/// goes through neither.
+/// Timers have a resolution of a millisecond, and polls are tens of them apart: what takes no time
+/// under paused time goes through neither.
 #[tokio::test(start_paused = true)]
 async fn a_free_lock_needs_no_timer() {
     let locks = memory_manager();
@@ -173,7 +173,8 @@ async fn short_waits_end_when_they_should() {
     }
 }
 
-/// First for a holder of its own process, then, when that one has lost the lock, for one of another process.
+/// First for a holder of its own process, then, when that one has lost the lock, for one of another
+/// process.
 #[tokio::test(start_paused = true)]
 async fn waiting_here_and_then_elsewhere_is_one_wait() {
     let site = Site::memory();

@@ -1,5 +1,5 @@
-//! Durations and numbers of zero: each one works or is refused with a reason, and none panics or spins. Known
-//! failures elsewhere, see `docs/rivals.md`.
+//! Durations and numbers of zero: each one works or is refused with a reason, and none panics or
+//! spins. Known failures elsewhere, see `docs/rivals.md`.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! What Redisson's own tests pin for each of its locks, on every kind: taking, giving back, waiting, leases, loss.
-//! The mutex has tests of its own, in the files `mutex_…`; here it is beside the others where that costs nothing.
+//! What Redisson's own tests pin for each of its locks, on every kind: taking, giving back,
+//! waiting, leases, loss. The mutex has tests of its own, in the files `mutex_…`; here it is beside
+//! the others where that costs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,7 +93,8 @@ on_every_store! {
         nothing_is_left(&site, &[&locks, &other], &["kinds"]).await;
     }
 
-    /// Every kind waits for every other kind that it excludes, in the holder's process and in another one.
+    /// Every kind waits for every other kind that it excludes, in the holder's process and in
+    /// another one.
     async fn a_waiter_of_any_kind_is_woken_by_the_release_of_any_other(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
         for held in KINDS {
@@ -103,7 +105,8 @@ on_every_store! {
                     }
                     let guard = lock(&locks, held, "woken").acquire().await.unwrap();
                     let waiter = tokio::spawn(lock(manager, wanted, "woken").wait(LONG).acquire());
-                    // Under paused time it has subscribed when time passes; on a server this is likely, no more.
+                    // Under paused time it has subscribed when time passes; on a server this is
+                    // likely, no more.
                     tokio::time::sleep(ms(20)).await;
                     assert!(!waiter.is_finished(), "{wanted:?} beside {held:?}");
                     let start = Instant::now();
@@ -282,7 +285,8 @@ on_every_store! {
             let error = guard.release().await.unwrap_err();
             assert!(matches!(error, LockError::Lost { .. }), "{kind:?}: {error:?}");
             next.release().await.unwrap();
-            // On a quorum a release is answered by most of the servers; the last one may hear of it later.
+            // On a quorum a release is answered by most of the servers; the last one may hear of it
+            // later.
             eventually(async || !locks.force_release("forced").await.unwrap(), LONG).await;
         }
         nothing_is_left(&site, &[&locks, &other], &["forced"]).await;
@@ -362,7 +366,8 @@ on_every_store! {
         assert_eq!(number.load(Ordering::SeqCst), 100);
     }
 
-    /// Tokens grow in the order in which holders were inside, whatever kind they were of and whoever they were.
+    /// Tokens grow in the order in which holders were inside, whatever kind they were of and
+    /// whoever they were.
     async fn tokens_grow_under_contention_of_all_kinds(site: Site) {
         let last = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();

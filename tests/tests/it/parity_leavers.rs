@@ -1,5 +1,5 @@
-//! Callers of every kind who leave: acquires that are dropped at any moment, guards that are dropped, managers that are
-//! shut down. They leave no hold, no place in a queue and no intent.
+//! Callers of every kind who leave: acquires that are dropped at any moment, guards that are
+//! dropped, managers that are shut down. They leave no hold, no place in a queue and no intent.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ on_every_store! {
         nothing_is_left(&site, &[&locks, &other], &["dropped"]).await;
     }
 
-    /// Dropped before it was polled, just after its first step, in the queue, and as it was granted.
+    /// Dropped before it was polled, just after its first step, in the queue, and as it was
+    /// granted.
     async fn an_abandoned_acquire_of_any_kind_leaves_nothing_behind(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
         for kind in KINDS {
@@ -63,7 +64,8 @@ on_every_store! {
         }
     }
 
-    /// An acquire that is aborted at any moment of a busy lock leaves no entry, no intent and no hold.
+    /// An acquire that is aborted at any moment of a busy lock leaves no entry, no intent and no
+    /// hold.
     async fn waiters_of_all_kinds_that_are_aborted_at_any_moment_leave_nothing(site: Site) {
         let managers = [site.manager_with(endless).await, site.manager_with(endless).await];
         let mut tasks = Vec::new();

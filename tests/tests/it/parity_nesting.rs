@@ -1,5 +1,5 @@
-//! Calls inside locked calls, of every kind: who enters again, who is told at once that it can't be, and whom siblings
-//! exclude.
+//! Calls inside locked calls, of every kind: who enters again, who is told at once that it can't
+//! be, and whom siblings exclude.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -132,7 +132,8 @@ on_every_store! {
         assert!(is_free(other.read("inside")).await);
     }
 
-    /// The read lock that was taken inside is what is left of the write lock: no writer comes between.
+    /// The read lock that was taken inside is what is left of the write lock: no writer comes
+    /// between.
     async fn a_writer_that_leaves_before_its_reader_becomes_a_reader(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let writer = locks.write("downgraded").acquire().await.unwrap();
@@ -221,8 +222,8 @@ on_every_store! {
         outer.release().await.unwrap();
     }
 
-    /// A plain guard makes no scope: whoever holds it waits for itself like anybody else, as with Redisson's locks that
-    /// are not re-entrant, which raise an error.
+    /// A plain guard makes no scope: whoever holds it waits for itself like anybody else, as with
+    /// Redisson's locks that are not re-entrant, which raise an error.
     async fn a_plain_guard_is_not_entered_again_by_the_task_that_has_it(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         for kind in EXCLUSIVE {

@@ -66,7 +66,8 @@ fn a_killed_holder_of_any_kind_frees_the_key_within_its_lease() {
     nothing_is_left(&server);
 }
 
-/// A reader's renewals are of its own hold only: who is killed is not kept alive by another process that reads.
+/// A reader's renewals are of its own hold only: who is killed is not kept alive by another process
+/// that reads.
 #[test]
 fn a_killed_reader_is_not_kept_alive_by_others() {
     let server = RedisServer::start();
@@ -100,7 +101,8 @@ fn killed_waiters_of_a_fair_lock_are_passed_over() {
     waiters[2].kill();
     assert_eq!(holder.ask("release k"), "released");
     let released = Instant::now();
-    // In the order of the queue, unless a busy machine lets one of them miss its turn: whoever has it says so.
+    // In the order of the queue, unless a busy machine lets one of them miss its turn: whoever has
+    // it says so.
     let mut waiting = vec![1, 3, 4];
     while let Some(&next) = waiting.first() {
         let patience = Duration::from_millis(100);

@@ -1,4 +1,5 @@
-//! Managers on a quorum, by URL: every kind of lock on stores in memory, and Redis servers that die and come back.
+//! Managers on a quorum, by URL: every kind of lock on stores in memory, and Redis servers that die
+//! and come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,7 +157,8 @@ async fn managers_exclude_each_other_while_servers_die_and_come_back() {
         });
     }
     let servers = quorum.servers_mut();
-    // The gate, with its data lost; then the last is stopped for a while. The first has no vote until the end.
+    // The gate, with its data lost; then the last is stopped for a while. The first has no vote
+    // until the end.
     tokio::time::sleep(Duration::from_millis(300)).await;
     servers[0].restart(Data::Lost);
     tokio::time::sleep(Duration::from_secs(1)).await;

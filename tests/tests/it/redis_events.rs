@@ -1,5 +1,6 @@
-//! What administrators, restarts and full memories do to a lock: while it is held, while it is waited for, and before
-//! it is released. The outcomes are those of the table in `docs/guarantees.md`.
+//! What administrators, restarts and full memories do to a lock: while it is held, while it is
+//! waited for, and before it is released. The outcomes are those of the table in
+//! `docs/guarantees.md`.
 
 use std::time::Duration;
 
@@ -96,7 +97,8 @@ fn owner(server: &RedisServer) -> String {
     server.cli(&["HKEYS", LOCK])
 }
 
-/// Memory is short, and the server throws keys away, until the lock of the present owner is among them.
+/// Memory is short, and the server throws keys away, until the lock of the present owner is among
+/// them.
 fn evict(server: &RedisServer) {
     let holder = owner(server);
     assert!(!holder.is_empty());
@@ -160,7 +162,8 @@ impl Scene {
         }
     }
 
-    /// The last part of each test: somebody's data is still there, and whoever comes next gets a larger token.
+    /// The last part of each test: somebody's data is still there, and whoever comes next gets a
+    /// larger token.
     async fn finish(self, highest: FencingToken) {
         if self.event.outcome() == Outcome::Foreign {
             let error = self.other.mutex("k").wait(LONG).acquire().await.unwrap_err();

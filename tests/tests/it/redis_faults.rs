@@ -75,7 +75,8 @@ async fn an_acquire_fails_when_the_server_is_gone() {
     let locks = connect(&server).await;
     locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
     server.kill();
-    // Without a wait: at once. With one: retried until it ends, and then not "timed out", for nobody held it.
+    // Without a wait: at once. With one: retried until it ends, and then not "timed out", for
+    // nobody held it.
     let error = locks.mutex("k").try_acquire().await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     let start = Instant::now();
@@ -141,8 +142,8 @@ enum First {
 const RUNS: [First; 6] =
     [First::Release, First::Acquire, First::Release, First::Acquire, First::Release, First::Acquire];
 
-/// The holders of `lock:k` after a process died whose acquire, limited to `call_timeout`, sat in the buffer of a
-/// stopped server together with the release of the holder.
+/// The holders of `lock:k` after a process died whose acquire, limited to `call_timeout`, sat in
+/// the buffer of a stopped server together with the release of the holder.
 #[cfg(target_os = "linux")]
 fn holders_after_a_stuck_acquire(first: First, call_timeout: Duration, stopped: Duration) -> String {
     let mut server = RedisServer::start();
@@ -187,8 +188,8 @@ fn holders_after_a_stuck_acquire(first: First, call_timeout: Duration, stopped: 
     server.cli(&["HGETALL", "lock:k"])
 }
 
-/// An acquire that sits in the server's socket buffer when its process dies, and is read after a release by others:
-/// without a limit to its age it takes the lock for nobody.
+/// An acquire that sits in the server's socket buffer when its process dies, and is read after a
+/// release by others: without a limit to its age it takes the lock for nobody.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_acquire_stuck_in_the_servers_buffer_takes_nothing_for_a_dead_process() {
@@ -199,7 +200,8 @@ fn an_acquire_stuck_in_the_servers_buffer_takes_nothing_for_a_dead_process() {
     }
 }
 
-/// The counterpart: within its limit the same acquire is carried out, so what the test above sees is the limit.
+/// The counterpart: within its limit the same acquire is carried out, so what the test above sees
+/// is the limit.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stuck_acquire_within_its_limit_is_carried_out() {
@@ -207,7 +209,8 @@ fn a_stuck_acquire_within_its_limit_is_carried_out() {
     assert!(carried_out);
 }
 
-/// The same with a process that lives: it gave the acquire up, and undoes it if it was carried out after all.
+/// The same with a process that lives: it gave the acquire up, and undoes it if it was carried out
+/// after all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg(target_os = "linux")]
 async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock() {

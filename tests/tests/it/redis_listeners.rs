@@ -1,4 +1,5 @@
-//! Who listens on the server: a manager leaves its channels when nobody waits, whatever happened to its connection.
+//! Who listens on the server: a manager leaves its channels when nobody waits, whatever happened to
+//! its connection.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ fn channels(server: &RedisServer) -> usize {
     server.cli(&["PUBSUB", "CHANNELS"]).lines().filter(|line| !line.is_empty()).count()
 }
 
-/// Each fair waiter has a channel of its own, whose name never comes again. A server behind a black hole goes on counting
-/// on a connection that its client has given up, until it hears of the end.
+/// Each fair waiter has a channel of its own, whose name never comes again. A server behind a black
+/// hole goes on counting on a connection that its client has given up, until it hears of the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_manager_listens_to_nothing_when_nobody_waits() {
     let server = RedisServer::start();

@@ -25,7 +25,8 @@ struct Done {
 }
 
 impl Run {
-    /// Two processes on one server, at work for `time` under a `lock` with a lease in milliseconds, or a broken one.
+    /// Two processes on one server, at work for `time` under a `lock` with a lease in milliseconds,
+    /// or a broken one.
     fn start(time: Duration, lock: &str) -> Self {
         let server = RedisServer::start();
         let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,11 @@
-//! A network that breaks: each fault, before and after the server has carried a request out, in each phase of a lock.
+//! A network that breaks: each fault, before and after the server has carried a request out, in
+//! each phase of a lock.
 //!
-//! In each case one manager speaks to the server through a [`Proxy`] of its own and another one directly, both want the
-//! same key, and what they did under it is judged by the overlap checker. A case asserts that its fault has hit, that
-//! errors have the right kind, that the manager behind the proxy works again without being made anew, and that the key
-//! is free in the end, long before a lease of a minute could have freed it.
+//! In each case one manager speaks to the server through a [`Proxy`] of its own and another one
+//! directly, both want the same key, and what they did under it is judged by the overlap checker. A
+//! case asserts that its fault has hit, that errors have the right kind, that the manager behind
+//! the proxy works again without being made anew, and that the key is free in the end, long before
+//! a lease of a minute could have freed it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet, LocalSet};
 use tokio::time::Instant;
 
-/// The lease of locks that must be freed by somebody, since they don't end by themselves within [`SLACK`].
+/// The lease of locks that must be freed by somebody, since they don't end by themselves within
+/// [`SLACK`].
 const LONG: Duration = Duration::from_secs(120);
 /// What takes a moment may take so long on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);
@@ -88,7 +91,8 @@ fn settings() -> LockManagerBuilder {
         .subscription_linger(ms(100))
 }
 
-/// A manager behind `proxy`, which breaks nothing now; a busy machine may need more than the connect time-out.
+/// A manager behind `proxy`, which breaks nothing now; a busy machine may need more than the
+/// connect time-out.
 async fn connected(settings: LockManagerBuilder, proxy: &Proxy) -> LockManager {
     let start = Instant::now();
     loop {
@@ -180,8 +184,8 @@ impl Scene {
         release(guard).await;
     }
 
-    /// The end of a case: the manager behind the proxy works without having been made anew, the rival has been in
-    /// since, nobody overlapped, tokens grew, and nothing is left of the lock.
+    /// The end of a case: the manager behind the proxy works without having been made anew, the
+    /// rival has been in since, nobody overlapped, tokens grew, and nothing is left of the lock.
     async fn finish(self, rival: Rival) {
         self.nothing_is_under_way().await;
         self.proxied_section().await;
@@ -228,7 +232,8 @@ async fn a_connect_that_breaks_is_unavailable_and_the_next_one_works() {
         let rival = scene.rival();
         let injection = scene.proxy.from_now(Line::Connecting, case.way, case.fault);
         let start = Instant::now();
-        // A short delay hits each message of the handshake, and the connect may take two seconds altogether.
+        // A short delay hits each message of the handshake, and the connect may take two seconds
+        // altogether.
         let outcome = settings().connect_timeout(ms(1400)).connect(scene.proxy.url()).await;
         assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
         assert!(injection.hits() > 0);
@@ -287,7 +292,8 @@ async fn a_try_that_breaks_is_unavailable_and_takes_nothing() {
             Err(error) => assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}"),
         }
         assert_eq!(injection.hits(), 1);
-        // Its lease would be over much later: what it took is given back, and a late copy takes nothing.
+        // Its lease would be over much later: what it took is given back, and a late copy takes
+        // nothing.
         eventually(async || !scene.is_locked(), SLACK).await;
         scene.nothing_is_under_way().await;
         let rival = scene.rival();
@@ -435,8 +441,8 @@ async fn a_renewal_that_breaks_is_repeated_before_the_lease_is_over() {
         let held = recorder.enter(guard.key().as_str(), guard.fencing_token().get(), || guard.remaining());
         let injection = scene.inject(1, Line::Commands, case);
         hit(&injection).await;
-        // More than the lease that it began with can leave; the earlier time first, so that a pause between the two
-        // makes the sum smaller.
+        // More than the lease that it began with can leave; the earlier time first, so that a pause
+        // between the two makes the sum smaller.
         let renewed = || acquired.elapsed() + guard.remaining() > LEASE;
         eventually(async || renewed(), LEASE).await;
         assert!(!guard.is_lost());
@@ -455,7 +461,8 @@ async fn a_lock_whose_renewals_all_break_is_lost_before_another_gets_in() {
         let (recorder, mut injected) = (scene.recorder(), None);
         let body = locks.mutex(&scene.key).wait(LONG).with(async |view| {
             injected = Some((scene.proxy.from_now(Line::Commands, case.way, case.fault), scene.rival()));
-            // Never left: it is inside for as long as its lock was known to be valid, and no longer polled then.
+            // Never left: it is inside for as long as its lock was known to be valid, and no longer
+            // polled then.
             let _section =
                 recorder.enter(view.key().as_str(), view.fencing_token().get(), || view.remaining());
             std::future::pending::<()>().await;
@@ -672,8 +679,8 @@ enum Enter {
     AfterIt,
 }
 
-/// Workers of three managers, two of them behind proxies that break all the time, until each has broken by `cases`
-/// cases; what they did.
+/// Workers of three managers, two of them behind proxies that break all the time, until each has
+/// broken by `cases` cases; what they did.
 async fn storm(enter: Enter, cases: usize) -> Report {
     const WORKERS: usize = 2;
     let server = Arc::new(RedisServer::start());

@@ -1,5 +1,5 @@
-//! Memory stays flat while locks come and go: the short version of `cargo xtask stress --soak`, and a leak, which the
-//! checker must notice.
+//! Memory stays flat while locks come and go: the short version of `cargo xtask stress --soak`, and
+//! a leak, which the checker must notice.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Processes that are killed and stopped at random while they fight for a few keys: the short version of
-//! `cargo xtask stress`, and broken locks, which the checkers must notice.
+//! Processes that are killed and stopped at random while they fight for a few keys: the short
+//! version of `cargo xtask stress`, and broken locks, which the checkers must notice.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::cell::Cell;

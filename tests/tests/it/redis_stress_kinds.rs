@@ -1,5 +1,6 @@
-//! All kinds of locks, and several keys at once, while processes are killed and stopped at random: the short version of
-//! `cargo xtask stress --kinds`, and broken locks, which the checkers must notice.
+//! All kinds of locks, and several keys at once, while processes are killed and stopped at random:
+//! the short version of `cargo xtask stress --kinds`, and broken locks, which the checkers must
+//! notice.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Leases of readers and writers beside each other: none shortens another's, and each ends by itself.
+//! Leases of readers and writers beside each other: none shortens another's, and each ends by
+//! itself.
 
 use std::time::Duration;
 
@@ -100,7 +101,8 @@ on_every_store! {
         nothing_is_left(&site, &[a, b], &["fifty"]).await;
     }
 
-    /// Written, then written and read, then read only: what is left of the lease never falls under its two thirds.
+    /// Written, then written and read, then read only: what is left of the lease never falls under
+    /// its two thirds.
     async fn what_is_left_of_a_lease_is_kept_up_through_a_downgrade(site: Site) {
         let lease = secs(6);
         let (locks, other) = (site.manager_with(|builder| builder.lease(lease)).await, site.manager().await);

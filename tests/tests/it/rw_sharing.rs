@@ -1,4 +1,5 @@
-//! Readers beside each other, and writers beside nobody: who shares a hold and a token, and who is let in when.
+//! Readers beside each other, and writers beside nobody: who shares a hold and a token, and who is
+//! let in when.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -23,8 +24,8 @@ async fn two(site: &Site) -> [LockManager; 2] {
     [site.manager_with(endless).await, site.manager_with(endless).await]
 }
 
-/// Two readers of which the second came while the shared hold was young, which is a matter of milliseconds and so, on a
-/// busy machine, not certain at the first try.
+/// Two readers of which the second came while the shared hold was young, which is a matter of
+/// milliseconds and so, on a busy machine, not certain at the first try.
 async fn pair_in_one_window(locks: &LockManager, key: &str) -> (LockGuard, LockGuard) {
     let start = Instant::now();
     loop {
@@ -38,8 +39,8 @@ async fn pair_in_one_window(locks: &LockManager, key: &str) -> (LockGuard, LockG
     }
 }
 
-/// So many readers, spread over the managers, wait behind the writer that is in; when `let_in` is done, all of them have
-/// to be inside at the same time.
+/// So many readers, spread over the managers, wait behind the writer that is in; when `let_in` is
+/// done, all of them have to be inside at the same time.
 async fn readers_enter_together(site: &Site, locks: &[LockManager; 2], let_in: impl Future<Output = ()>) {
     const READERS: usize = 20;
     let inside = Arc::new(Barrier::new(READERS));
@@ -191,7 +192,8 @@ on_every_store! {
             let start = Instant::now();
             let guard = locks[writer].write("busy").wait(LONG).acquire().await.expect("the writer has its turn");
             let took = start.elapsed();
-            // The readers who are in, 40 ms, and what the writer's own process may let in before it asks.
+            // The readers who are in, 40 ms, and what the writer's own process may let in before it
+            // asks.
             assert!(took < site.at_most(ms(300)), "{took:?}");
             let inside = readings.load(Ordering::SeqCst);
             tokio::time::sleep(ms(30)).await;

@@ -1,7 +1,7 @@
 //! The real engine of several processes on a simulated server: everything follows from a seed.
 //!
-//! `cargo xtask deep` plays thousands of seeds: `LOCK_SIM_SEEDS=5000` plays more, on all cores, and `LOCK_SIM_SEED=42` one of them, and writes its logs to the
-//! standard output.
+//! `cargo xtask deep` plays thousands of seeds: `LOCK_SIM_SEEDS=5000` plays more, on all cores, and
+//! `LOCK_SIM_SEED=42` one of them, and writes its logs to the standard output.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::collections::BTreeSet;

@@ -181,7 +181,8 @@ fn request(operation: &str, timeout: Duration) -> Arc<TakeRequest> {
     Arc::new(request_of(operation, timeout))
 }
 
-/// Segments are shown tokens of their own, above 2^53 too, and what is wrong with one take is no matter of the others.
+/// Segments are shown tokens of their own, above 2^53 too, and what is wrong with one take is no
+/// matter of the others.
 #[tokio::test]
 async fn takes_under_the_locks_of_several_segments_share_a_call() {
     const LARGE: u64 = 9_007_199_254_740_993;
@@ -280,8 +281,8 @@ async fn takes_whose_outcome_is_unknown_are_sent_again() {
     assert_eq!(sold(&stock).await, 41);
 }
 
-/// While the server refuses something, each operation is done, or not, as a whole; afterwards the same operations are done
-/// once. Returns how many were refused.
+/// While the server refuses something, each operation is done, or not, as a whole; afterwards the
+/// same operations are done once. Returns how many were refused.
 async fn all_or_nothing(
     redis: &RedisServer,
     locks: &LockManager,
@@ -397,7 +398,8 @@ async fn records_are_forgotten_while_others_come() {
     assert_eq!(sold(&stock).await, 1 + sales);
 }
 
-/// A take has time for a look at old records now and then, and needs more rights for that than for the sale.
+/// A take has time for a look at old records now and then, and needs more rights for that than for
+/// the sale.
 #[tokio::test]
 async fn a_look_at_old_records_spoils_no_sale() {
     let redis = RedisServer::start();

@@ -60,7 +60,8 @@ async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
     assert_eq!((taken.parts()[0].segment, taken.parts().len()), (segment.index(), 1));
     segment.release().await.unwrap();
 
-    // Sent again, the lock is that of the segment that the units are from, or none if there are several.
+    // Sent again, the lock is that of the segment that the units are from, or none if there are
+    // several.
     for _ in 0..20 {
         let (again, segment) = stock.take_locked(&segments, "small", 1).await.unwrap();
         let segment = segment.expect("of the one segment");

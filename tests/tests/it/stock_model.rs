@@ -15,7 +15,8 @@ use lock_tests::stock_sql::{self, sqlite_in};
 use lock_tests::{Offset, ServerClock};
 use tokio::runtime::{Builder, Runtime};
 
-/// On a server whose clock is stepped forward, by so much at a time that it does not matter how long the rest takes.
+/// On a server whose clock is stepped forward, by so much at a time that it does not matter how
+/// long the rest takes.
 #[cfg(target_os = "linux")]
 fn check_with_time(cases: u32, stock: impl Fn(&LockManager, &str) -> SegmentedStock) {
     const FACTOR: u32 = 1000;

@@ -1,4 +1,5 @@
-//! Operations on stocks that replicas confirm, on a primary with a real replica that is stopped when it shall not.
+//! Operations on stocks that replicas confirm, on a primary with a real replica that is stopped
+//! when it shall not.
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Stocks of every store that many sell from at once: nothing is sold twice, nothing is lost, and an id has one effect.
+//! Stocks of every store that many sell from at once: nothing is sold twice, nothing is lost, and
+//! an id has one effect.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -46,7 +47,8 @@ async fn sweep_all(stock: &SegmentedStock) -> u64 {
     }
 }
 
-/// Returns when the reservation is over; 0 when that was seen already. What it lasts still is told from the answer on.
+/// Returns when the reservation is over; 0 when that was seen already. What it lasts still is told
+/// from the answer on.
 async fn reserve_until_over(stock: &SegmentedStock, id: &str, quantity: u64, hold: Duration) -> u64 {
     let start = Instant::now();
     match insist(|| stock.reserve(id, quantity, hold)).await {
@@ -314,8 +316,8 @@ on_every_stock! {
         assert_eq!(word(&stock.confirm(7).await), "Expired");
         assert_eq!(counts(other).await, (0, 0, 100));
 
-        // Of ten who come at once, one finds ten units in reservations that are over, and the others
-        // find that somebody else is ending them: nobody is turned away.
+        // Of ten who come at once, one finds ten units in reservations that are over, and the
+        // others find that somebody else is ending them: nobody is turned away.
         for round in 0..5_u64 {
             for order in 0..10_u64 {
                 let id = 1000 + round * 100 + order;

@@ -1,4 +1,5 @@
-//! Stocks that are spread: programs that die at each step of an operation, others that finish it, and servers of a cluster.
+//! Stocks that are spread: programs that die at each step of an operation, others that finish it,
+//! and servers of a cluster.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -103,8 +104,8 @@ async fn whoever_needs_what_a_dead_program_has_gets_it_without_a_sweep() {
     assert!(sold > 5, "{sold}");
 }
 
-/// Programs have died, and nobody sends anything again: others go on, and in the end it is as if it had been done or never
-/// begun.
+/// Programs have died, and nobody sends anything again: others go on, and in the end it is as if it
+/// had been done or never begun.
 async fn others_sweep(url: &str, scenarios: &[Scenario], open_keys: impl Fn() -> Vec<String>) {
     let locks = LockManager::connect(url).await.unwrap();
     let left = die_at_each_step(&locks, url, scenarios.iter().copied(), "swept").await;
@@ -176,7 +177,8 @@ async fn in_a_cluster_segments_are_on_several_servers_and_nothing_is_lost() {
     others_sweep(&cluster.url(), &scenarios, Vec::new).await;
 }
 
-/// Sells, reserves and brings back until it is told to stop; returns what it has in the end by its own books.
+/// Sells, reserves and brings back until it is told to stop; returns what it has in the end by its
+/// own books.
 async fn trade(stock: SegmentedStock, seller: u32, until: tokio::time::Instant) -> u64 {
     let (mut dice, mut sold) = (Dice::new(u64::from(seller) + 1), 0);
     for nth in 0_u32.. {
@@ -264,7 +266,8 @@ async fn of_two_merges_that_want_the_same_one_gets_it() {
         stock.initialize(12, 6).await.unwrap();
         let (one, other) = tokio::join!(stock.take("one", 12), stock.take("other", 12));
         let answers = [one.map(drop), other.map(drop)];
-        // `Contended` is honest while the other has part of it; that neither gets it, once it is asked again, is not.
+        // `Contended` is honest while the other has part of it; that neither gets it, once it is
+        // asked again, is not.
         let mut sold = answers.iter().filter(|answer| answer.is_ok()).count();
         for (answer, id) in answers.into_iter().zip(["one", "other"]) {
             match answer {

@@ -1,4 +1,5 @@
-//! The servers of each topology themselves, asked with plain commands: they start, fail over, move slots, restart.
+//! The servers of each topology themselves, asked with plain commands: they start, fail over, move
+//! slots, restart.
 
 use std::time::Duration;
 

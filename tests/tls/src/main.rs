@@ -1,5 +1,5 @@
-//! Takes the lock `k` twice at the URL that it is given, and prints both tokens; an error begins with `!`. A process of its
-//! own, since TLS libraries read the environment.
+//! Takes the lock `k` twice at the URL that it is given, and prints both tokens; an error begins
+//! with `!`. A process of its own, since TLS libraries read the environment.
 #![allow(clippy::print_stdout, reason = "the test reads it")]
 
 use lock_runtime::{LockError, LockManager};

@@ -37,7 +37,8 @@ mod tls {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// In errors about certificates. With both features the Redis client reads no certificate store.
+    /// In errors about certificates. With both features the Redis client reads no certificate
+    /// store.
     const ADVICE: &str = if cfg!(all(feature = "tls-rustls", feature = "tls-native")) {
         "leave out one of the features"
     } else {
@@ -100,8 +101,8 @@ mod tls {
             count == 1
         };
         eventually(listening).await;
-        // The pause between attempts doubles. After one of a second and a half the next is one of three, so whoever
-        // gets in before that was woken by the message.
+        // The pause between attempts doubles. After one of a second and a half the next is one of
+        // three, so whoever gets in before that was woken by the message.
         let mut seen = (scripts(&mut observer).await, Instant::now());
         let pause_is_long = async || {
             let before = seen;
@@ -147,7 +148,8 @@ mod tls {
             assert_locked_twice(&url("localhost", &server), &server.authority_file());
         }
 
-        /// The address is that of one node, and the lock is kept by another: the redirection leads to its port for TLS.
+        /// The address is that of one node, and the lock is kept by another: the redirection leads
+        /// to its port for TLS.
         #[test]
         fn a_cluster_is_reached_through_tls() {
             let authority = Authority::new();

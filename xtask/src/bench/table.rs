@@ -57,7 +57,8 @@ impl Results {
         bars.iter().all(|bar| self.measured(bar).is_some_and(|spread| spread.holds(bar.wanted)))
     }
 
-    /// Each round has a value of its own, from what ran beside each other. A round in which a run failed has none.
+    /// Each round has a value of its own, from what ran beside each other. A round in which a run
+    /// failed has none.
     fn measured(&self, bar: &Bar) -> Option<Spread> {
         let rounds = self.lines.iter().map(|(round, _, _)| *round).max().unwrap_or(0);
         let of_round = |round| {

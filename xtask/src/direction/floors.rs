@@ -29,8 +29,8 @@ impl Floors {
         floors.flat_map(|(floor, rooms)| rooms.iter().map(move |room| (floor + 1, room.as_str())))
     }
 
-    /// Returns the room of a file and its floor. A room may be several files, `a + b`; the longest name
-    /// that fits wins.
+    /// Returns the room of a file and its floor. A room may be several files, `a + b`; the longest
+    /// name that fits wins.
     pub(super) fn of(&self, file: &str) -> Option<(usize, &str)> {
         let stem = file.strip_suffix(".rs").unwrap_or(file);
         let stem = stem.strip_suffix("/mod").unwrap_or(stem);

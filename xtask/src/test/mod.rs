@@ -1,7 +1,7 @@
 //! `cargo xtask test`: all checks, and the table of what became of them.
 //!
-//! First everything is built that has tests in it. Then two lanes run side by side: the tests, which mostly wait, and the
-//! compilers. What the compilers print appears step by step.
+//! First everything is built that has tests in it. Then two lanes run side by side: the tests,
+//! which mostly wait, and the compilers. What the compilers print appears step by step.
 
 mod lane;
 mod programs;
@@ -343,7 +343,8 @@ impl Parts<'_> {
         let test = |step: &Step<'_>, features: &[&str]| {
             step.cargo(&[&["test", "--package", "lock-tls-tests"], features].concat())
         };
-        // First, since they have one helper program, which the last to be built is. As in `build`: nothing is compiled.
+        // First, since they have one helper program, which the last to be built is. As in `build`:
+        // nothing is compiled.
         lane.step(Part::Tls, "tls: both", |step| {
             step.cargo(&["test", "--workspace", "--all-features", "--test", "redis_tls"])
         });
@@ -362,8 +363,8 @@ impl Parts<'_> {
     }
 }
 
-/// The real Redisson client beside ours. The Java program is built on its own, so that a registry that can't be reached
-/// is told apart from a test that fails.
+/// The real Redisson client beside ours. The Java program is built on its own, so that a registry
+/// that can't be reached is told apart from a test that fails.
 fn interop(lane: &Lane<'_>, programs: &Programs) {
     let built = lane.step(Part::Interop, "interop: build", |_| match lock_tests::java::Program::build() {
         Ok(_) => Outcome::Ok,
@@ -378,8 +379,8 @@ fn interop(lane: &Lane<'_>, programs: &Programs) {
     }
 }
 
-/// The models of what threads share. The flag puts `lock-core` and `lock-engine` on the primitives of
-/// `loom`, on which other tests can't run, so they are built in a folder of their own.
+/// The models of what threads share. The flag puts `lock-core` and `lock-engine` on the primitives
+/// of `loom`, on which other tests can't run, so they are built in a folder of their own.
 fn run_loom(step: &Step<'_>) -> Outcome {
     let target = match Libraries::find(step.output()) {
         Ok(libraries) => libraries.target.join("loom"),
@@ -414,8 +415,9 @@ fn package(step: &Step<'_>) -> Outcome {
     step.run(crate::cargo().args(args).env("CARGO_TARGET_DIR", target))
 }
 
-/// Removes what cargo has unpacked and compiled of our packages before. It does both once for each version and folder, and
-/// would take the old ones again. Its registries without a host are those of `cargo package`.
+/// Removes what cargo has unpacked and compiled of our packages before. It does both once for each
+/// version and folder, and would take the old ones again. Its registries without a host are those
+/// of `cargo package`.
 fn forget_packages(target: &Path) -> std::io::Result<()> {
     if target.exists() {
         std::fs::remove_dir_all(target)?;

@@ -1,4 +1,5 @@
-//! [`Programs`]: all test programs, built once and run without cargo, whose lock the compilers have meanwhile.
+//! [`Programs`]: all test programs, built once and run without cargo, whose lock the compilers have
+//! meanwhile.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +14,8 @@ use crate::runner::{self, Output};
 pub(super) const NAMED: [&str; 6] =
     ["--test", "interop", "--test", "stock_postgres", "--test", "flash_sale_page"];
 
-/// The tests in the documentation. That of the attribute is part of `lock-runtime`'s: by itself it has no runtime.
+/// The tests in the documentation. That of the attribute is part of `lock-runtime`'s: by itself it
+/// has no runtime.
 const DOCUMENTATION: [&str; 6] =
     ["test", "--doc", "--workspace", "--all-features", "--exclude", "lock-macros"];
 

@@ -1,11 +1,12 @@
-//! What `cargo xtask test --quick` runs of the part `test`: no second kind of servers, nothing that dies or is stopped, and
-//! nothing that takes long.
+//! What `cargo xtask test --quick` runs of the part `test`: no second kind of servers, nothing that
+//! dies or is stopped, and nothing that takes long.
 
 /// Tests of the Redis store that are left out: servers of other kinds, and faults.
 const REDIS: [&str; 8] =
     ["cluster", "sentinel", "quorum", "synced", "faults", "server_tests::group", "fair_model", "rw_model"];
 
-/// Integration tests that are run: those of every store, on one server, and what the attribute does.
+/// Integration tests that are run: those of every store, on one server, and what the attribute
+/// does.
 const INTEGRATION: [&str; 9] = [
     "docs_name_tests",
     "fair_order",

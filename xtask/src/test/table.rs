@@ -64,7 +64,8 @@ impl Finished {
 }
 
 impl fmt::Display for Finished {
-    /// What failed, in full, and the table below it: the end of a long output is what one sees first.
+    /// What failed, in full, and the table below it: the end of a long output is what one sees
+    /// first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Row { name, outcome, .. } in &self.rows {
             if let Outcome::Failed(why) = outcome {

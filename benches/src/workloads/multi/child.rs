@@ -51,8 +51,8 @@ async fn hear(parent: &mut UnboundedReceiver<String>, expected: &str) -> Result<
     }
 }
 
-/// What the parent says, line by line. A thread reads it, which no work of the tasks keeps from ending this process
-/// when the parent is gone.
+/// What the parent says, line by line. A thread reads it, which no work of the tasks keeps from
+/// ending this process when the parent is gone.
 pub(in super::super) fn listen() -> Result<UnboundedReceiver<String>, String> {
     let (sender, lines) = unbounded_channel();
     std::thread::Builder::new()

@@ -1,6 +1,7 @@
 //! `multi`: several processes on one key, each with a manager and tasks as in `hot`.
 //!
-//! The process that the user started takes no lock. It starts the others and tells them, line by line, what to do:
+//! The process that the user started takes no lock. It starts the others and tells them, line by
+//! line, what to do:
 //!
 //! | to a child | | from it |
 //! |---|---|---|
@@ -10,7 +11,8 @@
 //! | `end` | → | |
 //! | | ← | its line of JSON, as of `hot` |
 //!
-//! A child ends when its input does, so that none is left behind when this process dies, however it dies.
+//! A child ends when its input does, so that none is left behind when this process dies, however it
+//! dies.
 
 pub(super) mod child;
 pub(super) mod process;

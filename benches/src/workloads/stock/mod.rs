@@ -1,12 +1,13 @@
 //! `stock`: what segments bring, and what a take costs beside a DECRBY.
 //!
-//! Each comparison is made in turns of a fraction of a second, one side after the other, and its ratio is the median of
-//! those of the turns: the machine may be slower in the next second.
+//! Each comparison is made in turns of a fraction of a second, one side after the other, and its
+//! ratio is the median of those of the turns: the machine may be slower in the next second.
 //!
-//! - Under locks, each held for `--hold-us` (1 ms) before its take: ten segments and one, first by the tasks of one process,
-//!   then by the same number of tasks in `--procs` processes.
-//! - Without locks: a DECRBY of one key, takes with a script call for each, and takes as they are, which travel together
-//!   when they are ready together; and these from a stock of one segment. All by the same tasks, each over one connection.
+//! - Under locks, each held for `--hold-us` (1 ms) before its take: ten segments and one, first by
+//!   the tasks of one process, then by the same number of tasks in `--procs` processes.
+//! - Without locks: a DECRBY of one key, takes with a script call for each, and takes as they are,
+//!   which travel together when they are ready together; and these from a stock of one segment. All
+//!   by the same tasks, each over one connection.
 //! - A merge over ten segments, and how many calls it makes.
 
 mod child;
@@ -152,7 +153,8 @@ impl Run<'_> {
         Ok(rates)
     }
 
-    /// A bare DECRBY, takes by a call each, takes as they are, and these from one segment; all without locks.
+    /// A bare DECRBY, takes by a call each, takes as they are, and these from one segment; all
+    /// without locks.
     async fn scripts(&mut self) -> Result<[Rates; 4], String> {
         let url = self.urls.measured.as_deref().ok_or("stocks are measured beside a server")?;
         let (ten, one) = (format!("{}:script", self.name), format!("{}:script:1", self.name));
@@ -179,7 +181,8 @@ impl Run<'_> {
         Ok(rates)
     }
 
-    /// Calls of a take that needs all segments. They are made one after the other, so each is a round trip.
+    /// Calls of a take that needs all segments. They are made one after the other, so each is a
+    /// round trip.
     async fn merges(&self, meter: &mut Meter) -> Result<f64, String> {
         let units = u64::from(SEGMENTS) * 10;
         let mut stocks = Vec::new();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Tick;
 
-/// A clock that runs at a rate of its own over tokio's, and can be stepped. Never freed: one for each simulated process
-/// or server.
+/// A clock that runs at a rate of its own over tokio's, and can be stepped. Never freed: one for
+/// each simulated process or server.
 #[derive(Clone, Copy)]
 pub struct SimClock(&'static State);
 

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::internal::sync::{Mutex, lock};
 
-/// A process, whose tasks are polled only while it runs. One that is stopped for ever is what a killed one is to all others:
-/// nothing of it runs any more, no destructor either.
+/// A process, whose tasks are polled only while it runs. One that is stopped for ever is what a
+/// killed one is to all others: nothing of it runs any more, no destructor either.
 #[derive(Clone, Debug, Default)]
 pub struct Process(Arc<Mutex<Running>>);
 
@@ -26,7 +26,8 @@ impl Process {
         Self::default()
     }
 
-    /// As by SIGSTOP: no task is polled from now on. A task that calls this goes on to its next await.
+    /// As by SIGSTOP: no task is polled from now on. A task that calls this goes on to its next
+    /// await.
     pub fn stop(&self) {
         lock(&self.0).stopped = true;
     }

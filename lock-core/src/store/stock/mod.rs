@@ -21,7 +21,8 @@ pub mod steps;
 pub use operation::{IntoOperationId, InvalidOperationId, OperationId};
 pub use rules::{Settle, State, next};
 
-/// The largest quantity, and the largest total: what a double holds exactly, as Lua and JavaScript need it.
+/// The largest quantity, and the largest total: what a double holds exactly, as Lua and JavaScript
+/// need it.
 pub const MAX_QUANTITY: u64 = (1 << 53) - 1;
 
 /// Where a store that has several places keeps a stock. Others have one layout only.
@@ -165,7 +166,8 @@ pub enum TakeAnswer {
         /// Whether that is a reservation.
         reserved: bool,
     },
-    /// At one moment there were so many left, in the stock or in the only segment, and nothing on its way.
+    /// At one moment there were so many left, in the stock or in the only segment, and nothing on
+    /// its way.
     Short {
         /// How many.
         available: u64,
@@ -291,7 +293,8 @@ impl Snapshot {
         self.sum(|segment| segment.sold)
     }
 
-    /// Whether everything that was ever put in is accounted for: `initial + restocked = available + held + in transit + sold`.
+    /// Whether everything that was ever put in is accounted for:
+    /// `initial + restocked = available + held + in transit + sold`.
     ///
     /// What that checks differs. In memory, in SQL and where the stock is spread, what is sold is a
     /// count of its own. In one slot of Redis it is what the others leave of what each segment
@@ -347,7 +350,8 @@ pub struct Swept {
     /// Operations and transfers that somebody had left half-done, and reservations without a
     /// record.
     pub recovered: u64,
-    /// Records that were over and have been thrown away, where the store does not do that by itself.
+    /// Records that were over and have been thrown away, where the store does not do that by
+    /// itself.
     pub forgotten: u64,
     /// There is more to do.
     pub more: bool,
@@ -357,17 +361,19 @@ pub struct Swept {
 ///
 /// # Rules for every implementation
 ///
-/// - Each call is all or nothing, for whoever looks at the stock by these methods: what a caller that died has left behind is
-///   finished or undone by whoever comes next.
-/// - A request that is sent again changes nothing, wherever the first one came to an end. [`next`] says
-///   what becomes of records.
+/// - Each call is all or nothing, for whoever looks at the stock by these methods: what a caller
+///   that died has left behind is finished or undone by whoever comes next.
+/// - A request that is sent again changes nothing, wherever the first one came to an end. [`next`]
+///   says what becomes of records.
 /// - Counts change by differences, and never below zero.
 /// - Reservations end by the store's clock. A take that finds too little ends some that are over,
 ///   and looks again.
 /// - A request is refused by the store itself when it arrives later than its time-out.
-/// - After an error of a kind whose [outcome is unknown](StoreError::outcome_unknown), the same request tells what came of it.
+/// - After an error of a kind whose [outcome is unknown](StoreError::outcome_unknown), the same
+///   request tells what came of it.
 pub trait StockStore: Send + Sync + fmt::Debug + 'static {
-    /// Makes the stock with these units in its segments; `false` when there is one of this name already, whatever it has.
+    /// Makes the stock with these units in its segments; `false` when there is one of this name
+    /// already, whatever it has.
     fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>>;
 
     /// Takes units: of one segment that has enough, or else of several.
@@ -385,14 +391,15 @@ pub trait StockStore: Send + Sync + fmt::Debug + 'static {
     /// Evens out what is available; `None` when there is no such stock.
     fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>>;
 
-    /// From now on there are this many segments. What the others had is moved into those that are left; `None` when there
-    /// is no such stock.
+    /// From now on there are this many segments. What the others had is moved into those that are
+    /// left; `None` when there is no such stock.
     fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>>;
 
     /// Compares the records of operations with the counts, in steps that keep nobody waiting for
     /// long.
     fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>>;
 
-    /// Ends reservations that are over, and finishes or undoes what somebody has left half-done: at most about `limit`.
+    /// Ends reservations that are over, and finishes or undoes what somebody has left half-done: at
+    /// most about `limit`.
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>>;
 }

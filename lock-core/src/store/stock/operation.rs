@@ -3,13 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of one operation on a stock, such as the number of an order line, given by the caller and checked once.
+/// The name of one operation on a stock, such as the number of an order line, given by the caller
+/// and checked once.
 ///
-/// An operation that is sent again under the same id has no second effect: after an answer that did not come, send the same
-/// again. Ids are kept for as long as the stock's retention says (24 h), so that is how long an id must not be used for
-/// anything else.
+/// An operation that is sent again under the same id has no second effect: after an answer that did
+/// not come, send the same again. Ids are kept for as long as the stock's retention says (24 h), so
+/// that is how long an id must not be used for anything else.
 ///
-/// An id has 1 to [128 bytes](Self::LONGEST) of printable text without braces, which in a Redis Cluster decide where a key is.
+/// An id has 1 to [128 bytes](Self::LONGEST) of printable text without braces, which in a Redis
+/// Cluster decide where a key is.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(Arc<str>);
 
@@ -28,7 +30,8 @@ impl OperationId {
     ///
     /// # Errors
     ///
-    /// [`InvalidOperationId`] when `text` is empty, longer than 128 bytes, or has control characters or braces.
+    /// [`InvalidOperationId`] when `text` is empty, longer than 128 bytes, or has control
+    /// characters or braces.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidOperationId> {
         let text = text.as_ref();
         let reason = if text.is_empty() {

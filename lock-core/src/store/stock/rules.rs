@@ -1,4 +1,5 @@
-//! What becomes of an operation's record when it is asked for something: the one table that all stores go by.
+//! What becomes of an operation's record when it is asked for something: the one table that all
+//! stores go by.
 //!
 //! | record | `take`, `reserve` again | `confirm` | `cancel` | `give_back` |
 //! |---|---|---|---|---|
@@ -10,7 +11,8 @@
 //! | expired | expired | expired | as before | expired |
 //! | given back | given back | given back | as before | as before |
 //!
-//! Another quantity, or `reserve` for `take`, under an id that is there is an error whatever the record says.
+//! Another quantity, or `reserve` for `take`, under an id that is there is an error whatever the
+//! record says.
 
 /// Where an operation stands. Every store knows all of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +40,8 @@ pub enum Settle {
     GiveBack,
 }
 
-/// Where an operation stands after it was asked for `settle`; `None`: there is no record, and none is made. `overdue`: the
-/// deadline of its reservation is over.
+/// Where an operation stands after it was asked for `settle`; `None`: there is no record, and none
+/// is made. `overdue`: the deadline of its reservation is over.
 pub fn next(settle: Settle, now: Option<State>, overdue: bool) -> Option<State> {
     Some(match (settle, now) {
         (Settle::Cancel, None) => State::Cancelled,

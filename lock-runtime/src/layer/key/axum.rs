@@ -63,7 +63,8 @@ impl fmt::Display for PathParam {
     }
 }
 
-/// The output of a future that does not wait for anything. That of `RawPathParams` looks into a map.
+/// The output of a future that does not wait for anything. That of `RawPathParams` looks into a
+/// map.
 fn at_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -86,7 +87,8 @@ fn no_route(wanted: &str) -> Rejection {
     ))
 }
 
-/// The key is made of what an extractor of axum finds: made by [`extractor`] and [`extractor_with_state`].
+/// The key is made of what an extractor of axum finds: made by [`extractor`] and
+/// [`extractor_with_state`].
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub struct ExtractorKey<T, S, F> {
     state: S,
@@ -104,9 +106,9 @@ pub struct ExtractorKey<T, S, F> {
 /// let key = extractor(|Path((shop, order)): Path<(u32, u64)>| format!("order:{shop}:{order}"));
 /// ```
 ///
-/// When the extractor refuses the request, so does the layer, with the same status if that is 4xx, else
-/// with 500. The text is the layer's. It costs an allocation, and the extractor runs again for the
-/// handler. For what is in the body, see [`body`](super::body()).
+/// When the extractor refuses the request, so does the layer, with the same status if that is 4xx,
+/// else with 500. The text is the layer's. It costs an allocation, and the extractor runs again for
+/// the handler. For what is in the body, see [`body`](super::body()).
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 #[must_use]
 pub fn extractor<T, F, R>(key: F) -> ExtractorKey<T, (), F>
@@ -189,7 +191,8 @@ mod tests {
     use crate::LockKey;
     use crate::layer::axum::tests::{found, get, text};
 
-    /// A layer that answers with the keys that an extractor finds, as `LockLayer` would ask for them.
+    /// A layer that answers with the keys that an extractor finds, as `LockLayer` would ask for
+    /// them.
     macro_rules! probe {
         ($key:expr) => {{
             let key = $key;
@@ -264,7 +267,8 @@ mod tests {
         }
     }
 
-    /// Around the router no route has matched yet: a mistake, which says what to do, and lets nobody in unlocked.
+    /// Around the router no route has matched yet: a mistake, which says what to do, and lets
+    /// nobody in unlocked.
     #[tokio::test]
     async fn path_parameters_are_not_known_around_the_router() {
         let router = Router::new().route("/orders/{id}", handler());

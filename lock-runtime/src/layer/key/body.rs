@@ -22,7 +22,8 @@ pub struct BodyKey<F> {
 }
 
 /// A key made of the head and the body of the request. The body is read to its end first, and given
-/// back to the handler as one piece. For [`LockLayer::new_async`](crate::layer::LockLayer::new_async).
+/// back to the handler as one piece. For
+/// [`LockLayer::new_async`](crate::layer::LockLayer::new_async).
 ///
 /// ```
 /// use http::request::Parts;
@@ -39,8 +40,8 @@ pub struct BodyKey<F> {
 ///
 /// - A body of more than `longest` bytes is refused with 413. Each request that is read keeps up to
 ///   twice as many bytes in memory: put a limit of concurrency outside.
-/// - No lock is held while the body comes, so a client that sends it slowly keeps nobody waiting. It
-///   has as much time for it as the server gives.
+/// - No lock is held while the body comes, so a client that sends it slowly keeps nobody waiting.
+///   It has as much time for it as the server gives.
 /// - Trailers of the request are lost. A body that fails is answered with 400.
 /// - The body's type has to be one that can be made of bytes, as `axum::body::Body` can.
 ///

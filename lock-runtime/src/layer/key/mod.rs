@@ -1,7 +1,8 @@
 //! Which lock a request needs: the traits, and ready-made extractors.
 //!
-//! A closure over the head of the request is enough in most cases. It is written with its argument's
-//! type, and returns the key: a [`LockKey`](crate::LockKey), a text, several of them, or none.
+//! A closure over the head of the request is enough in most cases. It is written with its
+//! argument's type, and returns the key: a [`LockKey`](crate::LockKey), a text, several of them, or
+//! none.
 //!
 //! ```
 //! use http::request::Parts;
@@ -38,14 +39,14 @@
 //!
 //! A lock is as good as its key. If the handler reads the client's text in another way than the
 //! extractor does, two texts can mean one thing, and have two locks: `7` and `007` are the same
-//! number. Have both read it in the same way: [`parsed`](PartKey::parsed) makes a number of it first.
-//! A header or a query parameter that occurs twice is refused for the same reason: the handler may
-//! read the other one.
+//! number. Have both read it in the same way: [`parsed`](PartKey::parsed) makes a number of it
+//! first. A header or a query parameter that occurs twice is refused for the same reason: the
+//! handler may read the other one.
 //!
-//! The handler has to work on what the key names. With [`first_of`], the client decides which part of
-//! the request names it: under `first_of((header("x-order-id"), path_segment(1)))`, a request for
-//! `/orders/42` with the header `x-order-id: 7` takes the lock of 7. Such a handler takes its order
-//! from [`HeldLock::key`](crate::HeldLock::key), or refuses requests whose parts differ.
+//! The handler has to work on what the key names. With [`first_of`], the client decides which part
+//! of the request names it: under `first_of((header("x-order-id"), path_segment(1)))`, a request
+//! for `/orders/42` with the header `x-order-id: 7` takes the lock of 7. Such a handler takes its
+//! order from [`HeldLock::key`](crate::HeldLock::key), or refuses requests whose parts differ.
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -80,9 +81,9 @@ pub use super::refusal::Rejection;
 /// Which lock a request needs, by its head.
 ///
 /// Implemented by closures of the form `|head: &http::request::Parts| …` that return what
-/// [`IntoRequestKeys`] lists, by what most functions of [this module](self) return, and by `Arc`s of
-/// extractors, `Arc<dyn KeyExtractor + Send + Sync>` too. See [`AsyncKeyExtractor`] for a key that has
-/// to be waited for, or is in the body.
+/// [`IntoRequestKeys`] lists, by what most functions of [this module](self) return, and by `Arc`s
+/// of extractors, `Arc<dyn KeyExtractor + Send + Sync>` too. See [`AsyncKeyExtractor`] for a key
+/// that has to be waited for, or is in the body.
 ///
 /// ```
 /// use http::request::Parts;
@@ -108,8 +109,8 @@ pub use super::refusal::Rejection;
     note = "what has to be waited for, such as `extractor(…)` and `body(…)`, goes into `LockLayer::new_async`"
 )]
 pub trait KeyExtractor {
-    /// Returns the keys to lock for this request. `None`: the request has none, and the layer's policy
-    /// for a missing key decides. The head is mutable because axum's extractors want it so.
+    /// Returns the keys to lock for this request. `None`: the request has none, and the layer's
+    /// policy for a missing key decides. The head is mutable because axum's extractors want it so.
     ///
     /// # Errors
     ///
@@ -177,8 +178,8 @@ mod closure {
     }
 }
 
-/// Which lock a request needs, where that has to be waited for, or is in the body. `B` is the type of
-/// the body. For [`LockLayer::new_async`](super::LockLayer::new_async).
+/// Which lock a request needs, where that has to be waited for, or is in the body. `B` is the type
+/// of the body. For [`LockLayer::new_async`](super::LockLayer::new_async).
 ///
 /// Every [`KeyExtractor`] is one that is ready at once. The extractor gets the request and gives it
 /// back, whatever comes of it: the handler needs it.
@@ -245,7 +246,8 @@ mod tests {
     use super::*;
     use crate::LockKey;
 
-    /// A closure is an extractor of both kinds, for requests of any body, and gives the request back.
+    /// A closure is an extractor of both kinds, for requests of any body, and gives the request
+    /// back.
     #[test]
     fn a_closure_is_an_extractor() {
         let by_path = |head: &Parts| format!("path:{}", head.uri.path());

@@ -14,8 +14,8 @@ pub struct ExtensionKey<T, F> {
     extension: PhantomData<fn(&T)>,
 }
 
-/// A key made of what a layer outside of this one has put into the request's extensions, such as the
-/// user who has logged in. A request without such an extension has no key.
+/// A key made of what a layer outside of this one has put into the request's extensions, such as
+/// the user who has logged in. A request without such an extension has no key.
 ///
 /// ```
 /// use lock_runtime::layer::key::extension;

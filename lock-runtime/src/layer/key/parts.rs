@@ -15,9 +15,9 @@ use super::{Found, KeyExtractor, Rejection};
 /// [`grpc_metadata`], and with the feature `axum` by `path_param`.
 ///
 /// A part that is missing or empty is no key. A value is refused with 400 if it is too long, or has
-/// braces, control characters, or characters that nobody sees, such as those that change the direction
-/// of text. With braces a client would choose the slot of a Redis Cluster. See [`hashed`](Self::hashed)
-/// for such values.
+/// braces, control characters, or characters that nobody sees, such as those that change the
+/// direction of text. With braces a client would choose the slot of a Redis Cluster. See
+/// [`hashed`](Self::hashed) for such values.
 #[derive(Clone, Debug)]
 pub struct PartKey {
     part: Part,
@@ -70,12 +70,12 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> PartKey {
     PartKey::new(Part::Query(name.into()))
 }
 
-/// One segment of the path, counted from 0 and decoded: in `/orders/42`, `path_segment(1)` is `42`. A
-/// slash that is encoded does not end a segment.
+/// One segment of the path, counted from 0 and decoded: in `/orders/42`, `path_segment(1)` is `42`.
+/// A slash that is encoded does not end a segment.
 ///
 /// It counts in the path as the layer sees it: inside `axum::Router::nest` the prefix of the nested
-/// router is gone. The path is taken as it was sent: in `//orders/42` the segment 0 is empty and 1 is
-/// `orders`, and in `/orders/./42` the segment 1 is `.`.
+/// router is gone. The path is taken as it was sent: in `//orders/42` the segment 0 is empty and 1
+/// is `orders`, and in `/orders/./42` the segment 1 is `.`.
 #[must_use]
 pub fn path_segment(index: usize) -> PartKey {
     PartKey::new(Part::PathSegment(index))
@@ -85,9 +85,9 @@ pub fn path_segment(index: usize) -> PartKey {
 ///
 /// # Panics
 ///
-/// If the name can't be that of a header, or ends in `-bin`: such values are bytes, which are no key.
-/// Use [`header`] with [`PartKey::hashed`] for them, where two ways to encode the same bytes are two
-/// keys.
+/// If the name can't be that of a header, or ends in `-bin`: such values are bytes, which are no
+/// key. Use [`header`] with [`PartKey::hashed`] for them, where two ways to encode the same bytes
+/// are two keys.
 #[must_use]
 #[track_caller]
 pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
@@ -106,9 +106,9 @@ pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
 /// let key = path_param("id").prefix("order:").parsed::<u64>();
 /// ```
 ///
-/// A request whose route has no such parameter, or that has passed no route, is answered with 500, and
-/// the log says what to do. This is a bug in the program; letting the request pass would run it without
-/// a lock. See [`optional`](PartKey::optional) for routers that have routes of both kinds,
+/// A request whose route has no such parameter, or that has passed no route, is answered with 500,
+/// and the log says what to do. This is a bug in the program; letting the request pass would run it
+/// without a lock. See [`optional`](PartKey::optional) for routers that have routes of both kinds,
 /// and [the module `layer`](crate::layer#in-axum) for where to put the layer.
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
@@ -146,8 +146,8 @@ impl PartKey {
         self
     }
 
-    /// Reads the value as a `T`, and takes the way a `T` is written as the value. A value that is no
-    /// `T` is refused.
+    /// Reads the value as a `T`, and takes the way a `T` is written as the value. A value that is
+    /// no `T` is refused.
     ///
     /// With `parsed::<u64>()`, `7` and `007` are the same key.
     #[must_use]
@@ -158,20 +158,21 @@ impl PartKey {
 
     /// Takes a hash of the value instead of the value: SHA-1, in hexadecimal digits.
     ///
-    /// For values that are long, any bytes at all, or not to be read in the store: nothing but their
-    /// length is checked then. The hash is no proof of anything. A client that finds two values with
-    /// one hash has two requests that wait for each other.
+    /// For values that are long, any bytes at all, or not to be read in the store: nothing but
+    /// their length is checked then. The hash is no proof of anything. A client that finds two
+    /// values with one hash has two requests that wait for each other.
     #[must_use]
     pub fn hashed(mut self) -> Self {
         self.shape.form = Form::Hashed;
         self
     }
 
-    /// The same value with another method or path is another lock: puts both before the value, behind
-    /// the prefix, as in `POST /orders 42`.
+    /// The same value with another method or path is another lock: puts both before the value,
+    /// behind the prefix, as in `POST /orders 42`.
     ///
-    /// For values that are unique only per client and endpoint, such as an idempotency key. The path is the one that the client has sent, without the query. In axum that is the whole
-    /// path inside of `nest`, too, if the feature `axum` is on.
+    /// For values that are unique only per client and endpoint, such as an idempotency key. The
+    /// path is the one that the client has sent, without the query. In axum that is the whole path
+    /// inside of `nest`, too, if the feature `axum` is on.
     #[must_use]
     pub fn of_method_and_path(mut self) -> Self {
         self.shape.reach = Reach::MethodAndPath;
@@ -179,8 +180,8 @@ impl PartKey {
     }
 
     /// The same value with another method or route of axum is another lock: puts the method and the
-    /// route's pattern before the value, behind the prefix. Braces of the pattern are encoded, as in
-    /// `POST /orders/%7Bid%7D 42`.
+    /// route's pattern before the value, behind the prefix. Braces of the pattern are encoded, as
+    /// in `POST /orders/%7Bid%7D 42`.
     ///
     /// A request that has matched no route is answered with 500, as with [`path_param`].
     #[cfg(feature = "axum")]
@@ -191,9 +192,9 @@ impl PartKey {
         self
     }
 
-    /// A request whose route does not have the [path parameter](path_param) has no key, and the layer's
-    /// [policy](crate::layer::LockLayer::on_missing_key) for that decides. Of other parts it changes
-    /// nothing.
+    /// A request whose route does not have the [path parameter](path_param) has no key, and the
+    /// layer's [policy](crate::layer::LockLayer::on_missing_key) for that decides. Of other parts
+    /// it changes nothing.
     #[cfg(feature = "axum")]
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     #[must_use]
@@ -400,7 +401,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is encoded in a request, and however badly: a key, none, or the client's mistake.
+        /// Whatever is encoded in a request, and however badly: a key, none, or the client's
+        /// mistake.
         #[test]
         fn any_request_has_a_key_or_is_refused(
             segments in proptest::collection::vec("([a/.]|%[0-9a-g]{0,2}|[!-~]){0,6}", 0..4),

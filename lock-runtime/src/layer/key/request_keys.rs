@@ -10,7 +10,8 @@ pub(super) type Found = Result<Option<RequestKeys>, Rejection>;
 
 /// The key of a request, or its keys, of which all are taken or none.
 ///
-/// At least one: a request that has none is `Option::None`, and the layer's policy for a missing key decides.
+/// At least one: a request that has none is `Option::None`, and the layer's policy for a missing
+/// key decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestKeys(Keys);
 
@@ -29,7 +30,8 @@ impl RequestKeys {
         Self(Keys::One(key))
     }
 
-    /// All of these keys, or `None` if there are none. The order does not matter, and the same key twice is taken once.
+    /// All of these keys, or `None` if there are none. The order does not matter, and the same key
+    /// twice is taken once.
     ///
     /// ```
     /// use lock_runtime::layer::RequestKeys;

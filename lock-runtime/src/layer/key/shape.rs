@@ -1,7 +1,8 @@
 //! How a value that a client has sent becomes a key.
 //!
-//! It becomes part of one only after a look at it: it is not longer than a limit, has no control characters, and no braces,
-//! which would be a hash tag: with one a client would choose the slot of a cluster, and could send all locks to one server.
+//! It becomes part of one only after a look at it: it is not longer than a limit, has no control
+//! characters, and no braces, which would be a hash tag: with one a client would choose the slot of
+//! a cluster, and could send all locks to one server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,8 +22,8 @@ const LONGEST_PATH: usize = 1024;
 /// The longest that is hashed. Servers take heads of requests of about that length.
 const LONGEST_HASHED: usize = 8192;
 
-/// What is encoded in a path: what can't be part of a key, what would make a path of another one, and the space, which
-/// ends it.
+/// What is encoded in a path: what can't be part of a key, what would make a path of another one,
+/// and the space, which ends it.
 const IN_PATHS: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'/').add(b'{').add(b'}');
 
 /// How a client's value becomes a key. Common to all extractors that take one.
@@ -67,8 +68,8 @@ impl Shape {
         }
     }
 
-    /// The key for a client's value. `part` is what to call it in an answer to the client. `None` for an
-    /// empty value.
+    /// The key for a client's value. `part` is what to call it in an answer to the client. `None`
+    /// for an empty value.
     pub(super) fn key(&self, head: &Parts, part: &dyn fmt::Display, value: &[u8]) -> Found {
         if value.is_empty() {
             return Ok(None);
@@ -130,8 +131,8 @@ impl Shape {
         }
     }
 
-    /// `POST /orders `: method and path, with a space behind each. Two ways to encode a path are the
-    /// same place.
+    /// `POST /orders `: method and path, with a space behind each. Two ways to encode a path are
+    /// the same place.
     fn place(&self, head: &Parts, path: &str) -> Result<String, Rejection> {
         let limit = match self.form {
             Form::Plain => LONGEST_PATH,
@@ -154,7 +155,8 @@ impl Shape {
     }
 }
 
-/// What the client has asked for. Inside of `nest`, axum has cut the beginning off the request's own.
+/// What the client has asked for. Inside of `nest`, axum has cut the beginning off the request's
+/// own.
 fn sent_uri(head: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
@@ -174,8 +176,8 @@ pub(super) fn checked(prefix: Cow<'static, str>) -> Cow<'static, str> {
 }
 
 /// Whether a character takes no room, changes the direction of others, or shows nothing: Unicode's
-/// format characters, the separators of lines and paragraphs, variation selectors and blanks that count
-/// as letters. Two keys that differ in one look the same.
+/// format characters, the separators of lines and paragraphs, variation selectors and blanks that
+/// count as letters. Two keys that differ in one look the same.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}')
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -351,7 +353,8 @@ mod tests {
     const PREFIX: &str = "{tenant}:";
 
     proptest! {
-        /// Whatever a client sends, there is a key, none, or a refusal that says whose mistake it is: the client's.
+        /// Whatever a client sends, there is a key, none, or a refusal that says whose mistake it
+        /// is: the client's.
         #[test]
         fn any_value_is_a_key_or_refused(
             value in proptest::collection::vec(any::<u8>(), 0..600),
@@ -377,7 +380,8 @@ mod tests {
             }
         }
 
-        /// Two paths are the same place only if their segments are, and values don't reach into the path.
+        /// Two paths are the same place only if their segments are, and values don't reach into the
+        /// path.
         #[test]
         fn places_are_told_apart(
             a in proptest::collection::vec("[a /{}%]{0,3}", 1..4),

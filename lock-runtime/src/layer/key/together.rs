@@ -12,7 +12,8 @@ use super::{Found, KeyExtractor, Keys, Rejection, RequestKeys};
 #[derive(Clone, Debug)]
 pub struct FirstOf<K>(K);
 
-/// The first of two to six extractors that finds a key. One that refuses the request ends the search.
+/// The first of two to six extractors that finds a key. One that refuses the request ends the
+/// search.
 ///
 /// ```
 /// use lock_runtime::layer::key::{first_of, header, query};
@@ -20,7 +21,8 @@ pub struct FirstOf<K>(K);
 /// let key = first_of((header("x-order-id").prefix("order:"), query("order").prefix("order:")));
 /// ```
 ///
-/// The client decides which of them it sends: see [what that means for the handler](super#one-thing-one-text).
+/// The client decides which of them it sends: see [what that means for the
+/// handler](super#one-thing-one-text).
 #[must_use]
 pub fn first_of<K>(extractors: K) -> FirstOf<K> {
     FirstOf(extractors)
@@ -50,8 +52,8 @@ pub struct Joined<K> {
     prefix: Cow<'static, str>,
 }
 
-/// One key made of those of two to six extractors, with `:` between them. A request that lacks one of
-/// them has no key.
+/// One key made of those of two to six extractors, with `:` between them. A request that lacks one
+/// of them has no key.
 ///
 /// ```
 /// use lock_runtime::layer::key::{extension, header, joined, path_segment};
@@ -66,9 +68,10 @@ pub struct Joined<K> {
 /// let payment = payment.prefix("payment:");
 /// ```
 ///
-/// A `:` in a part becomes `%3A`, and `%` becomes `%25`, so that two requests have the same key only if
-/// all their parts are the same. Give the prefix to the whole, not to the parts. The attribute does not
-/// encode its values: `key = "order:<tenant>:<id>"` is the same lock only for values without `:` and `%`.
+/// A `:` in a part becomes `%3A`, and `%` becomes `%25`, so that two requests have the same key
+/// only if all their parts are the same. Give the prefix to the whole, not to the parts. The
+/// attribute does not encode its values: `key = "order:<tenant>:<id>"` is the same lock only for
+/// values without `:` and `%`.
 #[must_use]
 pub fn joined<K>(extractors: K) -> Joined<K> {
     Joined { extractors, prefix: Cow::Borrowed("") }
@@ -165,7 +168,8 @@ mod tests {
     use super::super::{constant, extension, header, query, text};
     use super::*;
 
-    /// The order is that of the tuple, and a refusal ends the search: what was sent is never silently left aside.
+    /// The order is that of the tuple, and a refusal ends the search: what was sent is never
+    /// silently left aside.
     #[test]
     fn the_first_key_counts() {
         let key = first_of((header("x-order"), query("order"), constant("none")));
@@ -193,7 +197,8 @@ mod tests {
         assert_eq!(expected(&key).unwrap(), "the header `x-order`");
     }
 
-    /// All parts make one key; a request without one of them has none, and a part that is refused is told.
+    /// All parts make one key; a request without one of them has none, and a part that is refused
+    /// is told.
     #[test]
     fn parts_are_joined() {
         let key = joined((header("x-tenant"), query("order").parsed::<u64>())).prefix("order:");

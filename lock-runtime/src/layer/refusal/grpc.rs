@@ -15,8 +15,8 @@ pub(in crate::layer) const PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// The `domain` of `google.rpc.ErrorInfo`: its `reason` is one of this crate.
 const DOMAIN: &str = "lock-runtime";
 
-/// After how many milliseconds a gRPC client that retries by itself may do so
-/// ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)); a negative number
+/// After how many milliseconds a gRPC client that retries by itself may do so ([gRFC
+/// A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)); a negative number
 /// forbids it.
 pub(in crate::layer) fn pushback(refusal: &Refusal<'_>) -> Option<i32> {
     // `ABORTED` is repeated by clients, but this handler may have done half of its work.
@@ -50,8 +50,8 @@ pub(super) fn trailers_only(refusal: &Refusal<'_>) -> Response<Bytes> {
     response
 }
 
-/// A `google.rpc.Status` with `google.rpc.ErrorInfo`, and with `google.rpc.RetryInfo` if the call may be
-/// repeated: in protobuf's encoding, of which three messages don't need a library.
+/// A `google.rpc.Status` with `google.rpc.ErrorInfo`, and with `google.rpc.RetryInfo` if the call
+/// may be repeated: in protobuf's encoding, of which three messages don't need a library.
 pub(in crate::layer) fn details(refusal: &Refusal<'_>) -> Vec<u8> {
     let any = |name: &str, value: &[u8]| {
         let mut any = Vec::new();
@@ -185,7 +185,8 @@ mod tests {
         (parts.status.as_u16(), parts.headers, body)
     }
 
-    /// Clients that repeat what was aborted must not repeat a handler that may have done half of its work.
+    /// Clients that repeat what was aborted must not repeat a handler that may have done half of
+    /// its work.
     #[test]
     fn a_lost_call_is_not_repeated_by_itself() {
         let lost = Refusal::new(Reason::Lost, Protocol::Grpc);

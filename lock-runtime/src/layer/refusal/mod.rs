@@ -23,16 +23,17 @@ pub use problem::ProblemDetails;
 pub use reason::Reason;
 pub use rejection::Rejection;
 
-/// When to ask again if the store is down, the manager shuts down, or nothing is known. HTTP has whole
-/// seconds, so that less would send all clients back in the same second.
+/// When to ask again if the store is down, the manager shuts down, or nothing is known. HTTP has
+/// whole seconds, so that less would send all clients back in the same second.
 pub(in crate::layer) const RETRY_SOON: Duration = Duration::from_secs(3);
 
-/// What a client is told at most. A holder that is renewed has most of its lease left at any time, but rarely needs it.
+/// What a client is told at most. A holder that is renewed has most of its lease left at any time,
+/// but rarely needs it.
 pub(in crate::layer) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// When to send a request again that ended with this error; nothing where its handler may have done half
-/// of its work, or the same would come of it. Between the half and the whole of the time that is known:
-/// those who were refused together don't come back together.
+/// When to send a request again that ended with this error; nothing where its handler may have done
+/// half of its work, or the same would come of it. Between the half and the whole of the time that
+/// is known: those who were refused together don't come back together.
 pub(in crate::layer) fn retry_after(error: &LockError, longest: Duration) -> Option<Duration> {
     let remaining = match error {
         LockError::Busy { remaining, .. }
@@ -61,8 +62,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// By the request's `content-type`: `application/grpc` and what it is followed by after `+` or `;` is gRPC.
-    /// `application/grpc-web` is not: its client is told by the status.
+    /// By the request's `content-type`: `application/grpc` and what it is followed by after `+` or
+    /// `;` is gRPC. `application/grpc-web` is not: its client is told by the status.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         const GRPC: &[u8] = b"application/grpc";
@@ -73,7 +74,8 @@ impl Protocol {
         }
     }
 
-    /// What has trailers to end with: gRPC over HTTP/2 or later. HTTP/1 servers drop trailers that nobody has asked for.
+    /// What has trailers to end with: gRPC over HTTP/2 or later. HTTP/1 servers drop trailers that
+    /// nobody has asked for.
     pub(in crate::layer) fn over(self, version: Version) -> Self {
         if version < Version::HTTP_2 { Self::Http } else { self }
     }
@@ -118,8 +120,8 @@ impl<'a> Refusal<'a> {
         Self { error: Some(error), ..Self::new(Reason::from(error), protocol) }
     }
 
-    /// For a key that can't be used, with its status. The text is for the client if the mistake is the client's, and for
-    /// the log if it is the program's.
+    /// For a key that can't be used, with its status. The text is for the client if the mistake is
+    /// the client's, and for the log if it is the program's.
     #[must_use]
     pub fn of_rejection(rejection: &'a Rejection, protocol: Protocol) -> Self {
         let refusal = Self { status: Some(rejection.status()), ..Self::new(rejection.reason(), protocol) };
@@ -129,8 +131,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// For an error that a handler has returned: it may have done something before, so nobody is invited
-    /// to repeat the request. A mistake in the program goes to the log.
+    /// For an error that a handler has returned: it may have done something before, so nobody is
+    /// invited to repeat the request. A mistake in the program goes to the log.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(in crate::layer) fn of_handler(error: &'a LockError, protocol: Protocol) -> Self {
         let reason = match Reason::from(error) {
@@ -205,9 +207,9 @@ impl<'a> Refusal<'a> {
 
     /// With another `type`: the address of a page about the problem, or a URN of your own.
     ///
-    /// [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457#section-4.2.1) prefers an address that can be
-    /// opened. The namespace of the default, `urn:problem-type:lock:` and the reason, is in use but not
-    /// registered.
+    /// [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457#section-4.2.1) prefers an address that can
+    /// be opened. The namespace of the default, `urn:problem-type:lock:` and the reason, is in use
+    /// but not registered.
     #[must_use]
     pub fn with_problem_type(mut self, uri: impl Into<Cow<'a, str>>) -> Self {
         self.problem_type = Some(uri.into());
@@ -233,8 +235,8 @@ impl<'a> Refusal<'a> {
         self.protocol
     }
 
-    /// The HTTP status: that of [`with_status`](Self::with_status) or of the [`Rejection`], or else that of
-    /// the reason.
+    /// The HTTP status: that of [`with_status`](Self::with_status) or of the [`Rejection`], or else
+    /// that of the reason.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status.unwrap_or_else(|| self.reason.status())
@@ -250,7 +252,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// The gRPC status code: the one that is closest to a status of its own, or else that of the reason.
+    /// The gRPC status code: the one that is closest to a status of its own, or else that of the
+    /// reason.
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
         match self.status.map(|status| status.as_u16()) {
@@ -321,7 +324,8 @@ fn is_of_value(error: &LockError) -> bool {
             `String`, `Vec<u8>` or `&'static str`; or start with `ProblemDetails.refuse(refusal)`"
 )]
 pub trait Refuse {
-    /// The response. To [`Protocol::Grpc`] it is status 200 with `grpc-status` among the headers, and no body.
+    /// The response. To [`Protocol::Grpc`] it is status 200 with `grpc-status` among the headers,
+    /// and no body.
     fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes>;
 }
 

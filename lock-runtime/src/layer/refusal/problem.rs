@@ -11,8 +11,8 @@ use super::{Protocol, Refusal, Refuse, grpc};
 
 /// The responses that are made unless others are asked for.
 ///
-/// HTTP gets an `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) that must not be cached,
-/// with `retry-after` in whole seconds where that is known:
+/// HTTP gets an `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
+/// that must not be cached, with `retry-after` in whole seconds where that is known:
 ///
 /// ```json
 /// {"type":"urn:problem-type:lock:busy","title":"The resource is busy","status":409,"detail":"Another request …"}
@@ -20,11 +20,11 @@ use super::{Protocol, Refusal, Refuse, grpc};
 ///
 /// gRPC gets status 200 with `grpc-status` and `grpc-message`, and two things for programs:
 ///
-/// - `grpc-retry-pushback-ms`, after which clients with a retry policy wait. It is -1 where the handler
-///   may have done half of its work, so that no client repeats that by itself.
+/// - `grpc-retry-pushback-ms`, after which clients with a retry policy wait. It is -1 where the
+///   handler may have done half of its work, so that no client repeats that by itself.
 /// - `grpc-status-details-bin` with a [`google.rpc.ErrorInfo`], whose `reason` is `LOCK_` and the
-///   [`Reason`](super::Reason) (`LOCK_BUSY`, `LOCK_LOST`) and whose `domain` is `lock-runtime`; and with a
-///   `google.rpc.RetryInfo` where the call may be repeated.
+///   [`Reason`](super::Reason) (`LOCK_BUSY`, `LOCK_LOST`) and whose `domain` is `lock-runtime`; and
+///   with a `google.rpc.RetryInfo` where the call may be repeated.
 ///
 /// [`google.rpc.ErrorInfo`]: https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto
 #[derive(Clone, Copy, Debug, Default)]

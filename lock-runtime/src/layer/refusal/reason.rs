@@ -36,7 +36,8 @@ pub(super) struct Names {
     grpc_code: i32,
     name: &'static str,
     title: &'static str,
-    /// For the client of a request that was refused before its handler ran, if the reason comes before it.
+    /// For the client of a request that was refused before its handler ran, if the reason comes
+    /// before it.
     pub(super) detail: &'static str,
 }
 
@@ -146,9 +147,9 @@ impl Reason {
         self.names().grpc_code
     }
 
-    /// As in the `type` of the problem (`urn:problem-type:lock:busy`) and the label `reason` of the metrics: `busy`,
-    /// `timed_out`, `too_many_waiters`, `store_down`, `shut_down`, `lost`, `bad_key`, `missing_key` or
-    /// `misconfigured`.
+    /// As in the `type` of the problem (`urn:problem-type:lock:busy`) and the label `reason` of the
+    /// metrics: `busy`, `timed_out`, `too_many_waiters`, `store_down`, `shut_down`, `lost`,
+    /// `bad_key`, `missing_key` or `misconfigured`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.names().name
@@ -247,7 +248,8 @@ mod tests {
         }
     }
 
-    /// Every error has its reason, the same one whether it comes from a guard or from a locked body.
+    /// Every error has its reason, the same one whether it comes from a guard or from a locked
+    /// body.
     #[test]
     fn errors_have_their_reason() {
         let key = || LockKey::new("a").unwrap();

@@ -10,8 +10,8 @@ use super::reason::Reason;
 
 /// A request has a key that can't be used: what is wrong and what to do about it.
 ///
-/// With a status of 4xx, the text is sent to the client: name the part of the request, and not what it held. With any other,
-/// it is a mistake in the program, and the text is for the log.
+/// With a status of 4xx, the text is sent to the client: name the part of the request, and not what
+/// it held. With any other, it is a mistake in the program, and the text is for the log.
 ///
 /// ```
 /// use lock_runtime::layer::Rejection;
@@ -41,8 +41,8 @@ impl Rejection {
 
     /// With another status. One that is not an error becomes 500.
     ///
-    /// 4xx is the client's mistake, everything else a mistake in the program ([`Reason::Misconfigured`]), whose text goes to
-    /// the log and not to the client.
+    /// 4xx is the client's mistake, everything else a mistake in the program
+    /// ([`Reason::Misconfigured`]), whose text goes to the log and not to the client.
     #[must_use]
     pub fn with_status(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
         let is_error = status.is_client_error() || status.is_server_error();
@@ -60,7 +60,8 @@ impl Rejection {
         self.status
     }
 
-    /// What is wrong and what to do: for the client, or for the log when it is the program's mistake.
+    /// What is wrong and what to do: for the client, or for the log when it is the program's
+    /// mistake.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
@@ -71,14 +72,16 @@ impl Rejection {
         self.invalid
     }
 
-    /// [`Reason::BadKey`] for the client's mistakes, [`Reason::Misconfigured`] for those of the program.
+    /// [`Reason::BadKey`] for the client's mistakes, [`Reason::Misconfigured`] for those of the
+    /// program.
     #[must_use]
     pub fn reason(&self) -> Reason {
         if self.status.is_client_error() { Reason::BadKey } else { Reason::Misconfigured }
     }
 }
 
-/// The client's mistake. The text that was refused is not repeated, and why it is no key is for the log.
+/// The client's mistake. The text that was refused is not repeated, and why it is no key is for the
+/// log.
 impl From<InvalidKey> for Rejection {
     fn from(error: InvalidKey) -> Self {
         Self { invalid: Some(error.reason()), ..Self::new(Reason::BadKey.detail()) }

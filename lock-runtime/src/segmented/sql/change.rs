@@ -1,5 +1,6 @@
-//! What the owner of a stock does: makes it, puts units in, evens them out, changes the number of segments. Each is one transaction,
-//! and needs no lock of a segment: it locks the rows that it counts, and changes them by differences.
+//! What the owner of a stock does: makes it, puts units in, evens them out, changes the number of
+//! segments. Each is one transaction, and needs no lock of a segment: it locks the rows that it
+//! counts, and changes them by differences.
 
 use std::time::Duration;
 

@@ -14,8 +14,8 @@ pub(super) enum During {
     Commit,
 }
 
-/// The fault of a call during which `error` happened. The transaction, if there is one, is dropped. What no retry can mend is
-/// [`StoreErrorKind::Unsupported`], and so a misconfiguration.
+/// The fault of a call during which `error` happened. The transaction, if there is one, is dropped.
+/// What no retry can mend is [`StoreErrorKind::Unsupported`], and so a misconfiguration.
 pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     let (kind, text) = match error {
         sqlx::Error::Database(error) => match of_database(&**error) {

@@ -1,5 +1,5 @@
-//! [`Database`] and [`Work`]: the two databases behind one face. What differs between them is here, in [`super::statements`]
-//! and in [`super::classify`].
+//! [`Database`] and [`Work`]: the two databases behind one face. What differs between them is here,
+//! in [`super::statements`] and in [`super::classify`].
 
 use std::borrow::Cow;
 #[cfg(feature = "sqlite")]
@@ -88,8 +88,8 @@ impl Row {
 /// A pool of the user's.
 #[derive(Clone)]
 pub(super) enum Database {
-    /// Besides the pool: only one transaction can write, so those of this process take turns here, where they are woken, and
-    /// not at SQLite's busy handler, which sleeps and looks again.
+    /// Besides the pool: only one transaction can write, so those of this process take turns here,
+    /// where they are woken, and not at SQLite's busy handler, which sleeps and looks again.
     #[cfg(feature = "sqlite")]
     Sqlite((SqlitePool, Arc<tokio::sync::Mutex<()>>)),
     #[cfg(feature = "postgres")]
@@ -131,7 +131,8 @@ impl Database {
         })
     }
 
-    /// Begins a transaction that writes, and that the database ends by itself when nothing comes for `limit`.
+    /// Begins a transaction that writes, and that the database ends by itself when nothing comes
+    /// for `limit`.
     pub(super) async fn begin(&self, limit: Duration) -> Result<Work, sqlx::Error> {
         match self {
             #[cfg(feature = "sqlite")]
@@ -143,8 +144,9 @@ impl Database {
             }
             #[cfg(feature = "postgres")]
             Self::Postgres(pool) => {
-                // Who stands still, or cannot be reached, must not keep rows locked, and its COMMIT must not arrive later
-                // than it may. Not `statement_timeout`: that would end a COMMIT's wait for a standby, as a success.
+                // Who stands still, or cannot be reached, must not keep rows locked, and its COMMIT
+                // must not arrive later than it may. Not `statement_timeout`: that would end a
+                // COMMIT's wait for a standby, as a success.
                 let limit = limit.as_millis().clamp(1, i32::MAX as u128);
                 let statement = format!(
                     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {limit}; \
@@ -156,9 +158,10 @@ impl Database {
     }
 }
 
-/// Begins in a task, which goes on when the future is dropped: sqlx 0.8 would leave the transaction open, on a connection that
-/// others use next, if it were dropped when the database has begun and sqlx does not know yet (its issues 4385 and 4393).
-/// A transaction that nobody wants is rolled back.
+/// Begins in a task, which goes on when the future is dropped: sqlx 0.8 would leave the transaction
+/// open, on a connection that others use next, if it were dropped when the database has begun and
+/// sqlx does not know yet (its issues 4385 and 4393). A transaction that nobody wants is rolled
+/// back.
 async fn begin<D: sqlx::Database>(
     pool: sqlx::Pool<D>,
     statement: impl Into<Cow<'static, str>> + Send + 'static,

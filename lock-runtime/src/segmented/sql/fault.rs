@@ -5,7 +5,8 @@ use lock_core::store::StoreError;
 /// Why something was not done.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Nothing was done, because of what others do; the same may be done now. What the database said.
+    /// Nothing was done, because of what others do; the same may be done now. What the database
+    /// said.
     Again(String),
     Failed(StoreError),
 }

@@ -1,5 +1,6 @@
-//! The ends of operations: confirmed, cancelled, given back, expired. Each is one transaction, and needs no lock of a segment:
-//! the record, locked, says what there is to move, and counts change by differences.
+//! The ends of operations: confirmed, cancelled, given back, expired. Each is one transaction, and
+//! needs no lock of a segment: the record, locked, says what there is to move, and counts change by
+//! differences.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +114,8 @@ impl Call<'_> {
     ) -> Result<SettleAnswer, Fault> {
         let mut open = self.begin().await?;
         let rows = open.rows(&self.at.sql.record, &[self.stock.into(), operation.as_str().into()]).await?;
-        // The time is asked for when the record cannot change any more: what was waited for may have taken long.
+        // The time is asked for when the record cannot change any more: what was waited for may
+        // have taken long.
         let Some(mut stock) = open.stock(&self.at.sql.stock).await? else {
             return Ok(SettleAnswer::Missing);
         };

@@ -23,11 +23,12 @@ impl Dialect {
         alone: "",
     };
 
-    /// Its transactions are READ COMMITTED, and lock rows before they count on what is in them: first that of the operation, then
-    /// the stock's, then those of segments in ascending order, so that two never wait for each other. A change that has waited
-    /// for a row looks at the row's newest version, so conditions in the statement itself are enough where one row
-    /// decides. SERIALIZABLE would need no order, but takes on small tables, which are read as a whole, would be
-    /// undone for each other although they sell from different segments.
+    /// Its transactions are READ COMMITTED, and lock rows before they count on what is in them:
+    /// first that of the operation, then the stock's, then those of segments in ascending order, so
+    /// that two never wait for each other. A change that has waited for a row looks at the row's
+    /// newest version, so conditions in the statement itself are enough where one row decides.
+    /// SERIALIZABLE would need no order, but takes on small tables, which are read as a whole,
+    /// would be undone for each other although they sell from different segments.
     #[cfg(feature = "postgres")]
     pub(super) const POSTGRES: Self = Self {
         clock: "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
@@ -40,14 +41,14 @@ impl Dialect {
 
 /// `initial + restocked` of a stock is, in all its segments, `available + held + sold`.
 ///
-/// lock_stock: segments that take part in sales (0 to segments - 1), epoch (raised by every change of their number), what
-/// was put in.
-/// lock_stock_segment: fence, the largest token that has sold here; active, 0 in one that a resize has retired.
-/// lock_stock_operation: one row for each operation; and with an empty name and state F one whose
-/// quantity is what was sold by operations whose rows are gone. State S sold, H held, C cancelled,
-/// E expired, B given back, N cancelled before it came, R restocked; reserved 1 by `reserve`; parts
-/// `<segment>:<units> …`; deadline of what is reserved; kept_until, unset while it is held. Times
-/// are microseconds since the Unix epoch by the database's clock.
+/// lock_stock: segments that take part in sales (0 to segments - 1), epoch (raised by every change
+/// of their number), what was put in. lock_stock_segment: fence, the largest token that has sold
+/// here; active, 0 in one that a resize has retired. lock_stock_operation: one row for each
+/// operation; and with an empty name and state F one whose quantity is what was sold by operations
+/// whose rows are gone. State S sold, H held, C cancelled, E expired, B given back, N cancelled
+/// before it came, R restocked; reserved 1 by `reserve`; parts `<segment>:<units> …`; deadline of
+/// what is reserved; kept_until, unset while it is held. Times are microseconds since the Unix
+/// epoch by the database's clock.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS lock_stock (
     stock TEXT PRIMARY KEY,
@@ -89,7 +90,8 @@ pub(super) struct Statements {
     pub(super) tables: String,
     /// now
     pub(super) clock: String,
-    /// $2 operation. For each active segment: now, segments, segment, available, and the operation's record.
+    /// $2 operation. For each active segment: now, segments, segment, available, and the
+    /// operation's record.
     pub(super) look: String,
     /// For each segment: segments, epoch, initial, restocked, segment, active, available, held,
     /// sold; and three zeros.
@@ -102,11 +104,11 @@ pub(super) struct Statements {
     pub(super) stock: String,
     pub(super) stock_shared: String,
     pub(super) stock_locked: String,
-    /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9 latest time. Changes nothing when it is
-    /// late, or the operation has a record.
+    /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9
+    /// latest time. Changes nothing when it is late, or the operation has a record.
     pub(super) note: String,
-    /// $2 segment, $3 quantity, $4 of it sold, $5 of it held, $6 token. Changes nothing unless the segment is active, has enough, and
-    /// has seen no larger token.
+    /// $2 segment, $3 quantity, $4 of it sold, $5 of it held, $6 token. Changes nothing unless the
+    /// segment is active, has enough, and has seen no larger token.
     pub(super) take: &'static str,
     /// $2 segment. active, available, fence.
     pub(super) segment: &'static str,
@@ -114,8 +116,9 @@ pub(super) struct Statements {
     pub(super) end: String,
     /// segment, active, available of all segments, locked.
     pub(super) segments: String,
-    /// $2 how many. operation, parts of reservations that are over, locked; those that somebody else ends just now are left to him.
-    /// The clock is a query of its own here and in `purge`: an index is not searched for what is volatile.
+    /// $2 how many. operation, parts of reservations that are over, locked; those that somebody
+    /// else ends just now are left to him. The clock is a query of its own here and in `purge`: an
+    /// index is not searched for what is volatile.
     pub(super) overdue: String,
     /// $2 how many. Throws records away whose time is over; state, quantity of each.
     pub(super) purge: String,
@@ -221,7 +224,8 @@ impl Statements {
         }
     }
 
-    /// $2 and on, for each of so many segments: segment, and the differences of available, held, sold; none ends below zero.
+    /// $2 and on, for each of so many segments: segment, and the differences of available, held,
+    /// sold; none ends below zero.
     pub(super) fn shift(count: usize) -> String {
         let value = |at: usize| format!("(${}, ${}, ${}, ${})", at, at + 1, at + 2, at + 3);
         let values: Vec<_> = (0..count).map(|nth| value(4 * nth + 2)).collect();

@@ -22,8 +22,8 @@ pub struct SqlStocks {
 }
 
 impl SqlStocks {
-    /// Stocks in SQLite. Every connection of the pool must reach the same database: `sqlite::memory:` is one for each, so such a
-    /// pool has one connection, which is never closed.
+    /// Stocks in SQLite. Every connection of the pool must reach the same database:
+    /// `sqlite::memory:` is one for each, so such a pool has one connection, which is never closed.
     #[cfg(feature = "sqlite")]
     #[must_use]
     pub fn sqlite(locks: LockManager, pool: sqlx::SqlitePool) -> Self {
@@ -41,11 +41,13 @@ impl SqlStocks {
         Self { locks, tables: Arc::new(Tables::new(database)) }
     }
 
-    /// Creates the tables and indexes that are not there. Several processes may do so at the same time.
+    /// Creates the tables and indexes that are not there. Several processes may do so at the same
+    /// time.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) when the user may not; whatever the database says.
+    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) when the user may not;
+    /// whatever the database says.
     ///
     /// # Cancel safety
     ///

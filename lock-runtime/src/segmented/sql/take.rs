@@ -1,5 +1,5 @@
-//! Sales: under the locks of their segments, in one transaction with the operation's record. Where to look first is not for the
-//! request to say: the lock has the better of two segments.
+//! Sales: under the locks of their segments, in one transaction with the operation's record. Where
+//! to look first is not for the request to say: the lock has the better of two segments.
 
 use std::time::Duration;
 
@@ -67,7 +67,8 @@ fn again(record: &Record, request: &TakeRequest, now: i64) -> Option<TakeAnswer>
     })
 }
 
-/// Which units to take, of segments with these: of one that has enough, or else of as few as possible.
+/// Which units to take, of segments with these: of one that has enough, or else of as few as
+/// possible.
 fn plan(available: &[Part], quantity: u64) -> Plan {
     let enough: Vec<_> =
         available.iter().filter(|part| part.quantity >= quantity).map(|part| part.segment).collect();
@@ -104,7 +105,8 @@ impl SqlStocks {
     pub(super) async fn take_units(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
         let call = Call::new(&self.tables, &request.call).await?;
         let mut backoff = Backoff::default();
-        // From the second merge on with all segments locked, so that no other sale comes in between again.
+        // From the second merge on with all segments locked, so that no other sale comes in between
+        // again.
         let mut merged = false;
         loop {
             match self.try_to_take(&call, request, &mut merged).await {
@@ -241,7 +243,8 @@ impl Call<'_> {
         self.sell(request, &sales, &locks).await
     }
 
-    /// The record, the rows and nothing else, or nothing at all: `None` when others came in between.
+    /// The record, the rows and nothing else, or nothing at all: `None` when others came in
+    /// between.
     async fn sell(
         &self,
         request: &TakeRequest,

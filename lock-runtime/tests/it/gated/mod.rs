@@ -1,5 +1,5 @@
-//! A memory store whose every call stops twice: before it takes effect, and before its answer is heard. What goes on,
-//! when, in which order, and what is lost on the way is the test's to say.
+//! A memory store whose every call stops twice: before it takes effect, and before its answer is
+//! heard. What goes on, when, in which order, and what is lost on the way is the test's to say.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 

@@ -1,5 +1,5 @@
-//! Random operations of several processes on a few keys: what models of them have in common. A failing run prints its
-//! seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
+//! Random operations of several processes on a few keys: what models of them have in common. A
+//! failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -86,8 +86,9 @@ pub(crate) async fn processes(bug: Option<Bug>) -> (Vec<Process>, Arc<dyn LockSt
     (processes, named_memory_store(&name))
 }
 
-/// Plays `cases` random lists of operations. Returns what each of them came to, or the failure with its seed.
-/// `PROPTEST_CASES` multiplies `cases`: 256, its default, is once. No file remembers a failure: make it a test of its own.
+/// Plays `cases` random lists of operations. Returns what each of them came to, or the failure with
+/// its seed. `PROPTEST_CASES` multiplies `cases`: 256, its default, is once. No file remembers a
+/// failure: make it a test of its own.
 pub(crate) fn random_runs<Op: Clone + fmt::Debug, T>(
     cases: u32,
     op: impl Strategy<Value = Op>,

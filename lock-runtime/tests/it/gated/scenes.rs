@@ -1,5 +1,5 @@
-//! A scene: futures that are polled and dropped, events, and calls of a store that stop at the gate. Every schedule of it
-//! is played, and nobody may leave anything.
+//! A scene: futures that are polled and dropped, events, and calls of a store that stop at the
+//! gate. Every schedule of it is played, and nobody may leave anything.
 
 use std::any::Any;
 use std::fmt;

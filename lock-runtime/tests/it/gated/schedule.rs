@@ -1,5 +1,5 @@
-//! Every schedule of a small scene, one after the other: what is polled, dropped, let go or happens next is a choice,
-//! and each run takes the first one that no run before it has taken.
+//! Every schedule of a small scene, one after the other: what is polled, dropped, let go or happens
+//! next is a choice, and each run takes the first one that no run before it has taken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,5 @@
-//! What the layer asks of others and others of it: that it compiles is the test, and that it is served, too.
+//! What the layer asks of others and others of it: that it compiles is the test, and that it is
+//! served, too.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -175,8 +176,8 @@ async fn services_of_one_thread() {
     assert_eq!(counter.get(), 1);
 }
 
-/// The bounds of hyper's servers, behind `hyper_util::service::TowerToHyperService`: those of HTTP/1 and HTTP/2 with a
-/// task for each connection.
+/// The bounds of hyper's servers, behind `hyper_util::service::TowerToHyperService`: those of
+/// HTTP/1 and HTTP/2 with a task for each connection.
 fn hyper_takes<S, B, T>(service: S) -> S
 where
     S: Service<Request<B>, Response = Response<T>> + Clone + Send + 'static,
@@ -213,7 +214,8 @@ async fn tower() {
     assert_eq!(boxed.oneshot(post("/k")).await.unwrap().status(), StatusCode::OK);
 }
 
-/// The bounds of `tonic::transport::Server`, version 0.14: `builder().layer(…).add_service(…).serve(…)`.
+/// The bounds of `tonic::transport::Server`, version 0.14:
+/// `builder().layer(…).add_service(…).serve(…)`.
 #[cfg(feature = "tonic")]
 mod tonic {
     use ::tonic::body::Body as TonicBody;

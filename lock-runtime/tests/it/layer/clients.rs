@@ -1,4 +1,5 @@
-//! Clients that leave, handlers that panic, bodies that end in all the ways there are: the lock is freed exactly once.
+//! Clients that leave, handlers that panic, bodies that end in all the ways there are: the lock is
+//! freed exactly once.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;

@@ -153,7 +153,8 @@ async fn a_handler_goes_on_while_nobody_polls_its_response() {
     scene.is_settled(None).await;
 }
 
-/// Nobody is left to take the response: a body that has the lock is dropped inside of it all the same.
+/// Nobody is left to take the response: a body that has the lock is dropped inside of it all the
+/// same.
 #[tokio::test(start_paused = true)]
 async fn a_response_that_nobody_takes_leaves_nothing() {
     for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {

@@ -25,7 +25,8 @@ struct Counter {
     most: AtomicUsize,
 }
 
-/// One of those that are counted, in the extensions of a request: it is there for as long as the request is.
+/// One of those that are counted, in the extensions of a request: it is there for as long as the
+/// request is.
 #[derive(Debug)]
 struct Counted(Arc<Counter>);
 

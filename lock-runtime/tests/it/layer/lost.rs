@@ -59,7 +59,8 @@ impl Way {
         }
     }
 
-    /// What had the lock was dropped before it was given back; in the other ways it is gone by itself.
+    /// What had the lock was dropped before it was given back; in the other ways it is gone by
+    /// itself.
     fn was_dropped_first(self, scene: &Scene) {
         let late = scene.store.events().contains(&Event::Note(LATE));
         assert!(!(late && self == Self::MaxHold), "{:?}", scene.store.events());
@@ -295,7 +296,8 @@ async fn a_slow_body_loses_its_lock_after_a_minute_unless_told_otherwise() {
         scene.is_settled(None).await;
     }
 
-    // Its client doesn't even ask for a frame: the lock is lost all the same, and free when the body is dropped.
+    // Its client doesn't even ask for a frame: the lock is lost all the same, and free when the
+    // body is dropped.
     let (_feed, response) = stalling(&scene, layer(), post("/k")).await;
     let held = held_in(response.extensions());
     sleep(59 * SECOND).await;
@@ -306,7 +308,8 @@ async fn a_slow_body_loses_its_lock_after_a_minute_unless_told_otherwise() {
     scene.is_settled(None).await;
 }
 
-/// A client can stretch its request for a minute, unless the program says that handlers take longer.
+/// A client can stretch its request for a minute, unless the program says that handlers take
+/// longer.
 #[tokio::test(start_paused = true)]
 async fn a_request_holds_its_lock_for_a_minute_unless_told_otherwise() {
     let scene = Scene::new();

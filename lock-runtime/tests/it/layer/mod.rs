@@ -1,4 +1,5 @@
-//! The tower layer on the memory store: what requests, their clients, and the services around them see of it.
+//! The tower layer on the memory store: what requests, their clients, and the services around them
+//! see of it.
 #![cfg(feature = "layer")]
 
 mod annotated;

@@ -68,7 +68,8 @@ async fn a_layer_inside_a_layer_with_the_same_key_enters_again() {
     }
 }
 
-/// A reader that would become a writer waits for itself, or for another one that wants the same: it is told at once.
+/// A reader that would become a writer waits for itself, or for another one that wants the same: it
+/// is told at once.
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_writes_inside_one_that_reads_is_a_mistake() {
     let scene = Scene::new();
@@ -146,7 +147,8 @@ async fn show_key(request: Sent) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::from(held.map_or("none".to_owned(), |held| held.key().to_string()))))
 }
 
-/// A handler never takes the lock of a layer outside for the one that the layer around it lets it do without.
+/// A handler never takes the lock of a layer outside for the one that the layer around it lets it
+/// do without.
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_lets_a_request_pass_hides_the_lock_of_the_one_outside() {
     let scene = Scene::new();

@@ -1,4 +1,5 @@
-//! Readiness: what was polled ready is what is called, and what it has reserved is given back in time.
+//! Readiness: what was polled ready is what is called, and what it has reserved is given back in
+//! time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,7 +25,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, by_path, ok, poll_once, post, request, send};
 
-/// Panics when it is called without having said that it is ready, as a clone has not. Counts its clones.
+/// Panics when it is called without having said that it is ready, as a clone has not. Counts its
+/// clones.
 #[derive(Debug)]
 struct Strict {
     ready: bool,
@@ -101,7 +103,8 @@ async fn what_was_asked_whether_it_is_ready_is_what_is_called() {
     let twice = layer(&scene).layer(layer(&scene).layer(Strict::new()));
     assert_eq!(send_all(twice, three(Method::POST)).await, ok);
 
-    // A refused request is none that the inner service was called for: what was ready for it is gone all the same.
+    // A refused request is none that the inner service was called for: what was ready for it is
+    // gone all the same.
     let guard = scene.rival().mutex("taken").acquire().await.unwrap();
     let mixed = ["/k", "/taken", "/k", "/{}", "/", "/k"].map(|path| {
         let mut request = post("/");
@@ -144,7 +147,8 @@ async fn only_a_request_that_is_locked_clones_the_service() {
     assert_eq!(clones(layer(&scene), ten(Method::POST)).await, 10);
 }
 
-/// The layer has nothing of its own to be asked for: it is as ready as what is inside, and fails with it.
+/// The layer has nothing of its own to be asked for: it is as ready as what is inside, and fails
+/// with it.
 #[tokio::test(start_paused = true)]
 async fn readiness_is_that_of_the_inner_service() {
     struct NotYet(usize);
@@ -208,7 +212,8 @@ async fn a_refused_request_gives_its_permit_back_at_once() {
     let _taken = scene.rival().mutex("k").acquire().await.unwrap();
     let limited = || ConcurrencyLimitLayer::new(1).layer(slow());
 
-    // The answer is known in the call: the permit is free before the answer is sent, and while it is.
+    // The answer is known in the call: the permit is free before the answer is sent, and while it
+    // is.
     let mut service = layer(&scene).max_waiters(1).layer(limited());
     // Has the same limit, and none of its permits.
     let other = service.clone();
@@ -305,8 +310,9 @@ async fn a_refusal_after_a_slow_look_for_the_key_gives_the_permit_back() {
     assert_eq!(statuses.map_codes(), [400, 200, 200]);
 }
 
-/// In axum a limit inside is asked when the lock is held: a handler that holds the only permit and asks for the lock of
-/// a request that waits for it stands still until its wait is over. Limits belong outside.
+/// In axum a limit inside is asked when the lock is held: a handler that holds the only permit and
+/// asks for the lock of a request that waits for it stands still until its wait is over. Limits
+/// belong outside.
 #[cfg(feature = "axum")]
 #[tokio::test(start_paused = true)]
 async fn in_axum_a_limit_inside_is_waited_for_under_the_lock() {
@@ -348,7 +354,8 @@ async fn in_axum_a_limit_inside_is_waited_for_under_the_lock() {
     scene.is_settled(None).await;
 }
 
-/// In a bare stack it is the other way round: what is inside is asked first, so requests that wait use it up.
+/// In a bare stack it is the other way round: what is inside is asked first, so requests that wait
+/// use it up.
 #[tokio::test(start_paused = true)]
 async fn in_a_bare_stack_a_limit_inside_counts_requests_that_wait() {
     let scene = Scene::new();

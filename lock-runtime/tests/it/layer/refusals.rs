@@ -1,4 +1,5 @@
-//! What a refused client is told: the table of the module's documentation, row by row, as responses of the service.
+//! What a refused client is told: the table of the module's documentation, row by row, as responses
+//! of the service.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -51,7 +52,8 @@ impl Told {
     }
 }
 
-/// Sends the request in both protocols, neither of which comes to the handler, and looks at what all refusals have.
+/// Sends the request in both protocols, neither of which comes to the handler, and looks at what
+/// all refusals have.
 async fn refused<K, R>(scene: &Scene, layer: &LockLayer<K, R>) -> Told
 where
     K: AsyncKeyExtractor<Full<Bytes>>,

@@ -221,7 +221,8 @@ async fn several_keys_are_taken_all_or_none() {
     let layer = LockLayer::new(scene.locks.clone(), |head: &Parts| {
         head.uri.path()[1..].split('-').map(str::to_owned).collect::<Vec<_>>()
     });
-    // Both want b: they wait for each other, in whatever order they name it. The third wants other ones.
+    // Both want b: they wait for each other, in whatever order they name it. The third wants other
+    // ones.
     let started = Instant::now();
     let requests = ["/a-b", "/c-b", "/b-a", "/x-y"].into_iter().cycle().take(12).map(post);
     all_pass(&layer, &overlap, requests).await;
@@ -371,7 +372,8 @@ async fn a_key_may_take_its_time() {
     scene.is_settled(None).await;
 }
 
-/// Requests that read one key run side by side; what is said of a method holds although it is one that is skipped.
+/// Requests that read one key run side by side; what is said of a method holds although it is one
+/// that is skipped.
 #[tokio::test(start_paused = true)]
 async fn a_method_may_have_a_kind_of_its_own() {
     let (scene, overlap) = (Scene::new(), Overlap::default());
@@ -464,7 +466,8 @@ async fn a_hurried_client_is_not_let_through_while_the_store_is_down() {
     }
 }
 
-/// A key in the body: two requests for one account wait for each other, and handlers get their bodies.
+/// A key in the body: two requests for one account wait for each other, and handlers get their
+/// bodies.
 #[tokio::test(start_paused = true)]
 async fn the_key_may_be_in_the_body() {
     let (scene, overlap) = (Scene::new(), Overlap::default());

@@ -1,4 +1,5 @@
-//! What the scenes share: a store that keeps a journal, requests, handlers, and bodies that the test feeds.
+//! What the scenes share: a store that keeps a journal, requests, handlers, and bodies that the
+//! test feeds.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -180,13 +181,14 @@ impl Scene {
         self.until(what, || self.store.events().contains(&Event::Note(what))).await;
     }
 
-    /// Nothing is held, wanted or under way here, and every grant of the store was freed exactly once; the next one who
-    /// asks for a key gets a larger token than `last`.
+    /// Nothing is held, wanted or under way here, and every grant of the store was freed exactly
+    /// once; the next one who asks for a key gets a larger token than `last`.
     pub(crate) async fn is_settled(&self, last: Option<(&str, FencingToken)>) {
         self.is_settled_but(0, last).await;
     }
 
-    /// As [`is_settled`](Self::is_settled), for a scene in which this many grants were taken away at the store.
+    /// As [`is_settled`](Self::is_settled), for a scene in which this many grants were taken away
+    /// at the store.
     pub(crate) async fn is_settled_but(&self, taken: usize, last: Option<(&str, FencingToken)>) {
         self.until("all is given back", || {
             let left = leftovers(&self.locks);
@@ -236,7 +238,8 @@ impl Scene {
     }
 }
 
-/// Belongs to a handler or a body, and writes down where it was dropped: [`INSIDE`] its lock, or after its loss.
+/// Belongs to a handler or a body, and writes down where it was dropped: [`INSIDE`] its lock, or
+/// after its loss.
 #[derive(Debug)]
 pub(crate) struct Probe {
     scene: Scene,

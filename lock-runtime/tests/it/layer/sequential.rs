@@ -1,4 +1,5 @@
-//! A client that repeats its request as soon as it has the answer is never refused because of its own previous one.
+//! A client that repeats its request as soon as it has the answer is never refused because of its
+//! own previous one.
 
 use std::convert::Infallible;
 
@@ -70,7 +71,8 @@ async fn a_client_is_served_while_the_release_before_it_is_on_its_way() {
     }
 }
 
-/// A fair lock, or one of several keys, is not queued behind its own release: the shortest wait covers that.
+/// A fair lock, or one of several keys, is not queued behind its own release: the shortest wait
+/// covers that.
 #[tokio::test(start_paused = true)]
 async fn with_a_short_wait_that_is_so_for_fair_locks_and_several_keys() {
     let keys: [&[&str]; 2] = [&["a"], &["a", "b"]];

@@ -56,8 +56,8 @@ async fn a_request_goes_on_unlocked_and_marked_while_the_store_is_down() {
     scene.is_settled(None).await;
 }
 
-/// A server that is stopped, or cut off, does not answer at all: not within the wait, which is shorter than a call's
-/// time-out. The key is one that nobody has.
+/// A server that is stopped, or cut off, does not answer at all: not within the wait, which is
+/// shorter than a call's time-out. The key is one that nobody has.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_down_however_short_the_wait_is() {
     let scene = Scene::new();

@@ -1,7 +1,8 @@
 //! The memory store against a model that is too simple to be wrong.
 //!
-//! Random steps of four owners on three keys. The model knows nothing of calendars, handles or purging; every answer of
-//! the store has to be the model's, and so have the state of every key after every step and what its watches hear.
+//! Random steps of four owners on three keys. The model knows nothing of calendars, handles or
+//! purging; every answer of the store has to be the model's, and so have the state of every key
+//! after every step and what its watches hear.
 
 mod pair;
 mod plain;

@@ -84,7 +84,8 @@ impl Pair {
         Duration::from_millis(until - self.model.now)
     }
 
-    /// Tokens grow from grant to grant as long as the counter survives or is not ahead of the clock.
+    /// Tokens grow from grant to grant as long as the counter survives or is not ahead of the
+    /// clock.
     fn check_growth(&mut self, number: usize, before: Option<u64>, range: TokenRange) {
         let last = self.last.get(&number).copied().unwrap_or(0);
         if before.is_some() || last <= self.server_micros() {
@@ -354,7 +355,8 @@ impl Pair {
         }
     }
 
-    /// Every key is held by whom the model says, for as long as it says: exclusion, and leases that only grow.
+    /// Every key is held by whom the model says, for as long as it says: exclusion, and leases that
+    /// only grow.
     pub(super) async fn compare(&mut self) {
         for number in 0..KEYS.len() {
             let status = self.store.status(key(number)).await.unwrap();

@@ -1,4 +1,5 @@
-//! [`Step`]: what the store can do, as atomic steps on its [`Table`], without clocks, mutexes or futures.
+//! [`Step`]: what the store can do, as atomic steps on its [`Table`], without clocks, mutexes or
+//! futures.
 
 mod look;
 mod wake;
@@ -23,7 +24,8 @@ use super::table::{Table, Watched};
 pub(super) use self::look::Look;
 use self::wake::Turn;
 
-/// The largest token: what a Redis counter can hold, so that both stores give up at the same number.
+/// The largest token: what a Redis counter can hold, so that both stores give up at the same
+/// number.
 const LARGEST_TOKEN: u64 = i64::MAX as u64;
 
 /// When a waiter looks again that could have the key at once.
@@ -162,8 +164,8 @@ impl Step<'_> {
         Released { held, other_listeners, echo: false, then }
     }
 
-    /// A takeover that can't be carried out is not an error of the release, which has happened: the waiter for whom
-    /// it was meant is told to try, and finds out by itself.
+    /// A takeover that can't be carried out is not an error of the release, which has happened: the
+    /// waiter for whom it was meant is told to try, and finds out by itself.
     fn take_over(
         &mut self,
         release: &ReleaseRequest,
@@ -290,7 +292,8 @@ fn listeners_of(entry: &Entry, kind: Kind) -> impl Iterator<Item = (WatchId, Han
     listeners.map(|listener| (listener.watcher.id, listener.watcher.handle))
 }
 
-/// How many of these belong to others than whoever releases, who has so many watches on its own handle.
+/// How many of these belong to others than whoever releases, who has so many watches on its own
+/// handle.
 fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own_watches: u32) -> u64 {
     // A watch of several keys is one listener.
     listeners.sort_unstable();

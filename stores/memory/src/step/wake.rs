@@ -19,8 +19,8 @@ pub(super) enum Turn {
 }
 
 impl Step<'_> {
-    /// A hold of `key` has ended, or will after `linger`. Who listens is told in both cases: a waiter that sleeps to the
-    /// end of the lease has to learn that the end has come nearer.
+    /// A hold of `key` has ended, or will after `linger`. Who listens is told in both cases: a
+    /// waiter that sleeps to the end of the lease has to learn that the end has come nearer.
     pub(super) fn wake(&mut self, key: &LockKey, linger: Duration) {
         let now = self.moment.now;
         let Some(entry) = self.table.get(self.prefix, key) else { return };

@@ -1,5 +1,5 @@
-//! The suite that every store has to pass, on three stores in memory. A key is never granted by a release, which is one
-//! store's.
+//! The suite that every store has to pass, on three stores in memory. A key is never granted by a
+//! release, which is one store's.
 
 use lock_store_conformance::{Subject, conformance};
 

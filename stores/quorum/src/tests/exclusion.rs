@@ -1,4 +1,5 @@
-//! One holder at a time, whatever happens to the stores: random schedules from a seed, under paused time.
+//! One holder at a time, whatever happens to the stores: random schedules from a seed, under paused
+//! time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -81,7 +82,8 @@ async fn work(store: Arc<dyn LockStore>, number: u32, book: Book, end: Instant, 
     }
 }
 
-/// Breaks and mends at most a minority at a time; data may be lost at any store, one after the other.
+/// Breaks and mends at most a minority at a time; data may be lost at any store, one after the
+/// other.
 async fn break_things(rig: &Rig, end: Instant, restart: Restart, random: &mut StdRng) {
     let servers = rig.servers.len();
     while Instant::now() < end {

@@ -111,7 +111,8 @@ async fn a_release_after_a_slow_renewal_leaves_nothing() {
     grant(&process, 1).await;
     rig.servers[2].store().force_release(key("a")).await.unwrap();
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
-    // The third is being taken again: that is on its way when the key is released, and arrives after that.
+    // The third is being taken again: that is on its way when the key is released, and arrives
+    // after that.
     rig.fail(&[2], Fault::Slow(SECOND * 2));
     tokio::task::yield_now().await;
     release(&process, 1).await.unwrap();

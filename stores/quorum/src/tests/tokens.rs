@@ -36,7 +36,8 @@ async fn a_grant_whose_token_cannot_be_written_down_is_undone() {
     rig.fail(&[1], Fault::Slow(SECOND / 10));
     let server = std::sync::Arc::clone(&rig.servers[1]);
     let fails = tokio::spawn(async move {
-        // After its grant, while it is asked for its marker: the next call is the one that lifts its counter.
+        // After its grant, while it is asked for its marker: the next call is the one that lifts
+        // its counter.
         tokio::time::sleep(SECOND * 3 / 20).await;
         server.fail(Fault::Refuses);
     });

@@ -239,7 +239,8 @@ async fn the_lines_of_two_gates_do_not_wait_for_each_other() {
     assert!(matches!(second, Acquired::Granted(_)), "{second:?}");
 }
 
-/// Others have the second and the third; a request passes the gate and loses, and the gate is slow to undo it.
+/// Others have the second and the third; a request passes the gate and loses, and the gate is slow
+/// to undo it.
 async fn not_undone_for_certain(rig: &Rig) {
     rig.process().check().await.unwrap();
     for server in &rig.servers[1..] {

@@ -13,7 +13,8 @@ use super::super::node::Node;
 use super::Cluster;
 use super::slots::{Place, slot};
 
-/// How the cursor of a walk over all servers is made: which of them, a mark of who they are, and the server's own.
+/// How the cursor of a walk over all servers is made: which of them, a mark of who they are, and
+/// the server's own.
 const MARK_BITS: u32 = 8;
 const OWN_BITS: u32 = 46;
 

@@ -30,7 +30,8 @@ impl Cluster {
         LatchNames::new(&self.options.prefix, key)
     }
 
-    /// A step at the server of a semaphore; `freed` says whether there are permits then that somebody may wait for.
+    /// A step at the server of a semaphore; `freed` says whether there are permits then that
+    /// somebody may wait for.
     async fn at_semaphore<T, F>(
         &self,
         key: &LockKey,

@@ -1,14 +1,16 @@
 //! [`Cluster`]: locks on a Redis Cluster, each at the server that has its slot.
 //!
-//! All keys of one lock are in one slot, so each step on it is a script at one server, as with a single one. What is done
-//! here:
+//! All keys of one lock are in one slot, so each step on it is a script at one server, as with a
+//! single one. What is done here:
 //!
-//! - [`slots`]: which server has which slot. [`load`]: how that is found out, and again when a server is away or says
-//!   that a slot has moved.
-//! - [`route`]: redirects. MOVED and ASK mean that a step was not executed, so it is sent again as it is, but with a
-//!   `latest` for the clock of the next server. [`moving`]: locks whose keys are at two servers.
+//! - [`slots`]: which server has which slot. [`load`]: how that is found out, and again when a
+//!   server is away or says that a slot has moved.
+//! - [`route`]: redirects. MOVED and ASK mean that a step was not executed, so it is sent again as
+//!   it is, but with a `latest` for the clock of the next server. [`moving`]: locks whose keys are
+//!   at two servers.
 //! - [`several`]: requests for keys in several slots: a step for each slot. [`steps`]: all others.
-//! - [`counting`]: semaphores and latches. [`watch`]: subscriptions, which follow their slots. [`admin`]: what operators ask.
+//! - [`counting`]: semaphores and latches. [`watch`]: subscriptions, which follow their slots.
+//!   [`admin`]: what operators ask.
 //!
 //! Scripts are never loaded at all servers: each gets the text when it does not know the name.
 
@@ -149,7 +151,8 @@ impl Cluster {
         hasher.finish()
     }
 
-    /// Runs a step at the server that has `slot`, and follows redirects: they mean that nothing was executed.
+    /// Runs a step at the server that has `slot`, and follows redirects: they mean that nothing was
+    /// executed.
     async fn at_slot<T, F>(
         &self,
         slot: u16,

@@ -1,7 +1,8 @@
 //! Locks of slots that are on their way from one server to another.
 //!
-//! While a slot moves, each of its keys is at one of two servers, and a script may use keys of one only. A free mutex is
-//! no key at all, so the server never finds it with its counter: after a while of that it is taken without.
+//! While a slot moves, each of its keys is at one of two servers, and a script may use keys of one
+//! only. A free mutex is no key at all, so the server never finds it with its counter: after a
+//! while of that it is taken without.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,8 +38,9 @@ impl<'a> Hint<'a> {
 }
 
 impl Cluster {
-    /// Refuses a step at the server to which the slot is moving, unless it is about mutexes only. What else a lock of
-    /// another kind is made of is not among the keys that the server is told, so it takes for gone what has not come yet.
+    /// Refuses a step at the server to which the slot is moving, unless it is about mutexes only.
+    /// What else a lock of another kind is made of is not among the keys that the server is told,
+    /// so it takes for gone what has not come yet.
     pub(super) fn whole(&self, items: &[Item], at: At) -> Result<(), Fault> {
         if !at.asking || are_mutexes(items) {
             return Ok(());
@@ -76,8 +78,8 @@ impl Cluster {
             };
             self.in_between(share.slot);
             let patient = !lock(&self.moving).split(share.slot, self.now());
-            // What other kinds need is at both servers, whichever is asked. The server's time is above 1, which is the floor
-            // of those that replicas confirm.
+            // What other kinds need is at both servers, whichever is asked. The server's time is
+            // above 1, which is the floor of those that replicas confirm.
             if floor > 1 || !are_mutexes(&share.items) {
                 return Err(fault.error);
             }
@@ -112,9 +114,10 @@ impl Cluster {
         Box::pin(self.acquire_several(request, &each, deadline)).await
     }
 
-    /// Runs a step that may free something, and if `freed` says that it has, sees to it that those who wait hear of it: while
-    /// a slot moves, what is free may be at one server, and whoever listens at the other. Never after a step that only looks:
-    /// who waits would wake itself for ever.
+    /// Runs a step that may free something, and if `freed` says that it has, sees to it that those
+    /// who wait hear of it: while a slot moves, what is free may be at one server, and whoever
+    /// listens at the other. Never after a step that only looks: who waits would wake itself for
+    /// ever.
     pub(super) async fn telling<T, F>(
         &self,
         slot: u16,

@@ -10,7 +10,8 @@ use lock_core::store::AcquireRequest;
 /// Refusals that are remembered.
 const MOST: usize = 4096;
 
-/// Where requests for the same keys were refused last; each attempt for mutexes has an owner of its own.
+/// Where requests for the same keys were refused last; each attempt for mutexes has an owner of its
+/// own.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<HashMap<Vec<LockKey>, u16>>);
 

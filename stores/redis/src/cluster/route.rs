@@ -1,5 +1,5 @@
-//! [`Route`]: where a step goes next, from what the servers say; [`Moving`]: slots that are between two servers. No I/O
-//! here.
+//! [`Route`]: where a step goes next, from what the servers say; [`Moving`]: slots that are between
+//! two servers. No I/O here.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -78,7 +78,8 @@ impl Moving {
         self.0.len() > known
     }
 
-    /// A step could not be executed since its keys are at two servers. Whether that has gone on for long.
+    /// A step could not be executed since its keys are at two servers. Whether that has gone on for
+    /// long.
     pub(super) fn split(&mut self, slot: u16, now: Tick) -> bool {
         self.seen(slot, now);
         let Some(spell) = self.0.get_mut(&slot) else { return false };

@@ -1,10 +1,13 @@
-//! Requests for keys in several slots, all or nothing: one slot after the other, and back when one refuses.
+//! Requests for keys in several slots, all or nothing: one slot after the other, and back when one
+//! refuses.
 //!
-//! Nobody waits while it holds something, so no order can make two of them block each other; and none takes a place in a
-//! queue, or keeps readers out, for keys that it may be the first to get and then can't use.
+//! Nobody waits while it holds something, so no order can make two of them block each other; and
+//! none takes a place in a queue, or keeps readers out, for keys that it may be the first to get
+//! and then can't use.
 //!
-//! To give back what was taken tells those who wait for it, and so also whoever asked for all. It must not try, take, and
-//! give back again for ever: the next try begins where the last one was refused, and ends there if nothing has changed.
+//! To give back what was taken tells those who wait for it, and so also whoever asked for all. It
+//! must not try, take, and give back again for ever: the next try begins where the last one was
+//! refused, and ends there if nothing has changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +70,8 @@ impl Cluster {
         Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none).into(), server_time: at }))
     }
 
-    /// Gives the shares that were taken back. The error is one after which all of them are withdrawn.
+    /// Gives the shares that were taken back. The error is one after which all of them are
+    /// withdrawn.
     async fn undo(
         &self,
         taken: &[(&SlotShare<Item>, Few<TokenRange>)],

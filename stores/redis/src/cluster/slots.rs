@@ -13,7 +13,8 @@ const SLOTS: usize = 16_384;
 /// No server has it.
 const NOBODY: u16 = u16::MAX;
 
-/// The slot of a key or channel: of what is in its first braces, unless that is nothing, else of all of it.
+/// The slot of a key or channel: of what is in its first braces, unless that is nothing, else of
+/// all of it.
 pub(in super::super) fn slot(name: &str) -> u16 {
     let tag = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes()) % SLOTS as u16

@@ -1,4 +1,5 @@
-//! The steps of a cluster: requests for keys in one slot as they are, others in a share for each slot.
+//! The steps of a cluster: requests for keys in one slot as they are, others in a share for each
+//! slot.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -43,7 +44,8 @@ pub(super) fn shares<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<SlotSh
     shares.into_values().collect()
 }
 
-/// Answers in the order of the request, from those of its shares. What no share has an answer for is `missing`.
+/// Answers in the order of the request, from those of its shares. What no share has an answer for
+/// is `missing`.
 pub(super) fn in_order<T: Clone>(
     answers: impl IntoIterator<Item = (Vec<usize>, impl IntoIterator<Item = T>)>,
     missing: T,
@@ -61,8 +63,8 @@ pub(super) fn in_order<T: Clone>(
     all
 }
 
-/// Answers in the order of the request, from those of its shares; `missing` for the shares of servers that have failed. An
-/// error when all have.
+/// Answers in the order of the request, from those of its shares; `missing` for the shares of
+/// servers that have failed. An error when all have.
 pub(super) fn each_by_itself<I, T: Clone>(
     shares: Vec<SlotShare<I>>,
     answers: Vec<Result<Vec<T>, Fault>>,
@@ -205,7 +207,8 @@ impl Cluster {
         Ok(settled)
     }
 
-    /// Gives back what the owners of a share have. Says the earliest time of the servers that were asked.
+    /// Gives back what the owners of a share have. Says the earliest time of the servers that were
+    /// asked.
     pub(super) async fn withdraw_part(
         &self,
         share: &SlotShare<Item>,

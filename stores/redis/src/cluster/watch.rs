@@ -13,7 +13,8 @@ use super::super::subscriber::{NOTICES, Registration, confirmed};
 use super::Cluster;
 use super::slots::{Place, SlotMap, slot};
 
-/// While a slot moves, messages may be published where nobody listens: so often watchers are told to look.
+/// While a slot moves, messages may be published where nobody listens: so often watchers are told
+/// to look.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Between two moves of watches.

@@ -1,5 +1,5 @@
--- Takes locks, each on its own, for requests that travel together; or takes them over: frees each for its owner first, and
--- takes it for the new one when nobody else listens.
+-- Takes locks, each on its own, for requests that travel together; or takes them over: frees each
+-- for its owner first, and takes it for the new one when nobody else listens.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = for ever), then
@@ -7,17 +7,18 @@
 --          owner, lease, tokens wanted, or for each
 --          owner, lease, tokens wanted, owner until now, channel, and how many who listen there keep it from being taken if
 --          there are more ('': they are ignored)
--- Returns  for each lock what take() says of it alone, see grant.lua, or {2, now} when this arrived later than the latest
+-- Returns for each lock what take() says of it alone, see grant.lua, or {2, now} when this arrived
+-- later than the latest
 --          server time, or the error; for a single lock the bare answer, for several an array. Always an array when locks are
 --          taken over: then an answer is also 0, it was not tried, and what free() says of each (free.lua) follows. What is
 --          freed stays so whatever becomes of the rest.
 --
 -- What Redisson sees: see grant.lua and free.lua.
 --
--- This part knows the plain state only, a free lock and a counter behind the server's clock, and does in five commands
--- what take() does in eight. A counter that is ahead, or none at all, is put back before take() has it. It has no functions,
--- since making one costs as much as a command. tokens.lua, grant.lua and acquire_rest.lua stand behind it for everything
--- else.
+-- This part knows the plain state only, a free lock and a counter behind the server's clock, and
+-- does in five commands what take() does in eight. A counter that is ahead, or none at all, is put
+-- back before take() has it. It has no functions, since making one costs as much as a command.
+-- tokens.lua, grant.lua and acquire_rest.lua stand behind it for everything else.
 local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -26,9 +27,9 @@ local alike, over = #args == n + 4, #args == 6 * n + 2
 local lease, want = args[3], args[4]
 local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
 
--- In the usual case one command says that all locks are free. It says so of the time before this call: when two members
--- want the same key, the first one's token keeps the second one's counter from being behind the clock, and take() looks
--- again.
+-- In the usual case one command says that all locks are free. It says so of the time before this
+-- call: when two members want the same key, the first one's token keeps the second one's counter
+-- from being behind the clock, and take() looks again.
 local free = false
 if n > 1 and not late and not over then
   local locks = {}
@@ -70,7 +71,8 @@ for i = 1, n do
         top = now + want
         text, texts_want = string.format('%.0f', top), want
       end
-      -- The token is settled before the lock is written. A type error or full memory shows here, and nothing is done.
+      -- The token is settled before the lock is written. A type error or full memory shows here,
+      -- and nothing is done.
       local old = try('SET', counter, text, 'KEEPTTL', 'GET')
       if type(old) == 'table' then
         answers[i] = old
@@ -99,7 +101,8 @@ for i = 1, n do
       if done == 1 then
         answers[i] = top
       else
-        -- Only a user without the right to do this gets here. A lock must never be left without a TTL.
+        -- Only a user without the right to do this gets here. A lock must never be left without a
+        -- TTL.
         try('HDEL', lock, owner)
         answers[i] = done
       end

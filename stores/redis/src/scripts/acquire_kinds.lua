@@ -1,17 +1,20 @@
--- Takes every item or none, whatever their kinds. Stands behind tokens.lua, kinds.lua and the pieces of the kinds.
+-- Takes every item or none, whatever their kinds. Stands behind tokens.lua, kinds.lua and the
+-- pieces of the kinds.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ..., then others that are only declared
 -- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = keep for ever),
 --          latest server time (us), token floor (0 = none),
 --          longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
--- Returns  what take() says, see grant.lua, or {2, now}: arrived later than the latest server time. Nothing was taken in
+-- Returns what take() says, see grant.lua, or {2, now}: arrived later than the latest server time.
+-- Nothing was taken in
 --          any case but a grant. A refused caller who waits has joined the queues of its fair items, and keeps readers
 --          out of its write items that are read.
 --
 -- What Redisson sees: see the pieces of the kinds.
 --
--- Scripts have no roll-back, so whatever can fail comes first: every item is looked at, the counters are moved (out of
--- memory, read-only and overflow show here), and only then the locks are written.
+-- Scripts have no roll-back, so whatever can fail comes first: every item is looked at, the
+-- counters are moved (out of memory, read-only and overflow show here), and only then the locks are
+-- written.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[4]) then return {2, now} end
@@ -40,8 +43,8 @@ if refusal then
     if item.refused and not (item.kind == kinds.w and item.mode == 'read') then blocked = true end
   end
   for _, item in ipairs(items) do
-    -- Its places in several queues are taken together, or two requests could each be the first in one queue and wait for
-    -- each other: when one was lost, all are given up.
+    -- Its places in several queues are taken together, or two requests could each be the first in
+    -- one queue and wait for each other: when one was lost, all are given up.
     if placed > 0 and placed < fairs and item.kind == kinds.f then kinds.f.give_up(item) end
     -- Readers are kept out when nothing but readers is in the way.
     if blocked and item.kind == kinds.w then kinds.w.do_not_wait(item) end

@@ -1,9 +1,9 @@
--- Takes a mutex without its fencing counter, which is still at another node: the slot is on its way, and no script may use
--- both. The token is the server's time, one only, and the counter does not move.
+-- Takes a mutex without its fencing counter, which is still at another node: the slot is on its
+-- way, and no script may use both. The token is the server's time, one only, and the counter does
+-- not move.
 --
--- KEYS     lock
--- ARGV     latest server time (us), lease (ms), owner
--- Returns  what take() says of one lock, see grant.lua, or {2, now}: arrived later than the latest server time.
+-- KEYS lock ARGV latest server time (us), lease (ms), owner Returns what take() says of one lock,
+-- see grant.lua, or {2, now}: arrived later than the latest server time.
 --
 -- Tokens still grow as long as the clock of this node is not behind the counter.
 --

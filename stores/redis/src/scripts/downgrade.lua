@@ -1,13 +1,13 @@
 -- Turns write holds into read holds, each on its own, renews them, and wakes the readers that wait.
 --
--- KEYS     lock 1, lock 2, ..., then the counters of those that have a life, then others that are only
+-- KEYS lock 1, lock 2, ..., then the counters of those that have a life, then others that are only
 --          declared
--- ARGV     for each lock: owner, lease (ms), life of its counter, see lengthen.lua, or 0
--- Returns  for each lock 1 when its owner reads it now, with at least the lease left; 0 when it does
+-- ARGV for each lock: owner, lease (ms), life of its counter, see lengthen.lua, or 0 Returns for
+-- each lock 1 when its owner reads it now, with at least the lease left; 0 when it does
 --          not hold it; or an error.
 --
--- What Redisson sees: its own downgrade (the writer takes the read lock, then gives the write lock back), and a message
--- `1`, which Redisson forgets.
+-- What Redisson sees: its own downgrade (the writer takes the read lock, then gives the write lock
+-- back), and a message `1`, which Redisson forgets.
 local function downgrade(lock, owner, lease)
   local had, _, failed = has(lock, owner, 'w')
   if failed then return failed end

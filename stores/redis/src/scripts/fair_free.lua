@@ -1,9 +1,10 @@
 -- How fair locks are given back; see kinds.lua. Stands behind fair_wake.lua and mutex_free.lua.
 --
--- What Redisson sees: its own release: the field goes, and the key with its last field; then see fair_wake.lua. Its own
--- waiter who gives up.
+-- What Redisson sees: its own release: the field goes, and the key with its last field; then see
+-- fair_wake.lua. Its own waiter who gives up.
 --
--- Full memory refuses nothing here: the first write is one that it never refuses, and with that the others are let through.
+-- Full memory refuses nothing here: the first write is one that it never refuses, and with that the
+-- others are let through.
 
 function kinds.f.free(lock, owner)
   local done = try('HDEL', lock, owner)

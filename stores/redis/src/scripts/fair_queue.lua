@@ -1,29 +1,34 @@
--- The queue of a fair lock; stands behind tokens.lua and kinds.lua. fair_take.lua, fair_wake.lua and fair_free.lua stand
--- behind this: they fill kinds.f, which is what the scripts use, those for items of several kinds too.
+-- The queue of a fair lock; stands behind tokens.lua and kinds.lua. fair_take.lua, fair_wake.lua
+-- and fair_free.lua stand behind this: they fill kinds.f, which is what the scripts use, those for
+-- items of several kinds too.
 --
---   lock     n                               HASH {owner: 1} with a TTL
---   queue    redisson_lock_queue:{n}         LIST of owners, the next one first
---   timeout  redisson_lock_timeout:{n}       ZSET owner -> deadline (ms, server time), after which Redisson purges a head
---   channel  redisson_lock__channel:{n}:<owner>, one for each waiter: `0` try again; to ours also `g:<token>:<server us>`
+--   lock n HASH {owner: 1} with a TTL queue redisson_lock_queue:{n} LIST of owners, the next one
+--   first timeout redisson_lock_timeout:{n} ZSET owner -> deadline (ms, server time), after which
+--   Redisson purges a head channel redisson_lock__channel:{n}:<owner>, one for each waiter: `0` try
+--   again; to ours also `g:<token>:<server us>`
 --            when the release has granted it the lock. Redisson's waiters get numbers only
---   alive    lock_fair_alive:{n}             HASH owner -> 'W by C direct life raised', ours alone. A waiter without a record
+--   alive lock_fair_alive:{n} HASH owner -> 'W by C direct life raised', ours alone. A waiter
+--   without a record
 --            is Redisson's. W: the wait in ms that was fixed when it joined; by: server ms, counts as dead after it;
 --            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; life: see tokens.lua;
 --            raised: 1 if its deadline was moved up, see scan()
---   managers lock_fair_managers:{n}          HASH manager -> server ms, counts as dead after it; '' -> gone. Ours alone
+--   managers lock_fair_managers:{n} HASH manager -> server ms, counts as dead after it; '' -> gone.
+--   Ours alone
 --
--- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL, if there is none) plus
--- W. Whoever goes takes W off all that are behind, once. A head whose deadline is over goes without that: it has had its
--- time. A head of ours counts as dead when its record says so, never for its deadline.
+-- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL,
+-- if there is none) plus W. Whoever goes takes W off all that are behind, once. A head whose
+-- deadline is over goes without that: it has had its time. A head of ours counts as dead when its
+-- record says so, never for its deadline.
 --
 -- To take W off the deadlines of a long queue is too much work for each that goes. While none of
 -- Redisson's waits nobody reads them, so what has to be taken off is added up: `gone`, in ms. It is
 -- taken off all when one of Redisson's has come, also off those before whoever has gone.
 --
--- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the clock when Redisson's
--- waiters before it go, each with a wait of its own. Those can be told from the deadlines, more or less: a waiter is a
--- wait behind the one before it. So one with less than 60 s and all these waits to go is raised to 300 s and these waits,
--- when it joins behind them and whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
+-- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the
+-- clock when Redisson's waiters before it go, each with a wait of its own. Those can be told from
+-- the deadlines, more or less: a waiter is a wait behind the one before it. So one with less than
+-- 60 s and all these waits to go is raised to 300 s and these waits, when it joins behind them and
+-- whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
 --
 -- None of these keys outlives its waiters: ours say often that they live, so 10 s are enough for
 -- them. Dead ones of Redisson's are known by their deadlines only, which are of Java's clock: the
@@ -69,7 +74,8 @@ end
 local function live(f, id, record, by)
   record.by = by
   if type(note(f, id, record, try)) == 'number' then return end
-  -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse the next either.
+  -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse
+  -- the next either.
   call('HDEL', f.alive, '')
   note(f, id, record)
 end
@@ -208,8 +214,8 @@ local function has_place(f, owner)
   return call('ZSCORE', f.timeout, owner) and call('HGET', f.alive, owner) and (whole(f) or call('LPOS', f.queue, owner))
 end
 
--- The first of the queue and its record, which Redisson's waiters don't have; nothing when nobody waits. Lets go of heads
--- that are dead; the third result is whether there were any.
+-- The first of the queue and its record, which Redisson's waiters don't have; nothing when nobody
+-- waits. Lets go of heads that are dead; the third result is whether there were any.
 local function head_of(f)
   local minus, gone, head, record, late = 0, false, nil, nil, nil
   while true do
@@ -259,7 +265,8 @@ local function patience(f, head, record)
   return math.min(math.max((score or f.ms + 1000) - f.ms, 1), 1000)
 end
 
--- Tells a head of Redisson's that it is that: it looks by itself only when the deadline of the one before it is over.
+-- Tells a head of Redisson's that it is that: it looks by itself only when the deadline of the one
+-- before it is over.
 local function tell_java(f)
   local head, record = head_of(f)
   if head and not record then tell(f.channel .. ':' .. head, '0') end

@@ -1,8 +1,8 @@
--- How fair locks are acquired; see kinds.lua and fair_queue.lua. A free lock goes to the first of the queue, or to anybody
--- when nobody waits.
+-- How fair locks are acquired; see kinds.lua and fair_queue.lua. A free lock goes to the first of
+-- the queue, or to anybody when nobody waits.
 --
--- What Redisson sees: its own fair lock, a waiter with its place and its deadline, and a message `0` to its own waiter that
--- has become the head, which Redisson forgets.
+-- What Redisson sees: its own fair lock, a waiter with its place and its deadline, and a message
+-- `0` to its own waiter that has become the head, which Redisson forgets.
 
 function kinds.f.look(item, now)
   local lock, owner = item[1], item[3]
@@ -48,7 +48,8 @@ end
 function kinds.f.wait(item, wait, lease, life, alone)
   local f, owner = item.fair, item[3]
   if item.placed then return expire(f) end
-  -- Looked for once more: `a` and `{a}` are two locks with one queue, where the other may just have joined.
+  -- Looked for once more: `a` and `{a}` are two locks with one queue, where the other may just have
+  -- joined.
   if not has_place(f, owner) then
     local place = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
     if not place then

@@ -1,14 +1,14 @@
 -- Who gets a fair lock that has become free; stands behind fair_queue.lua.
 --
--- kinds.f.wake(lock, gone): whoever frees a lock calls it afterwards; `gone` is the owner that it was taken from, or nothing.
--- Returns what free() does when it has freed.
+-- kinds.f.wake(lock, gone): whoever frees a lock calls it afterwards; `gone` is the owner that it
+-- was taken from, or nothing. Returns what free() does when it has freed.
 --
--- What Redisson sees: one message to the first of the queue. If that is ours, it is granted the lock at once, as if it had
--- asked: it leaves the queue, the counter moves, the lock has its field. It has 5 s, or its lease if that is less, and the
--- message has its token.
+-- What Redisson sees: one message to the first of the queue. If that is ours, it is granted the
+-- lock at once, as if it had asked: it leaves the queue, the counter moves, the lock has its field.
+-- It has 5 s, or its lease if that is less, and the message has its token.
 --
--- When memory is full a server refuses commands that may take more, but not to a script that has written something before,
--- as whoever calls this has.
+-- When memory is full a server refuses commands that may take more, but not to a script that has
+-- written something before, as whoever calls this has.
 
 -- Makes the head the holder. Returns its token, or nothing when that can't be done.
 local function hand_over(f, head, record)
@@ -24,7 +24,8 @@ local function hand_over(f, head, record)
   return type(top) == 'table' and top[3] or digits(top)
 end
 
--- Gives a free lock to the head, or wakes it. `gone` is not the head any more, whatever the queue says.
+-- Gives a free lock to the head, or wakes it. `gone` is not the head any more, whatever the queue
+-- says.
 local function wake(f, gone)
   local head, record = head_of(f)
   if head and head == gone then

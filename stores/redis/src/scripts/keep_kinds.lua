@@ -1,6 +1,6 @@
 -- Renews holds and keeps waiters of any kinds, each on its own. Only lengthens.
 --
--- KEYS     lock 1, lock 2, ..., then the counters of those that have a life, then others that are only
+-- KEYS lock 1, lock 2, ..., then the counters of those that have a life, then others that are only
 --          declared
 -- ARGV     for each item: kind, 0 for a holder, 1 for a waiter or 2 for one that is far behind,
 --          owner, lease (ms), life of its counter, see lengthen.lua, or 0

@@ -4,7 +4,8 @@
 -- life  a counter is given a time to live of `lease` + `life` ms, which is a quarter of its
 --       retention more than it needs. So that is done once in this quarter, and not each time.
 --
--- A counter without a time to live is Redisson's. A hold is renewed whatever the server refuses here.
+-- A counter without a time to live is Redisson's. A hold is renewed whatever the server refuses
+-- here.
 local function lengthen(counter, lease, life)
   local left = redis.pcall('PTTL', counter)
   if type(left) == 'number' and left >= 0 and left < lease + life * 0.8 then

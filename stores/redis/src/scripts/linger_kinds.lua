@@ -1,4 +1,5 @@
--- Gives items of any kinds back later: they stay taken, but at most for the given time from now. Never lengthens.
+-- Gives items of any kinds back later: they stay taken, but at most for the given time from now.
+-- Never lengthens.
 --
 -- KEYS     lock 1, lock 2, ..., then others that are only declared
 -- ARGV     time (ms), kind 1, owner 1, kind 2, owner 2, ...

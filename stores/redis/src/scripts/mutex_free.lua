@@ -1,5 +1,5 @@
--- How mutexes are given back, renewed and lingered over beside items of other kinds; see kinds.lua, and free.lua, keep.lua
--- and linger.lua for mutexes alone. Stands behind free.lua.
+-- How mutexes are given back, renewed and lingered over beside items of other kinds; see kinds.lua,
+-- and free.lua, keep.lua and linger.lua for mutexes alone. Stands behind free.lua.
 --
 -- What Redisson sees: its own release, renewal, and a shorter TTL with one message `0`.
 

@@ -1,4 +1,5 @@
--- How mutexes are acquired beside items of other kinds; see kinds.lua, and grant.lua for mutexes alone.
+-- How mutexes are acquired beside items of other kinds; see kinds.lua, and grant.lua for mutexes
+-- alone.
 --
 -- What Redisson sees: HASH {owner: 1} with a TTL.
 

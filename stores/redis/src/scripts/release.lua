@@ -1,8 +1,7 @@
 -- Releases locks, each on its own, and wakes whoever waits for them.
 --
--- KEYS     lock 1, lock 2, ...
--- ARGV     owner 1, channel 1, owner 2, channel 2, ...
--- Returns  for each lock what free() says, see free.lua, which stands in front of this; for a single lock the bare
+-- KEYS lock 1, lock 2, ... ARGV owner 1, channel 1, owner 2, channel 2, ... Returns for each lock
+-- what free() says, see free.lua, which stands in front of this; for a single lock the bare
 --          answer, for several an array.
 if #KEYS == 1 then return free(KEYS[1], ARGV[1], ARGV[2]) end
 local freed = {}

@@ -1,10 +1,12 @@
--- How readers and writers give back, stop waiting, renew and linger; see kinds.lua and rw_names.lua.
+-- How readers and writers give back, stop waiting, renew and linger; see kinds.lua and
+-- rw_names.lua.
 --
--- What Redisson sees: its own releases and renewals. A write release publishes `1`, also when read holds of that owner
--- stay; a read release publishes `0` when no living hold is left, else nothing, and never shortens a write hold.
+-- What Redisson sees: its own releases and renewals. A write release publishes `1`, also when read
+-- holds of that owner stay; a read release publishes `0` when no living hold is left, else nothing,
+-- and never shortens a write hold.
 --
--- When memory is full a server refuses commands that may take more only as the first write of a script: a function that
--- needs one begins with another.
+-- When memory is full a server refuses commands that may take more only as the first write of a
+-- script: a function that needs one begins with another.
 
 local function free_rw(lock, owner, kind)
   local had, mode, failed = has(lock, owner, kind)
@@ -16,8 +18,8 @@ local function free_rw(lock, owner, kind)
     if call('HLEN', lock) == 1 then call('DEL', lock) else call('HSET', lock, 'mode', 'read') end
     return tell(rw_channel(lock), '1')
   end
-  -- The key that may be at another server while a slot moves comes first: nothing has changed then. Without its hold key
-  -- it was over already, and only the field was left.
+  -- The key that may be at another server while a slot moves comes first: nothing has changed then.
+  -- Without its hold key it was over already, and only the field was left.
   local hold = hold_of(lock, owner, 1)
   local own = try('PTTL', hold)
   if type(own) ~= 'number' then return own end

@@ -1,9 +1,10 @@
 -- What belongs to a read/write lock; stands behind kinds.lua.
 --
---   hash     n               {mode: read or write, O: count, O:write: count}; our counts are 1, an owner is never used twice
---   hold     {n}:O:rwlock_timeout:i   one for each count of a reader, with the TTL of that hold
---   channel  redisson_rwlock:{n}      `0` when the last reader goes, `1` when a writer goes or readers may try again
---   intent   lock_rw_intent:{n}       STRING = the writer who waits, 1 s. Ours alone: Redisson's readers don't look at it
+--   hash n {mode: read or write, O: count, O:write: count}; our counts are 1, an owner is never
+--   used twice hold {n}:O:rwlock_timeout:i one for each count of a reader, with the TTL of that
+--   hold channel redisson_rwlock:{n} `0` when the last reader goes, `1` when a writer goes or
+--   readers may try again intent lock_rw_intent:{n} STRING = the writer who waits, 1 s. Ours alone:
+--   Redisson's readers don't look at it
 
 -- As in store/mod.rs.
 local INTENT_LIFE = 1000
@@ -20,8 +21,9 @@ local function intent_of(lock)
   return 'lock_rw_intent:' .. tag(lock)
 end
 
--- What `owner` has: 'r', 'w', or nothing; the mode; an error reply when the server refuses to say. An owner that has both
--- is asked for what it was meant to have, `kind`; else what it has counts, since an answer to a downgrade may be lost.
+-- What `owner` has: 'r', 'w', or nothing; the mode; an error reply when the server refuses to say.
+-- An owner that has both is asked for what it was meant to have, `kind`; else what it has counts,
+-- since an answer to a downgrade may be lost.
 local function has(lock, owner, kind)
   local found = try('HMGET', lock, 'mode', owner, owner .. ':write')
   if found.err then

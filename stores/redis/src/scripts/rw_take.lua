@@ -2,8 +2,9 @@
 --
 -- What Redisson sees: its own read and write locks, each owner with a count of 1.
 
--- What every kind of wish finds is kept in the item: the TTL, left; then, if the hash is there, its mode (false: a lock of
--- another kind), and whether the owner reads and writes. Returns the reason why it is no lock, if it is none.
+-- What every kind of wish finds is kept in the item: the TTL, left; then, if the hash is there, its
+-- mode (false: a lock of another kind), and whether the owner reads and writes. Returns the reason
+-- why it is no lock, if it is none.
 local function find_rw(item)
   local lock, owner = item[1], item[3]
   item.left = call('PTTL', lock)
@@ -64,8 +65,8 @@ function kinds.w.look(item)
   return item.left
 end
 
--- Only readers are kept out, and only by a writer who found readers: a writer that waits for a writer must not, or two
--- writers that take turns would keep all readers out for ever.
+-- Only readers are kept out, and only by a writer who found readers: a writer that waits for a
+-- writer must not, or two writers that take turns would keep all readers out for ever.
 function kinds.w.wait(item)
   if item.mode ~= 'read' then return end
   local intent = intent_of(item[1])

@@ -1,9 +1,10 @@
 -- What the scripts of semaphores have in common; not a script by itself.
 --
--- What Redisson sees: its RPermitExpirableSemaphore. STRING n: permits left, a decimal; none at all means 0. ZSET
--- {n}:timeout: one member of 16 raw bytes for each held permit, its score the end of its lease in ms, or 922337203685477
--- for never. Channel redisson_sc:{n}: the number of permits left, in decimal, whenever some have come back. Its clients
--- compare scores with their own clocks, we with the server's.
+-- What Redisson sees: its RPermitExpirableSemaphore. STRING n: permits left, a decimal; none at all
+-- means 0. ZSET {n}:timeout: one member of 16 raw bytes for each held permit, its score the end of
+-- its lease in ms, or 922337203685477 for never. Channel redisson_sc:{n}: the number of permits
+-- left, in decimal, whenever some have come back. Its clients compare scores with their own clocks,
+-- we with the server's.
 local try, find, call = redis.pcall, string.find, redis.call
 local NEVER = 922337203685477
 
@@ -12,8 +13,8 @@ local function server_time()
   return time[1] * 1000000 + time[2]
 end
 
--- Nothing is removed by this. But it tells whether we may remove, before something else is written; and after a write
--- the server does not refuse others for want of memory.
+-- Nothing is removed by this. But it tells whether we may remove, before something else is written;
+-- and after a write the server does not refuse others for want of memory.
 local function arm(timeouts)
   return try('ZREM', timeouts, '')
 end
@@ -28,9 +29,10 @@ local function give_back(n, timeouts, ids)
   return left
 end
 
--- open(n, timeouts, now in us): the semaphore as it is, without the permits whose lease is over (at most 1000 of them go
--- at once). Returns {exists, left, ms = now in ms, changed}, or nil and what to answer: an error reply, or {3, now, reason}
--- when it is none (reasons are in redis/semaphore.rs). Nothing was changed then.
+-- open(n, timeouts, now in us): the semaphore as it is, without the permits whose lease is over (at
+-- most 1000 of them go at once). Returns {exists, left, ms = now in ms, changed}, or nil and what
+-- to answer: an error reply, or {3, now, reason} when it is none (reasons are in
+-- redis/semaphore.rs). Nothing was changed then.
 local function open(n, timeouts, now)
   local text = try('GET', n)
   if type(text) == 'table' then return nil, text end

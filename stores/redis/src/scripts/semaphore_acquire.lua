@@ -1,13 +1,13 @@
 -- Takes permits, all or none. Stands behind semaphore.lua.
 --
--- KEYS     n, {n}:timeout
--- ARGV     latest server time (us), lease (ms), channel, id 1, id 2, ...
--- Returns  {1, now}                 granted; ids that were held before are the same request, sent again: their lease is
+-- KEYS n, {n}:timeout ARGV latest server time (us), lease (ms), channel, id 1, id 2, ... Returns
+-- {1, now} granted; ids that were held before are the same request, sent again: their lease is
 --                                   only lengthened
 --          {0, now, left, wait}     not enough left; wait: ms until the first held permit comes back, -1 when none does
 --          {2, now}                 this arrived later than the latest server time
 --          {3, now, reason}         not a semaphore, see open()
--- All times in us but lease and wait. But for the permits that had expired, nothing was changed in the cases 0, 2 and 3.
+-- All times in us but lease and wait. But for the permits that had expired, nothing was changed in
+-- the cases 0, 2 and 3.
 local n, timeouts, now = KEYS[1], KEYS[2], server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local it, bad = open(n, timeouts, now)

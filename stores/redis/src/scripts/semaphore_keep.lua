@@ -1,8 +1,8 @@
 -- Renews permits, each on its own. Only lengthens. Stands behind semaphore.lua.
 --
--- KEYS     n 1, {n 1}:timeout, n 2, {n 2}:timeout, ...
--- ARGV     for each semaphore: channel, lease (ms), number of ids, id 1, id 2, ...
--- Returns  for each semaphore an array: for each id 1 when it is held, with at least the lease left,
+-- KEYS n 1, {n 1}:timeout, n 2, {n 2}:timeout, ... ARGV for each semaphore: channel, lease (ms),
+-- number of ids, id 1, id 2, ... Returns for each semaphore an array: for each id 1 when it is
+-- held, with at least the lease left,
 --          else 0; or an error.
 --
 -- What Redisson sees: its own updateLeaseTime.

@@ -11,7 +11,8 @@
 --            done: retention (ms), born, version                             what was decided is carried out
 --            tidy                                                            the list has nothing of it that is over
 --          Or with the list alone: due, how many. It returns {1, now, operation, ms, …}
--- Returns  {2, now}: too late. {3, now}: somebody's data. Or {1, now, changed, record before, record now}; a record that there
+-- Returns {2, now}: too late. {3, now}: somebody's data. Or {1, now, changed, record before, record
+-- now}; a record that there
 --          is not is empty. plan, decide, drop and done change only the version that they name.
 local key, open, operation = KEYS[1], KEYS[2], ARGV[3]
 if how == 'due' then
@@ -36,14 +37,15 @@ local function answer(changed)
   return {1, now, 1, text, is}
 end
 
--- What comes back is let in when the server's memory is full: a script that has begun with a command that needs none may go on.
--- No operation has an empty name.
+-- What comes back is let in when the server's memory is full: a script that has begun with a
+-- command that needs none may go on. No operation has an empty name.
 local function comes_back()
   local done = try('ZREM', open, '')
   return type(done) == 'table' and done or nil
 end
 
--- Writes the record, with its place in the list: `at` when it has to be looked at, nil when nothing of it is open.
+-- Writes the record, with its place in the list: `at` when it has to be looked at, nil when nothing
+-- of it is open.
 local function write(at, retention)
   local is = answer(true)[5]
   local done

@@ -10,7 +10,8 @@
 --            clear: segment, number               it has arrived
 --            over: until (ms before now), most    operations that were last here before then
 --            forget: operation, born, …           those that are still as they were
--- Returns  {2, now}: too late. {3, now}: somebody's data. {4, now}: no such segment. {0, now}: nothing to do. Or {1, now, …}:
+-- Returns {2, now}: too late. {3, now}: somebody's data. {4, now}: no such segment. {0, now}:
+-- nothing to do. Or {1, now, …}:
 --          look: all fields and values. send: number, units. over: operation, entry, …
 local part = KEYS[1]
 local state = try('HGET', part, 'st')

@@ -6,7 +6,8 @@
 --            init: units of each segment                      unless it is there
 --            resize: segments, epoch                          unless it is at another epoch, or not ready
 --            ready: epoch                                     what was begun with this epoch is done
--- Returns  {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {5, now}: one in one slot. Or
+-- Returns {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {5, now}: one in
+-- one slot. Or
 --          {1, now, changed, segments, of them ever, epoch, ready, units it is made with}
 local stock = KEYS[1]
 local has = try('HMGET', stock, 'layout', 'c', 'm', 'e', 'st', 'u', 'n')

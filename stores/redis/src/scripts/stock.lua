@@ -1,13 +1,13 @@
 -- What the scripts of stocks in one slot have in common; not a script by itself.
 --
--- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k
--- ak available, hk held, uk all that it accounts for: what of that is neither available nor held is
+-- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak
+-- available, hk held, uk all that it accounts for: what of that is neither available nor held is
 -- sold. fk the largest token shown there. g units that were sold by operations whose records are
--- forgotten; b when the stock was made (us): its generation. Both are 0 if there are none.
--- ZSET lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
--- HASH lock_stock_ops:{n}: of each operation "<state> <reserved> <quantity> <ms> <k>:<units> …"; the
--- time is the end of a reservation, and of what is settled when it is forgotten.
--- States: S sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.
+-- forgotten; b when the stock was made (us): its generation. Both are 0 if there are none. ZSET
+-- lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
+-- HASH lock_stock_ops:{n}: of each operation "<state> <reserved> <quantity> <ms> <k>:<units> …";
+-- the time is the end of a reservation, and of what is settled when it is forgotten. States: S
+-- sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.
 -- Where a look through all records stands is w in the stock's hash: "<cursor> <ms> <ms>", where it
 -- goes on (0: it is done), when the first of those seen is over, and when it began.
 local try, call, find, match, gmatch = redis.pcall, redis.call, string.find, string.match, string.gmatch
@@ -43,8 +43,8 @@ local function number(stock, field)
   return tonumber(call('HGET', stock, field) or 0)
 end
 
--- The units of an operation move from one column to another: a available, h held, s sold; those of a
--- retired segment become available where others take them, and are accounted for there. Returns
+-- The units of an operation move from one column to another: a available, h held, s sold; those of
+-- a retired segment become available where others take them, and are accounted for there. Returns
 -- nothing, or an error, and then nothing has changed.
 local function move(stock, record, from, to, n)
   local fields, by = {}, {}
@@ -127,22 +127,22 @@ local function expire(stock, holds, ops, most, ms, ends, n)
   return ended, left, more
 end
 
--- Looks through about so many records and forgets those that are over, unless none can be. Returns how many were, and whether
--- there are more to look at.
+-- Looks through about so many records and forgets those that are over, unless none can be. Returns
+-- how many were, and whether there are more to look at.
 local function purge(stock, ops, most, retention, ms)
   local w = try('HGET', stock, 'w')
   local cursor, first, begun = match(type(w) == 'string' and w or '0 0 0', '^(%d+) (%d+) (%d+)$')
   if not cursor or type(w) == 'table' then return 0, false end
   first = tonumber(first)
   if cursor == '0' then
-    -- Those that came since it began are not over before its time and a caller's own retention. Where some are over all the
-    -- time, nobody looks all the time. The clock may have been ahead.
+    -- Those that came since it began are not over before its time and a caller's own retention.
+    -- Where some are over all the time, nobody looks all the time. The clock may have been ahead.
     local since = ms - begun
     if since >= 0 and (since < retention / 16 or ms < first and since < retention) then return 0, false end
     first, begun = 9007199254740991, string.format('%d', ms)
   end
-  -- A script that has begun with a command that needs no memory may go on when the server is full. No operation has an
-  -- empty name.
+  -- A script that has begun with a command that needs no memory may go on when the server is full.
+  -- No operation has an empty name.
   local may = try('HDEL', ops, '')
   local found = type(may) == 'number' and try('HSCAN', ops, cursor, 'COUNT', most)
   if not found or found.err then return 0, false end

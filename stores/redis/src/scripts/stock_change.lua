@@ -1,4 +1,5 @@
--- Makes a stock, puts units in, evens them out, changes the number of segments. Stands behind stock.lua and stock_fill.lua.
+-- Makes a stock, puts units in, evens them out, changes the number of segments. Stands behind
+-- stock.lua and stock_fill.lua.
 --
 -- KEYS     the stock's hash, its operations
 -- ARGV     latest server time (us), how, …

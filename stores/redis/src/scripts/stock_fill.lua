@@ -28,7 +28,8 @@ local function all(stock, n)
   return units
 end
 
--- Writes what they have now, and that they account for as many more, or fewer, than when they had `before`.
+-- Writes what they have now, and that they account for as many more, or fewer, than when they had
+-- `before`.
 local function put(stock, units, before)
   local fields, pairs = {}, {}
   for k = 1, #units do fields[k] = 'u' .. (k - 1) end

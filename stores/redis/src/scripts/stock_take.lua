@@ -1,13 +1,13 @@
 -- Takes units of one stock for operations that travel together, each on its own.
 --
--- KEYS     the stock's hash, its holds, its operations
--- ARGV     latest server time (us), retention (ms), hold (ms; -1: sold), first segment (any number),
+-- KEYS the stock's hash, its holds, its operations ARGV latest server time (us), retention (ms),
+-- hold (ms; -1: sold), first segment (any number),
 --          synced (1: what was done before is written again, so that WAIT waits for it), records to
 --          look at for what is over, quantity of each operation if all have the same, how many
 --          arguments each has, and the generation that the stock must have.
 --          Then those of each: its name; of 2 and 4 its quantity; of 4 the only segment it may be
 --          taken from, and the token to show there (0: none)
--- Returns  {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock.
+-- Returns {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock.
 --          {7, now}: it is spread. {9, now}: another generation, or none.
 --          Or {1, now, segments (-1: not looked at; -2: nor, and one answer for all), answer, …}:
 --          k: all taken now, of segment k; {'D', repeated, state, remaining ms, k, units, …},
@@ -15,11 +15,13 @@
 --          reservations are over than one call ends; {'F'}: an older token than was seen,
 --          {'?'}: somebody's data, or the error
 --
--- This part knows the usual cases only: the first segment has enough, and the operations have no records. It has no functions,
--- since making one costs as much as a command. stock.lua and stock_take_rest.lua stand behind it for everything else.
+-- This part knows the usual cases only: the first segment has enough, and the operations have no
+-- records. It has no functions, since making one costs as much as a command. stock.lua and
+-- stock_take_rest.lua stand behind it for everything else.
 --
--- Whatever can fail comes first: who may write the counts, once, may do so again. So they are written for all operations that
--- there is enough for, before the records are, and put right at the end if some of those were there or could not be written.
+-- Whatever can fail comes first: who may write the counts, once, may do so again. So they are
+-- written for all operations that there is enough for, before the records are, and put right at the
+-- end if some of those were there or could not be written.
 local try, args, stock, holds, ops = redis.pcall, ARGV, KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -30,7 +32,8 @@ local ms, place, each, wanted = math.floor(now / 1000), args[4], tonumber(args[8
 local over, count, answers, taken = ' ' .. string.format('%.0f', ms + args[2]) .. ' ', (#args - 9) / each, {1, now, -1}, false
 local only, n = each == 4, nil
 
--- The cheapest, for what is sold at once. Where there is no stock or no such segment, there is nothing to take.
+-- The cheapest, for what is sold at once. Where there is no stock or no such segment, there is
+-- nothing to take.
 if args[3] == '-1' and not only then
   local a = 'a' .. place
   if #args == 10 then
@@ -102,7 +105,8 @@ if args[3] == '-1' and only then
   end
 end
 if taken and args[6] == '0' then return answers end
--- Everything else is done one after the other. What is no stock, or has no such segment, may have a count by now.
+-- Everything else is done one after the other. What is no stock, or has no such segment, may have a
+-- count by now.
 local k, hold, token, fence, ends = tonumber(place), tonumber(args[3]), nil, nil, nil
 if not taken then
   -- Some of those above are taken where it is known.

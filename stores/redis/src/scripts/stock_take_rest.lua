@@ -1,5 +1,5 @@
--- The end of stock_take.lua: operations that were sent before, and units that the first segment does not have.
--- What the segments have, as far as it is known.
+-- The end of stock_take.lua: operations that were sent before, and units that the first segment
+-- does not have. What the segments have, as far as it is known.
 local known, total
 -- The token that was shown last where the operation may take, as text.
 local shown
@@ -31,7 +31,8 @@ local function again(name, text, record, quantity)
   return answer
 end
 
--- Which units: the first segment that has enough, from the one to be looked at first, else as few segments as possible.
+-- Which units: the first segment that has enough, from the one to be looked at first, else as few
+-- segments as possible.
 local function plan(quantity)
   if not known then
     local fields = {}

@@ -1,9 +1,9 @@
--- Undoes an acquire of items of any kinds: frees whatever its owners hold, ends their waiting, and wakes whoever that
--- concerns.
+-- Undoes an acquire of items of any kinds: frees whatever its owners hold, ends their waiting, and
+-- wakes whoever that concerns.
 --
--- KEYS     lock 1, lock 2, ..., then others that are only declared
--- ARGV     kind 1, owner 1, kind 2, owner 2, ...
--- Returns  the server time (us): past the acquire's `latest`, no late copy of it can take anything, or wait.
+-- KEYS lock 1, lock 2, ..., then others that are only declared ARGV kind 1, owner 1, kind 2, owner
+-- 2, ... Returns the server time (us): past the acquire's `latest`, no late copy of it can take
+-- anything, or wait.
 --
 -- What Redisson sees: releases; nothing when nothing was held.
 local failed = nil

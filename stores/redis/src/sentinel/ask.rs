@@ -54,7 +54,8 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) place: Place,
-    /// The higher, the newer: each failover has a number of its own. 0 when the sentinel may not be asked.
+    /// The higher, the newer: each failover has a number of its own. 0 when the sentinel may not be
+    /// asked.
     pub(super) epoch: u64,
     /// The replicas it knows, those that are down included.
     pub(super) replicas: Option<u32>,

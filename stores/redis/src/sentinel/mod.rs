@@ -1,12 +1,13 @@
 //! [`Discovery`]: finds a primary through its sentinels, and ends the connections to a former one.
 //!
-//! Every connection begins with asking the sentinels, all at once. Of what they say the highest epoch counts: the number
-//! of a failover, by which sentinels too settle who of them is right. After a failover some still name the former
-//! primary for some seconds, and those that are cut off from the others for as long as that lasts; it may well be
-//! reachable and think that it is the primary. So what was known is not given up for something older unless most of them
-//! say so.
+//! Every connection begins with asking the sentinels, all at once. Of what they say the highest
+//! epoch counts: the number of a failover, by which sentinels too settle who of them is right.
+//! After a failover some still name the former primary for some seconds, and those that are cut off
+//! from the others for as long as that lasts; it may well be reachable and think that it is the
+//! primary. So what was known is not given up for something older unless most of them say so.
 //!
-//! The server that they name must say itself that it is the primary. Meanwhile a [`watcher`] listens to them.
+//! The server that they name must say itself that it is the primary. Meanwhile a [`watcher`]
+//! listens to them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -36,11 +37,13 @@ use ask::{Answer, Place, View, ask};
 
 /// After the first sentinel has answered, the others have so long.
 const GRACE: Duration = Duration::from_millis(100);
-/// So long after a failover there may be sentinels that have not heard of it: they tell each other every two seconds.
+/// So long after a failover there may be sentinels that have not heard of it: they tell each other
+/// every two seconds.
 const LAG: Duration = Duration::from_secs(10);
 /// Pause before a server is asked again that is not a primary yet.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So long it is asked, if there is so much time: who waits for the connection shall hear why there is none.
+/// So long it is asked, if there is so much time: who waits for the connection shall hear why there
+/// is none.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Sentinels that are asked besides those in the URL, at most.
 const LEARNED: usize = 16;
@@ -132,8 +135,8 @@ impl Discovery {
         lock(&self.state).newest.as_ref().and_then(|(view, _)| view.replicas)
     }
 
-    /// A connection to the primary. Whoever gets its pushes is told that it is disconnected when another server is the
-    /// primary.
+    /// A connection to the primary. Whoever gets its pushes is told that it is disconnected when
+    /// another server is the primary.
     pub(super) async fn dial(
         &self,
         pushes: impl AsyncPushSender,
@@ -235,7 +238,8 @@ impl Discovery {
         state.learn(&self.sentinels.peers, &views);
         let used = state.newest.as_ref().map(|(view, _)| &view.place);
         let Some(view) = newest(&views, used) else {
-            // A sentinel that knows nothing yet is no proof while another one can't say what it knows.
+            // A sentinel that knows nothing yet is no proof while another one can't say what it
+            // knows.
             let all_said = failed.is_empty() && asking.is_empty();
             return Err(self.not_found(all_said && state.newest.is_none(), unknown, &failed));
         };

@@ -1,7 +1,7 @@
 //! [`watch`]: listens to the sentinels for a new primary.
 //!
-//! One connection to one of them at a time, another one when it breaks. Messages get lost, and a sentinel may be cut off
-//! from the others, so all of them are asked now and then as well.
+//! One connection to one of them at a time, another one when it breaks. Messages get lost, and a
+//! sentinel may be cut off from the others, so all of them are asked now and then as well.
 
 use std::sync::Weak;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The suite that every store has to pass, on a real cluster: with all keys of a test in one slot, and each in its own.
+//! The suite that every store has to pass, on a real cluster: with all keys of a test in one slot,
+//! and each in its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -54,8 +55,8 @@ mod together {
     lock_store_conformance::conformance!(together);
 }
 
-/// Of requests for keys in several slots it is not promised that they queue, name the first busy key, or leave counters
-/// alone when they are refused; nor is a release followed by a takeover.
+/// Of requests for keys in several slots it is not promised that they queue, name the first busy
+/// key, or leave counters alone when they are refused; nor is a release followed by a takeover.
 mod apart {
     use super::*;
 

@@ -222,7 +222,8 @@ async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
     assert!(counters.iter().all(|key| key.starts_with("redisson_lock_token:")), "{counters:?}");
 }
 
-/// The server to which the slot goes is told the name of the lock only, and has not what else belongs to it.
+/// The server to which the slot goes is told the name of the lock only, and has not what else
+/// belongs to it.
 #[tokio::test]
 async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part() {
     let cluster = Cluster::start();

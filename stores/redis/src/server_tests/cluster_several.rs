@@ -1,4 +1,5 @@
-//! Requests for keys in several slots: all or nothing, nothing left behind, and nobody in anybody's way for ever.
+//! Requests for keys in several slots: all or nothing, nothing left behind, and nobody in anybody's
+//! way for ever.
 
 use lock_core::FencingToken;
 use lock_core::store::{Acquired, StoreErrorKind, Withdrawn};

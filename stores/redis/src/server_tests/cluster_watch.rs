@@ -1,4 +1,5 @@
-//! Subscriptions in a cluster: what the client library mixes up, servers that forbid them, and servers that die.
+//! Subscriptions in a cluster: what the client library mixes up, servers that forbid them, and
+//! servers that die.
 
 use std::sync::atomic::AtomicU16;
 
@@ -84,7 +85,8 @@ async fn a_watch_of_keys_of_several_servers_hears_of_each() {
         assert_eq!(notice(&mut watch).await, Notice::Retry);
     }
     drop(watch);
-    // Left after the linger time only, so nothing of the neighbours is heard here but on their own servers.
+    // Left after the linger time only, so nothing of the neighbours is heard here but on their own
+    // servers.
     let released = release(&waiter, &names.map(item)).await.unwrap();
     assert_eq!(released.held, [false; 6]);
 }

@@ -21,8 +21,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The keys that scripts used and did not declare; but for the holds of readers that the call is not about: nobody knows
-/// them.
+/// The keys that scripts used and did not declare; but for the holds of readers that the call is
+/// not about: nobody knows them.
 fn undeclared(lines: &[String]) -> Vec<String> {
     let (mut call, mut declared, mut found) = (Vec::new(), Vec::new(), Vec::new());
     for line in lines {

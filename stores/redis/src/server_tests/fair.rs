@@ -91,7 +91,8 @@ async fn a_holder_that_asks_again_is_granted_again() {
     assert!(left > 30_000, "{left}");
 }
 
-/// The direct grant on the wire: message, token, hash, counter, lease, and the queue without the grantee.
+/// The direct grant on the wire: message, token, hash, counter, lease, and the queue without the
+/// grantee.
 #[tokio::test]
 async fn a_release_grants_the_lock_to_the_head() {
     let rig = Rig::start().await;
@@ -150,7 +151,8 @@ async fn a_direct_grant_has_no_longer_lease_than_asked_for() {
     assert!(left > 0 && left <= 2000, "{left}");
 }
 
-/// A waiter that needs other keys too can't be granted this one alone: it is woken, and keeps its place till it asks.
+/// A waiter that needs other keys too can't be granted this one alone: it is woken, and keeps its
+/// place till it asks.
 #[tokio::test]
 async fn a_waiter_for_several_keys_is_woken_and_not_granted() {
     let rig = Rig::start().await;
@@ -251,7 +253,8 @@ async fn dead_heads_are_passed_over() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// A newcomer that finds a free lock and only dead waiters has it; with a live one among them it wakes that one.
+/// A newcomer that finds a free lock and only dead waiters has it; with a live one among them it
+/// wakes that one.
 #[tokio::test]
 async fn a_newcomer_passes_over_the_dead() {
     let rig = Rig::start().await;
@@ -298,7 +301,8 @@ async fn waiters_that_are_kept_together_are_alive_together() {
     assert_eq!(rig.queue().await, owners(&[&first, &second]));
 }
 
-/// The keys of a queue of ours end by themselves soon after the last waiter has died; each keeping puts that off.
+/// The keys of a queue of ours end by themselves soon after the last waiter has died; each keeping
+/// puts that off.
 #[tokio::test]
 async fn the_keys_of_a_queue_end_with_its_waiters() {
     let rig = Rig::start().await;
@@ -313,7 +317,8 @@ async fn the_keys_of_a_queue_end_with_its_waiters() {
     }
 }
 
-/// A deadline that comes near is put off when the waiter is kept, and it is never purged by us for its deadline.
+/// A deadline that comes near is put off when the waiter is kept, and it is never purged by us for
+/// its deadline.
 #[tokio::test]
 async fn a_live_waiter_stays_whatever_its_deadline() {
     let rig = Rig::start().await;
@@ -329,7 +334,8 @@ async fn a_live_waiter_stays_whatever_its_deadline() {
     assert_eq!(rig.holder().await.as_deref(), Some(first.owner.as_str()));
 }
 
-/// Notices of the watch: a grant with its token, and anything else as a hint; only what concerns the waiter itself.
+/// Notices of the watch: a grant with its token, and anything else as a hint; only what concerns
+/// the waiter itself.
 #[tokio::test]
 async fn the_watch_hears_of_the_grant() {
     let rig = Rig::start().await;
@@ -419,8 +425,8 @@ async fn a_queue_of_ours_alone_is_not_read() {
     assert_eq!(rig.gaps().await, [5000]);
 }
 
-/// The lease of a dead holder ends without a message: whoever is kept then tells a far waiter that its
-/// turn has come.
+/// The lease of a dead holder ends without a message: whoever is kept then tells a far waiter that
+/// its turn has come.
 #[tokio::test]
 async fn a_far_head_is_told_of_a_free_lock_by_others() {
     let rig = Rig::start().await;

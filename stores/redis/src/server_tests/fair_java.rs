@@ -1,4 +1,5 @@
-//! Fair locks beside Redisson's: its deadlines, its waiters in our queue and ours in its, the dead of either side.
+//! Fair locks beside Redisson's: its deadlines, its waiters in our queue and ours in its, the dead
+//! of either side.
 
 use lock_core::store::Kept;
 
@@ -23,7 +24,8 @@ async fn channel_of(rig: &Rig, owner: &str) -> Subscription {
     Subscription::start(&rig.server, &format!("{CHANNEL}:{owner}")).await
 }
 
-/// Redisson's `testAcquireFailedTimeoutDrift_Descrete`: 30, 35, 40, 45 s; a give-up and a grant take 5 s off.
+/// Redisson's `testAcquireFailedTimeoutDrift_Descrete`: 30, 35, 40, 45 s; a give-up and a grant
+/// take 5 s off.
 #[tokio::test]
 async fn deadlines_are_redissons_when_waiters_give_up() {
     let rig = Rig::start().await;
@@ -46,7 +48,8 @@ async fn deadlines_are_redissons_when_waiters_give_up() {
     assert_eq!(rig.deadlines().await, [first, first + 5000]);
 }
 
-/// The same with Redisson's waiters behind ours: they are told the same times, and get the same deadlines.
+/// The same with Redisson's waiters behind ours: they are told the same times, and get the same
+/// deadlines.
 #[tokio::test]
 async fn deadlines_are_redissons_behind_ours() {
     let rig = Rig::start().await;
@@ -70,7 +73,8 @@ async fn deadlines_are_redissons_behind_ours() {
     assert!(close(rig.deadline(&four.owner).await, ends + 5000));
 }
 
-/// Redisson's `testLockAcquiredTimeoutDrift_Descrete`: a grant takes 5 s off, and a newcomer is 5 s behind the last.
+/// Redisson's `testLockAcquiredTimeoutDrift_Descrete`: a grant takes 5 s off, and a newcomer is 5 s
+/// behind the last.
 #[tokio::test]
 async fn deadlines_are_redissons_when_a_waiter_is_granted() {
     let rig = Rig::start().await;
@@ -89,8 +93,8 @@ async fn deadlines_are_redissons_when_a_waiter_is_granted() {
     assert_eq!(rig.deadlines().await, [second, second + 5000]);
 }
 
-/// Redisson's `testAbandonedTimeoutDrift_Descrete`: the third is 200 ms behind the first, and gets the lock when the
-/// abandoned have had their time. Ours are dead by then, since nobody keeps them.
+/// Redisson's `testAbandonedTimeoutDrift_Descrete`: the third is 200 ms behind the first, and gets
+/// the lock when the abandoned have had their time. Ours are dead by then, since nobody keeps them.
 #[tokio::test]
 async fn abandoned_waiters_give_way() {
     let rig = Rig::start().await;
@@ -114,7 +118,8 @@ async fn abandoned_waiters_give_way() {
     assert!(rig.queue().await.is_empty());
 }
 
-/// A head of Redisson's whose deadline is over goes as it goes there: nothing is taken off those behind.
+/// A head of Redisson's whose deadline is over goes as it goes there: nothing is taken off those
+/// behind.
 #[tokio::test]
 async fn an_overdue_head_of_redissons_is_purged_as_there() {
     let rig = Rig::start().await;
@@ -175,7 +180,8 @@ async fn a_mixed_queue_keeps_its_order() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Ours behind Redisson's long waiters survive the grants to these, also when they have waited for long.
+/// Ours behind Redisson's long waiters survive the grants to these, also when they have waited for
+/// long.
 #[tokio::test]
 async fn grants_of_redissons_do_not_purge_ours() {
     let rig = Rig::start().await;
@@ -200,7 +206,8 @@ async fn grants_of_redissons_do_not_purge_ours() {
     rig.get(&mine).await;
 }
 
-/// The wait of a waiter of Redisson's is read from the deadlines, so that ours are not put off for longer than needed.
+/// The wait of a waiter of Redisson's is read from the deadlines, so that ours are not put off for
+/// longer than needed.
 #[tokio::test]
 async fn deadlines_are_raised_by_what_redissons_waits_need() {
     let rig = Rig::start().await;
@@ -238,7 +245,8 @@ async fn a_purged_waiter_joins_again() {
     rig.java_unlock(&holder, rig.now().await).await;
 }
 
-/// A queue with waiters of both ends six minutes after the last deadline; one without ours is as Redisson leaves it.
+/// A queue with waiters of both ends six minutes after the last deadline; one without ours is as
+/// Redisson leaves it.
 #[tokio::test]
 async fn a_mixed_queue_ends_after_the_last_deadline() {
     let rig = Rig::start().await;

@@ -1,4 +1,5 @@
-//! Long random runs of waiters of both sides, who come, go, die and are granted, against a model that knows the rules.
+//! Long random runs of waiters of both sides, who come, go, die and are granted, against a model
+//! that knows the rules.
 
 use std::collections::HashMap;
 
@@ -153,7 +154,8 @@ impl Run {
         else {
             return;
         };
-        // One of Redisson's that is overdue, maybe by its clock only, would purge itself and be the last again.
+        // One of Redisson's that is overdue, maybe by its clock only, would purge itself and be the
+        // last again.
         if first.is_ours() || first.deadline > self.rig.now().await + 5000 {
             self.ask(&first).await;
             self.settle(None, None).await;
@@ -166,7 +168,8 @@ impl Run {
         self.settle(None, None).await;
     }
 
-    /// Time passes: every deadline comes nearer, who has waited enough gives up, and ours that live are kept.
+    /// Time passes: every deadline comes nearer, who has waited enough gives up, and ours that live
+    /// are kept.
     async fn wait(&mut self, longest: i64) {
         let passed = self.random.random_range(100..longest);
         self.clock += passed;
@@ -305,7 +308,8 @@ impl Run {
             let (expected, there) = (waiter.deadline, self.rig.deadline(waiter.owner()).await);
             let raised = records.get(waiter.owner()).is_some_and(|record| record.ends_with(" 1"));
             assert!(records.contains_key(waiter.owner()) || !waiter.is_ours(), "no record of {waiter:?}");
-            // A millisecond for each rounding, and the time between a step and its look at the clock.
+            // A millisecond for each rounding, and the time between a step and its look at the
+            // clock.
             let near = (expected - there).abs() <= 50;
             assert!(near || (raised || all_ours) && there > expected, "{waiter:?} has {there} at {now}");
             if !near {
@@ -316,7 +320,8 @@ impl Run {
         let ours = queue.iter().any(Waiter::is_ours);
         for key in [QUEUE, TIMEOUTS, ALIVE] {
             let left: i64 = self.rig.run(&["PTTL", key]).await;
-            // Redisson leaves the record of one of ours that it has purged, and does not end its own queues.
+            // Redisson leaves the record of one of ours that it has purged, and does not end its
+            // own queues.
             let bad = if queue.is_empty() { left != -2 && key != ALIVE } else { left == -1 && ours };
             assert!(!bad, "{key} has {left} ms left");
         }
@@ -385,8 +390,8 @@ impl Run {
     }
 }
 
-/// First in, first out among those who live; deadlines as by the formula; no live waiter of ours is purged by anybody;
-/// nothing is left at the end.
+/// First in, first out among those who live; deadlines as by the formula; no live waiter of ours is
+/// purged by anybody; nothing is left at the end.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a run that fails can be made again")]
 async fn random_runs_keep_the_rules() {

@@ -6,7 +6,8 @@ use super::fair::{owners, with_waiters};
 use super::fair_rig::{ALIVE, FIVE, Java, LOCK, QUEUE, Rig, TIMEOUTS, fair};
 use super::*;
 
-/// A queue of which somebody deletes a part puts itself right: whoever is in it loses its place at most.
+/// A queue of which somebody deletes a part puts itself right: whoever is in it loses its place at
+/// most.
 #[tokio::test]
 async fn a_damaged_queue_heals() {
     let rig = Rig::start().await;
@@ -121,7 +122,8 @@ async fn full_memory_keeps_the_queue_going() {
     assert_eq!(rig.queue().await, [java.owner]);
 }
 
-/// `a` and `{a}` are two locks of Redisson's with one queue: whoever waits for both stands there once.
+/// `a` and `{a}` are two locks of Redisson's with one queue: whoever waits for both stands there
+/// once.
 #[tokio::test]
 async fn two_names_of_one_queue_are_one_place() {
     let rig = Rig::start().await;

@@ -123,7 +123,8 @@ async fn concurrent_calls_share_one_attempt_to_connect() {
     assert_eq!(proxy.connections.load(Ordering::SeqCst), 1);
 }
 
-/// The stuck acquire: it lies in the socket of a stopped server while its sender gives up and withdraws it elsewhere.
+/// The stuck acquire: it lies in the socket of a stopped server while its sender gives up and
+/// withdraws it elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_stuck_in_a_socket_takes_nothing() {
     for round in 0..5 {
@@ -151,7 +152,8 @@ async fn an_acquire_stuck_in_a_socket_takes_nothing() {
                 }
             }
         });
-        // Long enough for a copy that is executed now to be late, in some rounds; shorter in others.
+        // Long enough for a copy that is executed now to be late, in some rounds; shorter in
+        // others.
         tokio::time::sleep(Duration::from_millis([0, 100, 300, 600, 900][round])).await;
         server.cont();
         tokio::time::timeout(Duration::from_secs(10), undone).await.unwrap().unwrap();

@@ -177,7 +177,8 @@ async fn after_a_clock_jump_the_second_try_succeeds() {
     let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
-    // What the store thinks of the server's time is an hour old: the server's clock was stepped forward.
+    // What the store thinks of the server's time is an hour old: the server's clock was stepped
+    // forward.
     let now = Clock::Boot.now();
     let estimate = store.node().server_clock.estimate(now).unwrap().as_micros();
     store.node().server_clock.pretend(ServerTime::from_micros(estimate - 3_600_000_000), now);

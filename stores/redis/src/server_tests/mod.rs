@@ -1,4 +1,5 @@
-//! Behaviour against a real redis-server, and against fakes where a real one can't be made to do it.
+//! Behaviour against a real redis-server, and against fakes where a real one can't be made to do
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! Three servers as a quorum: what happens when one is killed, stopped, or started again without its data.
+//! Three servers as a quorum: what happens when one is killed, stopped, or started again without
+//! its data.
 
 use lock_core::internal::tasks::Tasks;
 use lock_core::store::{Mark, MarkRequest, Marked, StoreErrorKind};

@@ -54,7 +54,8 @@ fn confirmed() -> (Registry, u64, u64, mpsc::Receiver<Notice>) {
     (registry, generation, id, notices)
 }
 
-/// A grant has the last place in a queue that is full of hints, and blocks nobody when even that is taken.
+/// A grant has the last place in a queue that is full of hints, and blocks nobody when even that is
+/// taken.
 #[test]
 fn a_grant_finds_room_among_hints() {
     let (mut registry, generation, _, mut notices) = confirmed();
@@ -224,8 +225,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// After the subscriber's task has caught up, the server has exactly the watched and the lingering channels, and
-    /// every watcher hears a message.
+    /// After the subscriber's task has caught up, the server has exactly the watched and the
+    /// lingering channels, and every watcher hears a message.
     #[test]
     fn the_server_ends_up_with_what_is_watched(ops in proptest::collection::vec(op(), 1..60)) {
         let mut registry = Registry::default();

@@ -202,7 +202,8 @@ async fn a_counters_life_is_never_shortened_and_never_runs_low() {
 /// A command less for nearly all grants.
 #[tokio::test]
 async fn few_grants_set_the_life_of_a_counter() {
-    // A twentieth of what it has beyond the lease, in microseconds. At its beginning each grant does.
+    // A twentieth of what it has beyond the lease, in microseconds. At its beginning each grant
+    // does.
     const WINDOW: u64 = 15 * 60 * 1_000_000 / 16;
     let server = RedisServer::start();
     let store = store(&server);

@@ -1,4 +1,5 @@
-//! The memory store as the model: whatever is asked of both, in whatever order, they answer the same.
+//! The memory store as the model: whatever is asked of both, in whatever order, they answer the
+//! same.
 //!
 //! Leases are longer than the test, and nobody waits, so that time has no part in it.
 
@@ -23,8 +24,9 @@ enum Op {
     ForceRelease(LockKey),
 }
 
-/// Items of one key or both. Every hold has an owner of its own, who never asks for another kind; what else is asked in the
-/// name of a reader or writer may have the wrong kind, as after a downgrade whose answer was lost.
+/// Items of one key or both. Every hold has an owner of its own, who never asks for another kind;
+/// what else is asked in the name of a reader or writer may have the wrong kind, as after a
+/// downgrade whose answer was lost.
 fn items(mistaken: bool) -> impl Strategy<Value = Vec<Item>> {
     let kind = prop_oneof![Just(Kind::Mutex), Just(Kind::Read), Just(Kind::Read), Just(Kind::Write)];
     let one = (kind, 1..=OWNERS, any::<bool>());
@@ -88,7 +90,8 @@ async fn answer(store: &dyn LockStore, op: &Op) -> String {
             format!("{:?}", store.release(Arc::new(request)).await.unwrap().held)
         }
         Op::Keep(items, standing) => {
-            // Whether a waiter that has the key is renewed too is no matter: it is told to acquire once more.
+            // Whether a waiter that has the key is renewed too is no matter: it is told to acquire
+            // once more.
             let lease = if *standing == Standing::Waiter { Duration::from_secs(1) } else { HOUR };
             kept(store.keep(keep_request(items, lease, *standing)).await.unwrap())
         }

@@ -1,4 +1,5 @@
-//! Odd states that readers and writers meet: holds of the dead, somebody's data, full memory, missing rights.
+//! Odd states that readers and writers meet: holds of the dead, somebody's data, full memory,
+//! missing rights.
 
 use lock_core::store::StoreErrorKind;
 
@@ -7,7 +8,8 @@ use super::*;
 
 const JAVA: &str = "0e5a1b0e-7c0f-4f0e-9d53-0c1a3e6c2f11:42";
 
-/// What Redisson's read lock leaves behind: `count` nested holds, of which those at `living` are not over.
+/// What Redisson's read lock leaves behind: `count` nested holds, of which those at `living` are
+/// not over.
 async fn redisson_reads(server: &RedisServer, count: u32, living: &[(u32, i64)]) {
     let _: () = server.ask(&["HSET", "lock:a", "mode", "read", JAVA, &count.to_string()]).await;
     pexpire(server, "lock:a", 300_000).await;

@@ -19,7 +19,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Whom the sentinels are at the servers, where a test is about that.
 const USER: &str = "watchman";
 
-/// Asks until there is a grant, as the engine does: errors that pass are waited out, others are not.
+/// Asks until there is a grant, as the engine does: errors that pass are waited out, others are
+/// not.
 async fn granted_soon(store: &RedisStore, name: &str) -> Vec<Item> {
     let give_up = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {

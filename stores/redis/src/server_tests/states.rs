@@ -1,4 +1,5 @@
-//! Odd states of keys, counters and servers: each row of the acquire script's table that one server can show.
+//! Odd states of keys, counters and servers: each row of the acquire script's table that one server
+//! can show.
 
 use lock_core::store::StoreErrorKind;
 

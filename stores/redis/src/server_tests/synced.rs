@@ -1,4 +1,5 @@
-//! Grants that replicas confirm, on a primary with real replicas that are stopped when they shall not.
+//! Grants that replicas confirm, on a primary with real replicas that are stopped when they shall
+//! not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -369,7 +370,8 @@ async fn in_a_cluster_each_server_has_replicas_of_its_own() {
     cluster.nodes_mut()[3].cont();
 }
 
-/// While its slot moves its counter may be at the other server, which no kind of grant waits for without end.
+/// While its slot moves its counter may be at the other server, which no kind of grant waits for
+/// without end.
 #[tokio::test]
 async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed() {
     let cluster = Cluster::start_with(Options::default().replica_of(0));

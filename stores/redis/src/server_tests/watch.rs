@@ -213,7 +213,8 @@ async fn an_unsolicited_unsubscribe_is_repaired() {
     let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
     let mut watch = watch(&store, &[item("a")]).await;
     assert!(watch.is_confirmed());
-    // The server cuts clients off whose channel rights are taken away; the rights come back a moment later.
+    // The server cuts clients off whose channel rights are taken away; the rights come back a
+    // moment later.
     let _: () = server.ask(&["ACL", "SETUSER", "ann", "resetchannels", "&other"]).await;
     let _: () = server.ask(&["ACL", "SETUSER", "ann", "&*"]).await;
     while notice(&mut watch).await != Notice::Resubscribed {}
@@ -240,7 +241,8 @@ async fn nothing_is_left_of_a_dropped_store() {
     .await;
 }
 
-/// A task of ours that is woken when its runtime has ended is dropped by whoever wakes it, and its watch with it.
+/// A task of ours that is woken when its runtime has ended is dropped by whoever wakes it, and its
+/// watch with it.
 #[test]
 fn a_runtime_may_end_while_messages_come() {
     const CHANNELS: usize = 300;

@@ -58,7 +58,8 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
             .map(|line| line.split_once("--").map_or(line, |(code, _)| code))
             .collect::<Vec<_>>()
             .join("\n");
-        // Whatever is written in capitals between quotes goes to the server; single letters are what records say.
+        // Whatever is written in capitals between quotes goes to the server; single letters are
+        // what records say.
         for word in code.split('\'').skip(1).step_by(2) {
             if word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()) && word != "WRONGTYPE" {
                 assert!(known.contains(&word), "{} uses {word}", script.name);
@@ -76,7 +77,8 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
     }
 }
 
-/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw` and `fair_states`.
+/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw`
+/// and `fair_states`.
 #[test]
 fn scripts_that_free_or_renew_use_only_commands_that_full_memory_allows() {
     // Those without the flag `denyoom`.

@@ -9,7 +9,8 @@ use super::steps::Root;
 use crate::join::join;
 
 impl Spread {
-    /// The stock as a whole, once what somebody has begun with it is done; `None` when there is no such stock.
+    /// The stock as a whole, once what somebody has begun with it is done; `None` when there is no
+    /// such stock.
     pub(super) async fn load(&self) -> Result<Option<Root>, StoreError> {
         let mut nth = 0;
         loop {
@@ -132,7 +133,8 @@ impl Spread {
         Ok(())
     }
 
-    /// What somebody has sent arrives, and what is where nobody looks goes elsewhere. Returns how much there was to do.
+    /// What somebody has sent arrives, and what is where nobody looks goes elsewhere. Returns how
+    /// much there was to do.
     pub(super) async fn finish_moves(&self, seen: &Seen) -> Result<u64, StoreError> {
         let arriving: Vec<_> =
             seen.under_way().map(|(from, to, nth, units)| self.arrive(from, to, nth, units)).collect();

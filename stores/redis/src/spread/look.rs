@@ -138,8 +138,8 @@ impl Spread {
             self.finish_moves(&seen).await?;
             return Ok(Some(Room::Unclear));
         }
-        // Nothing has come to any segment between its first look and its second: at the moment between the two there were no
-        // more in any than at its first.
+        // Nothing has come to any segment between its first look and its second: at the moment
+        // between the two there were no more in any than at its first.
         let Some(again) = self.collect().await? else { return Ok(None) };
         if !seen.same(&again, |part| part.increases) {
             return Ok(Some(Room::Unclear));
@@ -167,8 +167,9 @@ impl Spread {
         loop {
             let Some(seen) = self.collect().await? else { return Ok(None) };
             let Some(again) = self.collect().await? else { return Ok(None) };
-            // The first look, at the moment between the two: of the second, something may have arrived behind its back. What is
-            // sold meanwhile changes columns of one segment, and never the sum of its columns.
+            // The first look, at the moment between the two: of the second, something may have
+            // arrived behind its back. What is sold meanwhile changes columns of one segment, and
+            // never the sum of its columns.
             if seen.same(&again, |part| part.moves) {
                 return Ok(Some(seen.snapshot()));
             }

@@ -1,12 +1,16 @@
-//! Stocks that are spread over slots: each segment, and each operation's record, is where its name says.
+//! Stocks that are spread over slots: each segment, and each operation's record, is where its name
+//! says.
 //!
-//! What an operation wants of which segments is written at its [home](names) before the first segment is touched. One
-//! step moves what a segment has of an operation to what is wanted, and refuses what is older than what it has heard: so
-//! whoever finds a record can carry it out again, side by side with others. What the home says is the verdict.
+//! What an operation wants of which segments is written at its [home](names) before the first
+//! segment is touched. One step moves what a segment has of an operation to what is wanted, and
+//! refuses what is older than what it has heard: so whoever finds a record can carry it out again,
+//! side by side with others. What the home says is the verdict.
 //!
-//! - [`record`]: what a record says, and what it means for the segments. [`steps`]: the scripts. [`names`]: the keys.
+//! - [`record`]: what a record says, and what it means for the segments. [`steps`]: the scripts.
+//!   [`names`]: the keys.
 //! - [`take`]: units are looked for, and found or not. [`settle`]: what was decided is carried out.
-//! - [`layout`]: segments are made, retired and evened out. [`look`]: what all of them have. [`sweep`]: what others left.
+//! - [`layout`]: segments are made, retired and evened out. [`look`]: what all of them have.
+//!   [`sweep`]: what others left.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,8 +39,8 @@ use look::Seen;
 use names::SpreadNames;
 pub(super) use stocks::RedisLayouts;
 
-/// After this long somebody else looks at what is not decided or not carried out, besides twice the call's time-out: whoever
-/// has begun it may still be at it.
+/// After this long somebody else looks at what is not decided or not carried out, besides twice the
+/// call's time-out: whoever has begun it may still be at it.
 const GRACE: Duration = Duration::from_secs(1);
 /// So often others may come in between.
 const TRIES: u32 = 12;
@@ -66,7 +70,8 @@ pub(super) struct Spread {
     deadline: Tick,
     grace: Duration,
     retention: Duration,
-    /// What the home said last of its time, in ms, upwards. All records that a call looks at one by one have the same.
+    /// What the home said last of its time, in ms, upwards. All records that a call looks at one by
+    /// one have the same.
     home_time: AtomicU64,
 }
 

@@ -7,7 +7,8 @@ use lock_core::store::{StoreError, StoreErrorKind};
 use crate::cluster::slots::slot;
 use crate::names::Names;
 
-/// How many homes records have. Never changes: where an operation has its home must not depend on when it is asked for.
+/// How many homes records have. Never changes: where an operation has its home must not depend on
+/// when it is asked for.
 pub(super) const HOMES: u16 = 16;
 
 /// The names of one stock.
@@ -53,7 +54,8 @@ impl SpreadNames {
 
     /// An operation's record, and what is open at its home.
     pub(super) fn record(&self, operation: &OperationId) -> [String; 2] {
-        // As servers find the slot of a key, so that it is the same in every program and on every machine.
+        // As servers find the slot of a key, so that it is the same in every program and on every
+        // machine.
         let home = slot(operation.as_str()) % HOMES;
         [format!("lock_stock_record:{{{}/h{home}}}:{operation}", self.name), self.open(home)]
     }

@@ -53,7 +53,8 @@ pub(super) struct Record {
     pub(super) born: u64,
     /// Of what is wanted.
     pub(super) version: u64,
-    /// When the reservation ends, in milliseconds; how long it will last as long as it is not decided.
+    /// When the reservation ends, in milliseconds; how long it will last as long as it is not
+    /// decided.
     pub(super) ends: u64,
     /// What was decided may not be carried out yet.
     pub(super) open: bool,
@@ -97,7 +98,8 @@ impl Record {
         self.parts.iter().copied().filter(|part| part.quantity > 0)
     }
 
-    /// It is undecided, and takes from several segments: what it has of each is neither sold nor held before it has all.
+    /// It is undecided, and takes from several segments: what it has of each is neither sold nor
+    /// held before it has all.
     pub(super) fn is_merge(&self) -> bool {
         self.kind != Column::Restocked && self.given().nth(1).is_some()
     }

@@ -26,7 +26,8 @@ impl Spread {
                     if record.kind == Column::Restocked {
                         return Ok(SettleAnswer::Unknown);
                     }
-                    // Nobody was told that it was done, and by which lock it would be is not known here: it has not come.
+                    // Nobody was told that it was done, and by which lock it would be is not known
+                    // here: it has not come.
                     let end = self.give_up(operation, record, Refusal::Contended).await?;
                     if let Some(End::Refused(_)) = end {
                         continue;

@@ -29,7 +29,8 @@ impl Spread {
         let Some(seen) = self.collect().await? else { return Ok(Swept::default()) };
         let mut swept = Swept { recovered: self.finish_moves(&seen).await?, ..Swept::default() };
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, limit.saturating_add(1))).collect();
-        // What fails at one server or for one operation is no reason to leave the others as they are.
+        // What fails at one server or for one operation is no reason to leave the others as they
+        // are.
         let mut failed = None;
         let mut due = Vec::new();
         for some in join(looks).await {
@@ -71,7 +72,8 @@ impl Spread {
         Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
     }
 
-    /// Ends reservations that are over, those that another call is ending too; returns whether there were any.
+    /// Ends reservations that are over, those that another call is ending too; returns whether
+    /// there were any.
     async fn make_room(&self) -> Result<bool, StoreError> {
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, AT_ONCE)).collect();
         let mut due = Vec::new();
@@ -85,8 +87,8 @@ impl Spread {
         Ok(came.iter().any(|came| *came != Came::Nothing))
     }
 
-    /// Whether a take that found this much available may find more: reservations that were over have
-    /// been ended, here or by another call meanwhile.
+    /// Whether a take that found this much available may find more: reservations that were over
+    /// have been ended, here or by another call meanwhile.
     pub(super) async fn finds_room(&self, available: u64, held: u64) -> Result<bool, StoreError> {
         if held == 0 {
             return Ok(false);
@@ -123,7 +125,8 @@ impl Spread {
         }
     }
 
-    /// What a segment has of operations whose records are over is forgotten: what is sold stays sold. How many there were.
+    /// What a segment has of operations whose records are over is forgotten: what is sold stays
+    /// sold. How many there were.
     async fn forget_old(&self, segment: u32, limit: u32) -> Result<u64, StoreError> {
         let ago = millis(self.retention.saturating_add(self.grace));
         let mut over = self.over(segment, ago, limit).await?;

@@ -54,7 +54,8 @@ enum Puts {
     Done,
     /// Somebody else has gone on with the operation.
     Older,
-    /// A segment knows a record of the same id that was made then, which is later: the home has lost that one.
+    /// A segment knows a record of the same id that was made then, which is later: the home has
+    /// lost that one.
     Newer {
         born: u64,
     },
@@ -127,7 +128,8 @@ impl Spread {
         Ok(TakeAnswer::Contended)
     }
 
-    /// The segment that was asked for takes no part any more: only what was done before can be told.
+    /// The segment that was asked for takes no part any more: only what was done before can be
+    /// told.
     async fn taken_before(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
         let kind = if request.hold.is_some() { Column::Held } else { Column::Sold };
         let looked = self.home(&request.operation, Home::Look).await?;
@@ -167,8 +169,8 @@ impl Spread {
         TakeAnswer::Done { parts: record.given().collect::<Few<_>>(), state, remaining, repeated }
     }
 
-    /// Brings an operation that is not decided to an end; `None` when somebody else has given it up. `older` is raised when
-    /// a segment knows a record that was made later.
+    /// Brings an operation that is not decided to an end; `None` when somebody else has given it
+    /// up. `older` is raised when a segment knows a record that was made later.
     pub(super) async fn drive(
         &self,
         operation: &OperationId,
@@ -187,7 +189,8 @@ impl Spread {
                 let parts = record.replaced(&[]);
                 self.home(operation, Home::Plan { record: &record, parts: &parts }).await?.now
             } else if record.given().next().is_none() {
-                // Whoever has planned so may not have put so: what a segment has of it still is not to be missed elsewhere.
+                // Whoever has planned so may not have put so: what a segment has of it still is not
+                // to be missed elsewhere.
                 if !record.parts.is_empty() && empty != Some(record.version) {
                     empty = Some(record.version);
                     self.put_all(operation, &record, Search::ANYWHERE, false).await?;
@@ -228,7 +231,8 @@ impl Spread {
                     }
                     Puts::Stale => return self.give_up(operation, record, Refusal::Stale).await,
                     Puts::Short if record.kind == Column::Restocked => {
-                        // A segment that is only being made. What has been put in is sold by others already.
+                        // A segment that is only being made. What has been put in is sold by others
+                        // already.
                         self.count().await?;
                         self.step_back(nth).await;
                         continue;
@@ -325,7 +329,8 @@ impl Spread {
         })
     }
 
-    /// What was decided is carried out: nothing of it is open then. `None`: the record has gone, its time is over.
+    /// What was decided is carried out: nothing of it is open then. `None`: the record has gone,
+    /// its time is over.
     pub(super) async fn carry_out(
         &self,
         operation: &OperationId,

@@ -50,9 +50,10 @@ pub(super) async fn unsubscribe(
 
 /// Sends one command for each channel, all at once.
 ///
-/// The client library takes a push about a subscription for the answer to the oldest command under way, also when the
-/// server pushed it by itself because the slot has gone. All answers behind it are for other commands then; so nothing is
-/// believed but what says of itself whose it is, and after anything else the connection is given up.
+/// The client library takes a push about a subscription for the answer to the oldest command under
+/// way, also when the server pushed it by itself because the slot has gone. All answers behind it
+/// are for other commands then; so nothing is believed but what says of itself whose it is, and
+/// after anything else the connection is given up.
 async fn sharded(
     connection: &mut MultiplexedConnection,
     command: &str,

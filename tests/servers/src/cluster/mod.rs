@@ -158,8 +158,8 @@ impl Cluster {
         }
     }
 
-    /// Starts what `options` say, and returns when every node knows every other, every slot is served, and the replicas
-    /// follow.
+    /// Starts what `options` say, and returns when every node knows every other, every slot is
+    /// served, and the replicas follow.
     ///
     /// # Errors
     ///
@@ -215,8 +215,8 @@ impl Cluster {
         format!("redis+cluster://{password}{}", nodes.join(","))
     }
 
-    /// Has clients and replicas reach the nodes through these ports, one for each, which are those of
-    /// proxies. Returns when all nodes have heard of it.
+    /// Has clients and replicas reach the nodes through these ports, one for each, which are those
+    /// of proxies. Returns when all nodes have heard of it.
     ///
     /// # Panics
     ///
@@ -230,8 +230,8 @@ impl Cluster {
         self.wait_until_ready();
     }
 
-    /// The nodes, whatever they are at present. At the start the primaries came first, then their first replicas in the
-    /// same order, and so on.
+    /// The nodes, whatever they are at present. At the start the primaries came first, then their
+    /// first replicas in the same order, and so on.
     #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
@@ -286,7 +286,8 @@ impl Cluster {
         self.ask_until(|view| Ok(view.replicas_of(primary)))
     }
 
-    /// Runs a command about `key` on the node that serves it, and returns its answer as [`RedisServer::cli`] does.
+    /// Runs a command about `key` on the node that serves it, and returns its answer as
+    /// [`RedisServer::cli`] does.
     ///
     /// # Panics
     ///
@@ -311,8 +312,8 @@ impl Cluster {
         }
     }
 
-    /// Has a replica of the primary at `of` take its place, and waits until all know. Returns the place of the new
-    /// primary.
+    /// Has a replica of the primary at `of` take its place, and waits until all know. Returns the
+    /// place of the new primary.
     ///
     /// # Panics
     ///
@@ -329,8 +330,8 @@ impl Cluster {
         replica
     }
 
-    /// Waits until another node than the one at `before` serves `slot`, in the eyes of all nodes that answer. Returns
-    /// its place.
+    /// Waits until another node than the one at `before` serves `slot`, in the eyes of all nodes
+    /// that answer. Returns its place.
     ///
     /// # Panics
     ///
@@ -344,7 +345,8 @@ impl Cluster {
         self.node_of_slot(slot)
     }
 
-    /// Waits until all nodes are there, know each other, serve every slot between them, and the replicas follow.
+    /// Waits until all nodes are there, know each other, serve every slot between them, and the
+    /// replicas follow.
     ///
     /// # Panics
     ///

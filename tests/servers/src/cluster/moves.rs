@@ -30,8 +30,8 @@ impl Cluster {
         self.end_move(moving);
     }
 
-    /// Tells both nodes that a slot is on its way. From now on the old one answers `ASK` for keys that it does not have,
-    /// and `TRYAGAIN` when it has some keys of a command and others not.
+    /// Tells both nodes that a slot is on its way. From now on the old one answers `ASK` for keys
+    /// that it does not have, and `TRYAGAIN` when it has some keys of a command and others not.
     ///
     /// # Panics
     ///
@@ -114,7 +114,8 @@ impl Cluster {
         self.wait_until(|view| view.owner(moving.slot) == Some(moving.to), "the slot has not arrived");
     }
 
-    /// Ends a move that is not to be completed: the old node keeps the slot. Keys that have been moved are moved back.
+    /// Ends a move that is not to be completed: the old node keeps the slot. Keys that have been
+    /// moved are moved back.
     ///
     /// # Panics
     ///

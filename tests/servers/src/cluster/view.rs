@@ -23,7 +23,8 @@ pub fn slot_of(key: &str) -> u16 {
 /// The answer to `CLUSTER NODES`, of nodes that we know.
 #[derive(Debug)]
 pub(super) struct View {
-    /// The highest configuration epoch of a primary: who knows a higher one has heard the later news.
+    /// The highest configuration epoch of a primary: who knows a higher one has heard the later
+    /// news.
     pub(super) epoch: u64,
     lines: Vec<Line>,
 }
@@ -57,7 +58,8 @@ impl View {
         let mut view = Self { epoch: 0, lines: Vec::new() };
         for line in answer.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            // id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots and slots on their way
+            // id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots and slots on their
+            // way
             let [id, address, flags, primary, _, _, epoch, link, slots @ ..] = words.as_slice() else {
                 return Err(format!("{}: {line:?}", node.addr()));
             };

@@ -32,7 +32,8 @@ pub(crate) fn text(server: &RedisServer, args: &[&str]) -> Result<String, String
     }
 }
 
-/// What is to be said of servers that have ended by themselves: what they were, their status and their log.
+/// What is to be said of servers that have ended by themselves: what they were, their status and
+/// their log.
 pub(crate) fn ended(name: &str, servers: &mut [RedisServer]) -> Vec<String> {
     let say = |server: &mut RedisServer| {
         let status = server.ended()?;

@@ -75,7 +75,8 @@ pub(crate) struct Setup {
     pub(crate) role: Role,
     /// On the command line, each time.
     pub(crate) args: Vec<String>,
-    /// In a file, which the server rewrites: what others tell it while it runs is still there after a restart.
+    /// In a file, which the server rewrites: what others tell it while it runs is still there after
+    /// a restart.
     pub(crate) file: Option<String>,
     /// What it takes for the time of day.
     pub(crate) clock: Option<ServerClock>,
@@ -119,8 +120,8 @@ impl Setup {
 
 /// Returns a port of the loopback interface that nobody listens on.
 ///
-/// It is below the range that systems take for outgoing connections (Linux: 32768 and up). So no client's
-/// connection takes it between this check, the start of a server and its restart.
+/// It is below the range that systems take for outgoing connections (Linux: 32768 and up). So no
+/// client's connection takes it between this check, the start of a server and its restart.
 ///
 /// # Errors
 ///
@@ -174,7 +175,8 @@ pub(crate) fn until_ports_are_free<T>(start: impl Fn() -> Result<T, StartError>)
 }
 
 #[cfg(feature = "tls")]
-/// Starts a server in `dir`, with a `file` of settings there if it has one, and waits until it is `ready`.
+/// Starts a server in `dir`, with a `file` of settings there if it has one, and waits until it is
+/// `ready`.
 pub(crate) fn launch_in<'a>(
     dir: &TempDir,
     file: Option<&str>,

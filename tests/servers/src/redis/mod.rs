@@ -1,4 +1,5 @@
-//! [`RedisServer`]: a real redis-server for one test, and a minimal client that needs no library under test.
+//! [`RedisServer`]: a real redis-server for one test, and a minimal client that needs no library
+//! under test.
 
 mod client;
 mod group;
@@ -21,7 +22,8 @@ pub(crate) use launch::{launch_in, read_log};
 use crate::ServerClock;
 use crate::process::Process;
 
-/// Whether the `redis-server` on the `PATH` was built with TLS. It is asked to read settings and starts nothing.
+/// Whether the `redis-server` on the `PATH` was built with TLS. It is asked to read settings and
+/// starts nothing.
 #[must_use]
 pub fn knows_tls() -> bool {
     // Settings are read in order, and it ends at the first one that it does not know.
@@ -137,8 +139,8 @@ impl RedisServer {
         self.announced.unwrap_or(self.port)
     }
 
-    /// From now on others are told to find it at this port of the loopback interface. Whoever starts it again has to tell it
-    /// again.
+    /// From now on others are told to find it at this port of the loopback interface. Whoever
+    /// starts it again has to tell it again.
     pub(crate) fn announce(&mut self, port: u16) -> Result<(), String> {
         let (text_port, bus) = (port.to_string(), (self.port.saturating_add(10_000)).to_string());
         if self.setup.role == Role::Node {
@@ -158,8 +160,8 @@ impl RedisServer {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// Runs one command and returns its answer as `redis-cli` prints it to a pipe: text as it is, numbers in decimal,
-    /// nothing for nil, one line per element of an array.
+    /// Runs one command and returns its answer as `redis-cli` prints it to a pipe: text as it is,
+    /// numbers in decimal, nothing for nil, one line per element of an array.
     ///
     /// # Panics
     ///
@@ -199,8 +201,9 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// Waits until `replicas` of its replicas have all that it was told before. A new replica that says that it is connected
-    /// may get its first changes a second later. Not for clusters, where a server takes only keys of its slots.
+    /// Waits until `replicas` of its replicas have all that it was told before. A new replica that
+    /// says that it is connected may get its first changes a second later. Not for clusters, where
+    /// a server takes only keys of its slots.
     ///
     /// # Panics
     ///
@@ -223,8 +226,9 @@ impl RedisServer {
         }
     }
 
-    /// How many open connections have sent something that the server has not read: what waits in its socket buffers
-    /// while it is [stopped](Self::stop). Connections that the other side has closed are not counted.
+    /// How many open connections have sent something that the server has not read: what waits in
+    /// its socket buffers while it is [stopped](Self::stop). Connections that the other side has
+    /// closed are not counted.
     ///
     /// # Panics
     ///
@@ -240,7 +244,8 @@ impl RedisServer {
             let (Some(local), Some(state), Some(queues)) = (words.get(1), words.get(3), words.get(4)) else {
                 return false;
             };
-            // 01: established. A listening socket counts its backlog there, a closed one the end of its stream.
+            // 01: established. A listening socket counts its backlog there, a closed one the end of
+            // its stream.
             let received = queues.split_once(':').map_or("", |(_, received)| received);
             local.ends_with(&port) && *state == "01" && received.bytes().any(|digit| digit != b'0')
         };
@@ -274,7 +279,8 @@ impl RedisServer {
         self.process.cont();
     }
 
-    /// SIGKILL. The port stays reserved for a [restart](Self::restart) as far as nobody else takes it.
+    /// SIGKILL. The port stays reserved for a [restart](Self::restart) as far as nobody else takes
+    /// it.
     pub fn kill(&mut self) {
         self.process.kill();
     }

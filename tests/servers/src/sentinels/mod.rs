@@ -1,7 +1,8 @@
 //! [`Sentinels`]: a primary with replicas, and the Redis sentinels that watch them.
 //!
-//! All of them are known to each other from the start, so nothing waits for sentinels to find out. The servers' settings
-//! are in files, which the sentinels have rewritten: who restarts is what it was made last.
+//! All of them are known to each other from the start, so nothing waits for sentinels to find out.
+//! The servers' settings are in files, which the sentinels have rewritten: who restarts is what it
+//! was made last.
 
 mod options;
 
@@ -16,8 +17,8 @@ use crate::redis::{Reply, Role, StartError, ended, free_port_for, text, until, u
 /// What the sentinels call their primary.
 pub const MASTER: &str = "mymaster";
 
-/// How long anything may take, fail-overs included: elections that nobody wins are held again after twice the time-out
-/// of a failover.
+/// How long anything may take, fail-overs included: elections that nobody wins are held again after
+/// twice the time-out of a failover.
 const LONG: Duration = Duration::from_secs(40);
 
 /// A primary, replicas and sentinels on free loopback ports. Ended and cleaned up on drop.
@@ -106,7 +107,8 @@ impl Sentinels {
         &mut self.sentinels
     }
 
-    /// The primary, as most of the sentinels say that answer: its place in [`servers`](Self::servers).
+    /// The primary, as most of the sentinels say that answer: its place in
+    /// [`servers`](Self::servers).
     ///
     /// # Panics
     ///
@@ -166,8 +168,8 @@ impl Sentinels {
         }
     }
 
-    /// Asks the sentinels to make a replica the primary, and waits until they have. Returns its place in
-    /// [`servers`](Self::servers).
+    /// Asks the sentinels to make a replica the primary, and waits until they have. Returns its
+    /// place in [`servers`](Self::servers).
     ///
     /// # Panics
     ///
@@ -192,8 +194,8 @@ impl Sentinels {
         self.wait_for_failover(before)
     }
 
-    /// Waits until another server than the one at `before` is the primary: most of the sentinels say so, and it does
-    /// itself. Returns its place in [`servers`](Self::servers).
+    /// Waits until another server than the one at `before` is the primary: most of the sentinels
+    /// say so, and it does itself. Returns its place in [`servers`](Self::servers).
     ///
     /// # Panics
     ///
@@ -216,9 +218,9 @@ impl Sentinels {
         }
     }
 
-    /// Has the server at `replica` follow its primary through `address`, a proxy for example, and waits
-    /// until it does. The sentinels know the replica by its own address as before. They correct it after the
-    /// [failover time-out](Options::failover_timeout).
+    /// Has the server at `replica` follow its primary through `address`, a proxy for example, and
+    /// waits until it does. The sentinels know the replica by its own address as before. They
+    /// correct it after the [failover time-out](Options::failover_timeout).
     ///
     /// # Panics
     ///
@@ -232,8 +234,8 @@ impl Sentinels {
         }
     }
 
-    /// Has clients, replicas and sentinels reach the servers with data through these ports, one for each, which are those of
-    /// proxies. Returns when all have heard of it.
+    /// Has clients, replicas and sentinels reach the servers with data through these ports, one for
+    /// each, which are those of proxies. Returns when all have heard of it.
     ///
     /// # Panics
     ///
@@ -347,8 +349,8 @@ fn start_sentinels(options: &Options, servers: &[RedisServer]) -> Result<Vec<Red
     for &port in &ports {
         let setup = options.sentinel(servers, port, &ports);
         let sentinel = RedisServer::try_launch_on(port, setup)?;
-        // Known since Redis 7. Without it sentinels look rarely, and sit still for half a minute when they were not
-        // given the processor for two seconds.
+        // Known since Redis 7. Without it sentinels look rarely, and sit still for half a minute
+        // when they were not given the processor for two seconds.
         let _ = sentinel.command(&[
             "SENTINEL",
             "DEBUG",

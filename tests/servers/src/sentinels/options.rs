@@ -57,8 +57,8 @@ impl Options {
         Self { down_after: time, ..self }
     }
 
-    /// How long a step of a failover may take; an election that failed is held again after twice that time, and a
-    /// replica that follows somebody else than the primary is corrected after it.
+    /// How long a step of a failover may take; an election that failed is held again after twice
+    /// that time, and a replica that follows somebody else than the primary is corrected after it.
     #[must_use]
     pub fn failover_timeout(self, time: Duration) -> Self {
         Self { failover_timeout: time, ..self }
@@ -109,7 +109,8 @@ impl Options {
                 ["--user", user, "on", &password, "allkeys", "allchannels", "+@all"].map(str::to_owned),
             );
         }
-        // What a sentinel tells a server later is written there, and must not be overruled by the command line.
+        // What a sentinel tells a server later is written there, and must not be overruled by the
+        // command line.
         let file =
             primary.map_or_else(String::new, |addr| format!("replicaof {} {}\n", addr.ip(), addr.port()));
         Setup { role: Role::Data, args, file: Some(file), clock: self.clocks.get(place).cloned() }
@@ -128,7 +129,8 @@ impl Options {
         settings
     }
 
-    /// How the sentinel at `port` is launched, one of those at `ports`; the first of the `servers` is the primary.
+    /// How the sentinel at `port` is launched, one of those at `ports`; the first of the `servers`
+    /// is the primary.
     pub(super) fn sentinel(&self, servers: &[RedisServer], port: u16, ports: &[u16]) -> Setup {
         let primary = servers[0].port();
         let quorum = ports.len() / 2 + 1;

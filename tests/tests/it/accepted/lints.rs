@@ -55,7 +55,8 @@ async fn shadowed_by_itself(id: String, cell: Cell<u8>) -> Result<usize, LockErr
     Ok(id + usize::from(cell))
 }
 
-/// A field of that name, and a computed key and a text of another program that only look like constants.
+/// A field of that name, and a computed key and a text of another program that only look like
+/// constants.
 #[distributed_lock(key = "a", prefix = concat!("<", env!("CARGO_PKG_NAME"), ">:"))]
 async fn beside_a_field(number: Cell<u64>, two: Two) -> Result<u64, LockError> {
     let Two { number: other, cell } = two;

@@ -1,6 +1,8 @@
-//! The layer in `tonic::transport::Server`, called by tonic's client over real sockets, its locks on a real Redis server.
+//! The layer in `tonic::transport::Server`, called by tonic's client over real sockets, its locks
+//! on a real Redis server.
 //!
-//! A second manager on the same server stands for another process, which is what it is to the store.
+//! A second manager on the same server stands for another process, which is what it is to the
+//! store.
 
 mod refusals;
 mod service;

@@ -25,7 +25,8 @@ fn counted() -> (Orders, Arc<AtomicUsize>) {
     (orders, calls)
 }
 
-/// What all refusals have in common: a code, a text for the client, and nothing of the key or the store.
+/// What all refusals have in common: a code, a text for the client, and nothing of the key or the
+/// store.
 #[track_caller]
 fn assert_refused(status: &Status, code: Code, text: &str) {
     assert_eq!(status.code(), code, "{status:?}");

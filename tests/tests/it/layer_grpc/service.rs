@@ -1,5 +1,5 @@
-//! A gRPC service written by hand, as generated code is: `test.Orders` with a unary method and a server stream, whose
-//! messages are texts.
+//! A gRPC service written by hand, as generated code is: `test.Orders` with a unary method and a
+//! server stream, whose messages are texts.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,4 +1,5 @@
-//! Unary calls: their keys, what methods see of their lock, clients that leave, and the errors of annotated functions.
+//! Unary calls: their keys, what methods see of their lock, clients that leave, and the errors of
+//! annotated functions.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -278,8 +279,8 @@ async fn a_deadline_ends_the_wait_for_the_lock() {
     at_rest(&locks, "order:1").await;
 }
 
-/// A limit around a service is asked when the lock is held, as below any router: a call then waits for its permit under
-/// the lock. Around the server it is asked before.
+/// A limit around a service is asked when the lock is held, as below any router: a call then waits
+/// for its permit under the lock. Around the server it is asked before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_around_a_service_is_waited_for_under_the_lock() {
     let redis = RedisServer::start();

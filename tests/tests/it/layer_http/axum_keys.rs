@@ -1,4 +1,5 @@
-//! Keys made of path parameters and extractors, in a real router: `route_layer`, `MethodRouter::layer`, nesting.
+//! Keys made of path parameters and extractors, in a real router: `route_layer`,
+//! `MethodRouter::layer`, nesting.
 
 use axum::Router;
 use axum::extract::{FromRef, FromRequestParts, Path, State};

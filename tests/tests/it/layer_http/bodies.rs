@@ -79,7 +79,8 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// More than fits into all buffers on the way: the body can't be at its end before the client reads.
+    /// More than fits into all buffers on the way: the body can't be at its end before the client
+    /// reads.
     async fn a_client_that_reads_slowly_holds_the_lock_for_as_long(version: Version) {
         const PIECES: usize = 256;
         let large = Bytes::from(vec![b'x'; 256 * 1024]);

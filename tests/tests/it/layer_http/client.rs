@@ -65,8 +65,8 @@ impl Client {
         }
     }
 
-    /// Sends a request. It is on its way when this returns, whether the answer is waited for or not; to abort the task
-    /// is to lose interest in the answer, which HTTP/2 tells the server.
+    /// Sends a request. It is on its way when this returns, whether the answer is waited for or
+    /// not; to abort the task is to lose interest in the answer, which HTTP/2 tells the server.
     pub(crate) async fn start(&mut self, request: http::request::Builder) -> JoinHandle<Answer> {
         self.start_with(request, "").await
     }

@@ -164,7 +164,8 @@ over_both! {
             waiting(&locks, 0).await;
 
             leaving.leave(client, answer, version).await;
-            // Time for the server to see it and to drop what it would drop: it has served others since.
+            // Time for the server to see it and to drop what it would drop: it has served others
+            // since.
             let mut third = Client::connect(server.addr, version).await;
             let waits = third.start_post("/orders/1").await;
             waiting(&locks, 1).await;
@@ -259,7 +260,8 @@ impl http_body::Body for Panics {
     }
 }
 
-/// A body without an end, or a part of a handler: tells whether its lock is held when it is dropped.
+/// A body without an end, or a part of a handler: tells whether its lock is held when it is
+/// dropped.
 struct Last {
     held: HeldLock,
     ended: UnboundedSender<bool>,

@@ -94,7 +94,8 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// The length is known before, and the body is at its end with its only frame: nobody asks for another.
+    /// The length is known before, and the body is at its end with its only frame: nobody asks for
+    /// another.
     async fn a_body_of_known_length_frees_the_lock_with_its_last_frame(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
@@ -110,7 +111,8 @@ over_both! {
         assert_eq!(text(response).await, "whole");
     }
 
-    /// The body of a request is the handler's: it is not read before the lock is held, and refusals leave it alone.
+    /// The body of a request is the handler's: it is not read before the lock is held, and refusals
+    /// leave it alone.
     async fn a_request_with_a_body_is_locked_before_it_is_read(version: Version) {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);

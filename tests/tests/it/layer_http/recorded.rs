@@ -1,4 +1,5 @@
-//! [`Recorded`]: handlers that write down when they were inside, for the checker of [overlaps](lock_tests::overlap).
+//! [`Recorded`]: handlers that write down when they were inside, for the checker of
+//! [overlaps](lock_tests::overlap).
 
 use std::path::PathBuf;
 use std::sync::Arc;

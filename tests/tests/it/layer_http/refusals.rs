@@ -21,7 +21,8 @@ over_both! {
         let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), order()).no_wait())).await;
         let mut client = Client::connect(server.addr, version).await;
 
-        // Another process has it, with a lease that is renewed: it says little about when the lock is free.
+        // Another process has it, with a lease that is renewed: it says little about when the lock
+        // is free.
         let mut holder = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [redis.url()]);
         assert_eq!(holder.line(SLACK), "ready");
         assert!(holder.ask("acquire order:1").starts_with("acquired"));

@@ -1,4 +1,5 @@
-//! [`Server`]: a program with a layer, in this process; and [`Stage`]: what its handlers do, and what became of them.
+//! [`Server`]: a program with a layer, in this process; and [`Stage`]: what its handlers do, and
+//! what became of them.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -59,8 +60,8 @@ pub(crate) fn orders(stage: &Stage) -> Router {
 /// The pieces of a body that a handler has returned. It ends when this is dropped.
 pub(crate) type Feed = mpsc::UnboundedSender<Piece>;
 
-/// One route, `/orders/{id}`, for POST and GET, whose bodies are [`Pieces`] that go through `stage`. The test gets their
-/// other ends.
+/// One route, `/orders/{id}`, for POST and GET, whose bodies are [`Pieces`] that go through
+/// `stage`. The test gets their other ends.
 pub(crate) fn streams(stage: &Stage) -> (Router, mpsc::UnboundedReceiver<Feed>) {
     let (feeds, receiver) = mpsc::unbounded_channel();
     let stage = stage.clone();
@@ -176,7 +177,8 @@ impl Drop for Visit {
 
 pub(crate) type Piece = Result<Bytes, std::io::Error>;
 
-/// A body whose pieces come out of a channel. It counts on its stage as a handler does, from its first poll on.
+/// A body whose pieces come out of a channel. It counts on its stage as a handler does, from its
+/// first poll on.
 pub(crate) struct Pieces {
     pieces: mpsc::UnboundedReceiver<Piece>,
     stage: Stage,

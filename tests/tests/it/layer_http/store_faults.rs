@@ -217,7 +217,8 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// A store that forgets everything: the handler that had the lock is told, and the next request gets it.
+    /// A store that forgets everything: the handler that had the lock is told, and the next request
+    /// gets it.
     async fn a_store_that_forgets_costs_the_handler_its_lock(version: Version) {
         let mut redis = RedisServer::start();
         let locks = manager_with(&redis, |builder| builder.lease(ms(2000))).await;

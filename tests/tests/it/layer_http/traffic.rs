@@ -1,4 +1,5 @@
-//! Many requests: one at a time for each key whichever server they come to, side by side for different keys.
+//! Many requests: one at a time for each key whichever server they come to, side by side for
+//! different keys.
 
 use axum::Router;
 use axum::extract::Path;
@@ -206,7 +207,8 @@ async fn requests_of_one_connection_exclude_each_other() {
     at_rest(&locks, "order:1").await;
 }
 
-/// Those for whom there is no place are told so while the lock is taken; the others get it, and none is forgotten.
+/// Those for whom there is no place are told so while the lock is taken; the others get it, and
+/// none is forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_thousand_requests_for_one_key_as_many_wait_as_may() {
     const CONNECTIONS: usize = 10;

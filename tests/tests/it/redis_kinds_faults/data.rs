@@ -1,4 +1,5 @@
-//! Others delete, overwrite and take away what is on the server; it forgets, restarts, is full, or says no.
+//! Others delete, overwrite and take away what is on the server; it forgets, restarts, is full, or
+//! says no.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Locks of all kinds when others reach into the server's data, when it forgets, refuses or restarts, when messages are
-//! lost, and when whoever asks goes away.
+//! Locks of all kinds when others reach into the server's data, when it forgets, refuses or
+//! restarts, when messages are lost, and when whoever asks goes away.
 
 mod callers;
 mod data;
@@ -15,7 +15,8 @@ use lock_tests::{RedisServer, eventually};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// The lease of locks that must be freed by somebody, since they don't end by themselves within [`SLACK`].
+/// The lease of locks that must be freed by somebody, since they don't end by themselves within
+/// [`SLACK`].
 const LONG: Duration = Duration::from_secs(120);
 /// What takes a moment may take so long on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);

@@ -1,4 +1,5 @@
-//! Messages are lost, connections break in every step, and a grant comes to a thread that does nothing.
+//! Messages are lost, connections break in every step, and a grant comes to a thread that does
+//! nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -77,7 +78,8 @@ async fn every_kind_survives_every_fault_of_the_network_in_every_step() {
     assert_nothing_is_left(&server).await;
 }
 
-/// The lock of this kind does its work although a connection fails in this step, and others get it afterwards.
+/// The lock of this kind does its work although a connection fails in this step, and others get it
+/// afterwards.
 async fn survives(server: Arc<RedisServer>, kind: &str, step: Step, way: Way, fault: Fault) {
     let name = format!("{kind}/{step:?}/{fault:?}/{way:?}");
     let key = name.replace(' ', "");

@@ -1,5 +1,5 @@
-//! Stocks while sellers die, servers restart, fail over, fall silent or refuse: what sellers wrote down is compared with
-//! what the stock says.
+//! Stocks while sellers die, servers restart, fail over, fall silent or refuse: what sellers wrote
+//! down is compared with what the stock says.
 
 mod failovers;
 mod processes;
@@ -145,8 +145,8 @@ fn record(server: &RedisServer, order: &str) -> Option<char> {
     server.cli(&["HGET", &format!("lock_stock_ops:{{lock:{NAME}}}"), order]).chars().next()
 }
 
-/// All keys of a server with what is in them and whether they end, sorted. No units are as good as no field, and how far a
-/// sweep has looked at records (`w`) is no matter.
+/// All keys of a server with what is in them and whether they end, sorted. No units are as good as
+/// no field, and how far a sweep has looked at records (`w`) is no matter.
 fn all_keys(server: &RedisServer) -> Vec<(String, String, bool)> {
     let keys = server.cli(&["KEYS", "*"]);
     let mut all: Vec<_> = keys

@@ -1,4 +1,5 @@
-//! Servers that are full, read-only, or do not let us: an operation is done as a whole, or not at all.
+//! Servers that are full, read-only, or do not let us: an operation is done as a whole, or not at
+//! all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

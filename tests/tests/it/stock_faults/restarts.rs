@@ -8,8 +8,9 @@ use lock_tests::stocks::{Habits, Kept, Ledger, Loss, counts};
 
 use super::{Crew, ms, new_stock, record, stock_at};
 
-/// So long `appendfsync everysec` may keep what it was told in its own memory: it writes at once, unless the system is
-/// still busy with the last `fsync`, and for that it waits two seconds at most.
+/// So long `appendfsync everysec` may keep what it was told in its own memory: it writes at once,
+/// unless the system is still busy with the last `fsync`, and for that it waits two seconds at
+/// most.
 const EVERYSEC: u64 = 2_000_000_000;
 /// What a busy machine adds to it.
 const SLACK: u64 = 3_000_000_000;
@@ -109,7 +110,8 @@ async fn a_server_that_saves_now_and_then_forgets_what_it_was_told_since() {
     let ledger = crew.ledger();
     let loss = ledger.loss(|order| record(&server, order));
     say("saved half a second before", &ledger, &loss, killed);
-    // All of it, and nothing else: what was told before is there as it was told, and what was asked later is not.
+    // All of it, and nothing else: what was told before is there as it was told, and what was asked
+    // later is not.
     assert!(loss.orders > 0 && loss.first.is_some_and(|first| first >= from), "{loss:?}, saved from {from}");
     assert!(loss.kept.is_some_and(|kept| kept <= to), "{loss:?}, saved until {to}");
 

@@ -134,8 +134,8 @@ async fn an_answer_that_is_lost_is_told_when_the_same_is_sent_again() {
     }
 }
 
-/// A copy that is still on its way is not seen by the next one, and may find what has come back meanwhile. After a cancel it
-/// finds nothing.
+/// A copy that is still on its way is not seen by the next one, and may find what has come back
+/// meanwhile. After a cancel it finds nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_late_can_be_refused_by_a_cancel() {
     for cancelled in [false, true] {
