@@ -11,6 +11,7 @@ mod direction;
 mod examples;
 mod install;
 mod lines;
+mod prose;
 mod runner;
 mod servers;
 mod stress;
@@ -44,15 +45,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// The cargo that runs us, in the workspace's root.
+/// Returns a command for the cargo that runs us, in the root of the workspace.
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Returns the folder of the workspace: the one that cargo runs us for, or the nearest around the
-/// current folder. The path compiled in may be another checkout, when two share a target folder.
+/// Returns the folder of the workspace: the one that cargo runs us for, or the nearest one around
+/// the current folder. The compiled-in path may be that of another checkout, if two share a target
+/// folder.
 fn root() -> PathBuf {
     if let Some(xtask) = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from) {
         return xtask.parent().expect("xtask is a folder of the workspace").to_owned();

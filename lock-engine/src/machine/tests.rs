@@ -1,5 +1,5 @@
 //! The machine against a model of the store: all kinds of lanes, with random callers, rivals,
-//! faults and time.
+//! faults and times.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
@@ -25,14 +25,14 @@ fn replication(replicas: u32) -> Replication {
     Replication::at_least(replicas, Duration::from_millis(100))
 }
 
-/// What a lane is for.
+/// The kinds of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Mutex,
     Write,
     /// Readers that share a hold.
     Readers,
-    /// A reader, or a caller of a mutex, with a lease or limits of its own.
+    /// A reader, or a caller of a mutex, with its own lease or limits.
     Reader,
     Fair,
     Several,
@@ -83,7 +83,7 @@ pub(super) struct NewCaller {
     pub(super) reads: bool,
 }
 
-/// One that waits for a usual lock.
+/// A caller that waits for a usual lock.
 pub(super) const USUAL: NewCaller = NewCaller {
     wait: Wait::Forever,
     fixed: false,
@@ -99,7 +99,7 @@ pub(super) enum Op {
     Enqueue(NewCaller),
     Poll(usize),
     Leave(usize),
-    /// A guard goes; whether no more releases may be sent.
+    /// A guard is dropped; `full` says whether no more releases may be sent.
     Release {
         n: usize,
         full: bool,
@@ -107,22 +107,24 @@ pub(super) enum Op {
     Reenter(usize),
     Downgrade(usize),
     Drive,
-    /// A call fails; whether it is carried out nevertheless, now or later.
+    /// A call fails; `executed` and `late` say whether it is carried out nevertheless, now or
+    /// later.
     Fail {
         kind: StoreErrorKind,
         executed: bool,
         late: bool,
     },
-    /// A call that failed is carried out.
+    /// A failed call is carried out late.
     Late,
-    /// Time passes; whether the timekeeper gets to run, and whether its calls succeed.
+    /// Time passes; `keeper` and `works` say whether the timekeeper runs, and whether its calls
+    /// succeed.
     Advance {
         ms: u64,
         keeper: bool,
         works: bool,
     },
     RivalTakes,
-    /// Whether a message about it arrives.
+    /// `heard` says whether a message about it arrives.
     RivalReleases {
         heard: bool,
     },
@@ -189,23 +191,23 @@ pub(super) struct Guard {
     pub(super) told: bool,
 }
 
-/// A call of the driver.
+/// A call that the driver has made.
 enum Call {
     Acquire(Arc<AcquireRequest>, Tick),
     Undo(Arc<AcquireRequest>),
     Release(Arc<Hold>, Option<Takeover>, Tick),
 }
 
-/// The store as it really is.
+/// The true state of the store.
 #[derive(Default)]
 pub(super) struct Store {
-    /// Until when each owner has the key.
+    /// Until when each of our owners has the key.
     pub(super) ours: BTreeMap<OwnerId, Tick>,
     pub(super) rival: bool,
     top: u64,
-    /// Those whose requests are withdrawn, or whose holds were released.
+    /// Owners whose requests were withdrawn, or whose holds were released.
     pub(super) gone: BTreeSet<OwnerId>,
-    /// Requests that were not answered, and may still be carried out.
+    /// Unanswered requests that may still be carried out.
     late: Vec<Arc<AcquireRequest>>,
 }
 
@@ -218,7 +220,7 @@ impl Store {
         !self.rival && (shared || self.ours.keys().all(|other| other == owner))
     }
 
-    /// Carries out a request; the tokens if it is granted.
+    /// Carries out a request; returns the tokens if it is granted.
     fn acquire(&mut self, request: &AcquireRequest, now: Tick) -> Option<TokenRange> {
         let owner = owner_of(&request.items);
         assert!(!self.gone.contains(&owner), "asked under an owner that has been withdrawn");
@@ -298,7 +300,7 @@ impl World {
         self.carry_out();
     }
 
-    /// Does what has to be done, in whatever state that leaves the machine.
+    /// Carries out the pending actions, and those that follow from them.
     fn carry_out(&mut self) {
         let mut actions: VecDeque<_> = self.machine.poll_actions().into_iter().collect();
         while let Some(action) = actions.pop_front() {
@@ -337,10 +339,10 @@ impl World {
                     self.store.late.retain(|request| owner_of(&request.items) != hold.item.owner);
                 }
                 Action::CountLeft => {
-                    // A driver that is gone has left its hold, too.
+                    // A driver that has ended has left its hold, too.
                     self.left.extend(self.store.ours.keys().cloned());
-                    // Nor is a late copy of its request withdrawn: the releases that may be sent
-                    // are too many.
+                    // A late copy of its request is not withdrawn either: too many releases are
+                    // pending.
                     let left = &self.left;
                     self.store.late.retain(|request| !left.contains(&owner_of(&request.items)));
                 }
@@ -351,7 +353,7 @@ impl World {
         assert_eq!(is_noted, self.in_queue, "whether it has a place");
     }
 
-    /// A renewal that works.
+    /// Makes a renewal that succeeds.
     fn keep(&mut self, hold: &Arc<Hold>, lease: Duration) {
         let kept = match self.store.ours.get_mut(&hold.item.owner) {
             Some(until) => {
@@ -450,7 +452,7 @@ impl World {
             Op::Enqueue(caller) => match self.enqueue(caller) {
                 Ok(()) | Err(Failure::TooManyWaiters { .. }) => {}
                 Err(Failure::Busy { .. }) if caller.wait == Wait::No => {}
-                // What the store has told those who wait.
+                // An error that the store has told the waiters.
                 Err(Failure::Store(error)) if caller.wait == Wait::No => {
                     assert!(error.kind() != StoreErrorKind::NotReplicated || caller.replicas > 0);
                 }
@@ -541,12 +543,12 @@ impl World {
             }
             Op::DriverGone => {
                 if std::mem::take(&mut self.driver) {
-                    // What it was doing is left to the leases, or was not sent.
+                    // Its unfinished work is left to the leases, or was never sent.
                     self.call = None;
                     self.store.late.clear();
                     self.left.extend(self.store.ours.keys().cloned());
                     self.handle(Input::DriverGone);
-                    // As the engine does, or those who wait would have nobody.
+                    // As the engine does; otherwise the waiters would have no driver.
                     let gone = StoreError::new(StoreErrorKind::Unanswered, "the driver panicked");
                     self.handle(Input::Fail(Failure::Store(gone)));
                 }
@@ -554,7 +556,7 @@ impl World {
         }
     }
 
-    /// The store may grant the key at once to the request that waits in its queue.
+    /// Frees the key; the store may grant it directly to the request that waits in its queue.
     fn released_by_rival(&mut self, heard: bool) {
         let queued = self.machine.queued.clone().filter(|_| self.sort == Sort::Fair && self.in_queue);
         let notice = match queued.filter(|queued| queued.request.token_floor == 0) {
@@ -579,7 +581,7 @@ impl World {
         }
     }
 
-    /// Either begins the driver's next call or lets the one under way be answered.
+    /// Begins the driver's next call, or lets the current one be answered.
     fn drive(&mut self, failure: Option<(StoreErrorKind, bool, bool)>) {
         if !self.driver {
             return;
@@ -613,7 +615,7 @@ impl World {
             }
             // Re-sent until it is answered.
             (release @ Call::Release(..), Some((kind, ..))) => {
-                // Only an acquire can be told of replicas.
+                // Only an acquire can fail because of replicas.
                 let replicas = kind == StoreErrorKind::NotReplicated;
                 let kind = if replicas { StoreErrorKind::Unreachable } else { kind };
                 let error = StoreError::new(kind, "injected");
@@ -642,7 +644,7 @@ impl World {
                 }),
             });
         };
-        // Only a caller that asks for replicas can be told of them.
+        // Only a request for replicas can fail because of them.
         let kind = match kind {
             StoreErrorKind::NotReplicated if request.replication.is_none() => StoreErrorKind::Unreachable,
             kind => kind,
@@ -689,13 +691,13 @@ impl World {
         self.carry_out();
     }
 
-    /// The store ends holds by itself.
+    /// Ends the store's overdue holds.
     fn expire(&mut self) {
         let now = self.now;
         self.store.ours.retain(|_, until| now < *until);
     }
 
-    /// What the timekeeper does.
+    /// Does the timekeeper's work.
     fn keep_time(&mut self, works: bool) {
         if self.machine.poll_timeout() > self.now {
             return;
@@ -717,7 +719,7 @@ impl World {
             let is_free = self.store.is_free_for(&owner, false);
             let each = queued.request.items.iter().map(|_| match self.sort {
                 _ if !works => Kept::Unknown,
-                // It has missed the notice.
+                // The waiter has missed the notice.
                 _ if self.store.ours.contains_key(&owner) => Kept::Renewed,
                 _ => Kept::Waiting(if is_free { MS } else { LEASE }),
             });
@@ -749,7 +751,7 @@ impl World {
                 "a live grant that the store does not know"
             );
         }
-        // Whoever is not being served has somebody who asks for it, and knows when.
+        // Each waiter is either served, or has a driver that asks for it and knows when.
         let served = self.machine.held().is_some() || self.driver;
         let active = self.machine.first_active().is_some();
         assert!(!active || served, "a lost wake-up: {:?}", self.machine);
@@ -780,7 +782,7 @@ impl World {
         }
     }
 
-    /// Everybody goes on until nothing is left.
+    /// Lets everybody go on until nothing is left.
     fn settle(&mut self) {
         self.listening = true;
         if self.store.rival {
@@ -814,7 +816,7 @@ impl World {
     }
 }
 
-/// All actions, in order of their names.
+/// All actions, by name.
 const ACTIONS: [&str; 10] = [
     "Wake",
     "Drive",
@@ -834,7 +836,7 @@ fn run(sort: Sort, ops: Vec<Op>) -> World {
         world.apply(op);
         world.check();
         if world.machine.sealed && world.machine.is_idle() {
-            // Whoever comes finds a fresh lane.
+            // New callers find a fresh lane.
             world.machine = Machine { last_number: world.machine.last_number, ..sort.machine() };
         }
     }
@@ -846,13 +848,18 @@ fn sort() -> impl Strategy<Value = Sort> {
     prop::sample::select(Sort::ALL.to_vec())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.saturating_mul(16), failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn one_holder_at_a_time_and_nobody_is_forgotten(sort in sort(), ops in prop::collection::vec(op(), 1..80)) {
+#[test]
+fn one_holder_at_a_time_and_nobody_is_forgotten() {
+    // The macro of proptest would take `PROPTEST_CASES` as it is.
+    let config = ProptestConfig::default();
+    let config = ProptestConfig { cases: config.cases.saturating_mul(16), failure_persistence: None, ..config };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let runs = (sort(), prop::collection::vec(op(), 1..80));
+    let result = runner.run(&runs, |(sort, ops)| {
         run(sort, ops);
-    }
+        Ok(())
+    });
+    result.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
@@ -873,12 +880,12 @@ fn random_runs_grant_locks_of_all_sorts_and_take_all_actions() {
     assert_eq!(done, BTreeSet::from(ACTIONS));
 }
 
-/// How many waiters are looked at for a few grants, refusals and errors, with `waiters` in the
-/// queue.
+/// Returns how many waiters are looked at for a few grants, refusals and errors, with `waiters` in
+/// the queue.
 fn looks(waiters: usize) -> usize {
     const ROUNDS: usize = 10;
     let mut world = World::new(Sort::Mutex);
-    // With fixed leases, each has a grant of its own from the store.
+    // With fixed leases, each waiter gets its own grant from the store.
     let waiter = NewCaller { fixed: true, ..USUAL };
     (0..waiters).for_each(|_| world.apply(Op::Enqueue(waiter)));
     world.machine.seen.set(0);

@@ -1,7 +1,7 @@
-//! `cargo xtask test`: all checks, and the table of what became of them.
+//! `cargo xtask test`: all checks, and the table of their outcomes.
 //!
-//! First everything is built that has tests in it. Then two lanes run side by side: the tests,
-//! which mostly wait, and the compilers. What the compilers print appears step by step.
+//! It first builds everything that has tests. Then two lanes run side by side: the tests, which
+//! mostly wait, and the compilers, whose output appears step by step.
 
 mod lane;
 mod programs;
@@ -22,6 +22,7 @@ use crate::cli::{Options, Scope};
 use crate::direction;
 use crate::examples;
 use crate::install::{Found, Tool};
+use crate::prose;
 use crate::runner::Output;
 use crate::workspace::Libraries;
 
@@ -29,6 +30,7 @@ use crate::workspace::Libraries;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Fmt,
+    Prose,
     Direction,
     Clippy,
     Features,
@@ -46,8 +48,9 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Fmt,
+        Self::Prose,
         Self::Direction,
         Self::Clippy,
         Self::Features,
@@ -67,6 +70,7 @@ impl Part {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fmt => "fmt",
+            Self::Prose => "prose",
             Self::Direction => "direction",
             Self::Clippy => "clippy",
             Self::Features => "features",
@@ -88,15 +92,16 @@ impl Part {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// Whether some of it belongs to `--quick`.
+    /// Whether a part of it belongs to `--quick`.
     pub(crate) fn is_quick(self) -> bool {
-        matches!(self, Self::Fmt | Self::Direction | Self::Clippy | Self::Test | Self::Examples)
+        matches!(self, Self::Fmt | Self::Prose | Self::Direction | Self::Clippy | Self::Test | Self::Examples)
     }
 
-    /// Whether it belongs to the lane of the compilers: it runs no test program.
+    /// Whether it belongs to the compilers' lane, since it runs no test program.
     fn compiles(self) -> bool {
         match self {
             Self::Fmt
+            | Self::Prose
             | Self::Direction
             | Self::Clippy
             | Self::Features
@@ -116,7 +121,7 @@ impl Part {
             Self::Fmt => &[Tool::Rustfmt],
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
-            Self::Direction | Self::Package | Self::Loom => &[],
+            Self::Prose | Self::Direction | Self::Package | Self::Loom => &[],
             Self::Docs | Self::Api => &[Tool::OpenSsl],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
@@ -153,10 +158,10 @@ const FEATURES: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// What the tests with the Java program run on, one after the other.
+/// Servers for the tests with the Java program, in order.
 const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
 
-/// What else the tests of every store run on, besides one server.
+/// Servers for the tests of every store, besides a single one.
 const TOPOLOGIES: [&str; 3] = ["sentinel", "cluster", "quorum"];
 
 pub(crate) fn run(options: &Options) -> ExitCode {
@@ -171,7 +176,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let found = Found::look(&tools, options.install || ci);
     let table = Table::default();
     let parts = Parts { scope: options.scope, found: &found };
-    // Without a server there is still much that can be tested.
+    // Much can be tested without a server.
     let (tested, left_out): (Vec<Part>, Vec<Part>) =
         options.parts.iter().partition(|part| parts.missing(**part).is_empty());
     let live = Output::Live;
@@ -210,7 +215,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if table.is_good(ci) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the names of all tests, each behind the program that has it.
+/// Prints the names of all tests, each after the program that has it.
 pub(crate) fn list() -> ExitCode {
     match programs::list() {
         Ok(names) => {
@@ -224,17 +229,17 @@ pub(crate) fn list() -> ExitCode {
     }
 }
 
-/// How the parts are run.
+/// The parts to run, and their circumstances.
 struct Parts<'a> {
     scope: Scope,
     found: &'a Found,
 }
 
 impl Parts<'_> {
-    /// What keeps a part from being run at all.
+    /// Returns the missing tools without which a part can't run at all.
     fn missing(&self, part: Part) -> Vec<&'static str> {
         let needed = part.tools().iter().filter(|tool| match part {
-            // They have tests that need no server.
+            // These parts have tests that need no server.
             Part::Test | Part::Examples | Part::Tls => **tool != Tool::RedisServer,
             _ => true,
         });
@@ -250,13 +255,16 @@ impl Parts<'_> {
             Part::Fmt => {
                 lane.step(part, "fmt", |step| step.cargo(&["fmt", "--all", "--check"]));
             }
+            Part::Prose => {
+                lane.step(part, "prose", prose::check);
+            }
             Part::Direction => {
                 lane.step(part, "direction", direction::check);
             }
             Part::Clippy => {
                 lane.step(part, "clippy", |step| {
                     let start = ["clippy", "--workspace", "--all-features"];
-                    // What needs a JDK, PostgreSQL or a browser is a target that must be named.
+                    // The tests that need a JDK, PostgreSQL or a browser must be named.
                     for targets in [&["--all-targets"][..], &programs::NAMED] {
                         let outcome = step.cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
                         if outcome != Outcome::Ok {
@@ -305,7 +313,7 @@ impl Parts<'_> {
                     lane.step(part, &format!("topologies: {topology}"), |step| {
                         let mut test = programs.integration(&["::redis::"]);
                         if topology == "quorum" {
-                            // It has neither.
+                            // A quorum has no latches and no semaphores.
                             test.args(["--skip", "latch::", "--skip", "semaphore::"]);
                         }
                         step.run(test.env("LOCK_TESTS_TOPOLOGY", topology))
@@ -327,6 +335,7 @@ impl Parts<'_> {
                 });
             }
             Part::Fmt
+            | Part::Prose
             | Part::Direction
             | Part::Clippy
             | Part::Features
@@ -338,13 +347,13 @@ impl Parts<'_> {
         }
     }
 
-    /// `rediss://` with both TLS libraries, with none, and with each one alone.
+    /// Tests `rediss://` with both TLS libraries, with none, and with each one alone.
     fn tls(&self, lane: &Lane<'_>) {
         let test = |step: &Step<'_>, features: &[&str]| {
             step.cargo(&[&["test", "--package", "lock-tls-tests"], features].concat())
         };
-        // First, since they have one helper program, which the last to be built is. As in `build`:
-        // nothing is compiled.
+        // First: all variants share one helper program, which the last build decides. With the
+        // features of `build`, nothing is compiled here.
         lane.step(Part::Tls, "tls: both", |step| {
             step.cargo(&["test", "--workspace", "--all-features", "--test", "redis_tls"])
         });
@@ -363,8 +372,8 @@ impl Parts<'_> {
     }
 }
 
-/// The real Redisson client beside ours. The Java program is built on its own, so that a registry
-/// that can't be reached is told apart from a test that fails.
+/// Runs the real Redisson client beside ours. The Java program is a separate step, to tell an
+/// unreachable registry from a failed test.
 fn interop(lane: &Lane<'_>, programs: &Programs) {
     let built = lane.step(Part::Interop, "interop: build", |_| match lock_tests::java::Program::build() {
         Ok(_) => Outcome::Ok,
@@ -372,15 +381,15 @@ fn interop(lane: &Lane<'_>, programs: &Programs) {
     });
     for servers in INTEROP_SERVERS.into_iter().filter(|_| built) {
         lane.step(Part::Interop, &format!("interop: {servers}"), |step| {
-            // Figures are worth seeing.
+            // The figures are worth seeing.
             let mut test = programs.named("interop");
             step.run(test.arg("--show-output").env("LOCK_INTEROP_SERVERS", servers))
         });
     }
 }
 
-/// The models of what threads share. The flag puts `lock-core` and `lock-engine` on the primitives
-/// of `loom`, on which other tests can't run, so they are built in a folder of their own.
+/// Runs the models of state that threads share. The flag puts `lock-core` and `lock-engine` on the
+/// primitives of `loom`, on which other tests can't run, so they have their own target folder.
 fn run_loom(step: &Step<'_>) -> Outcome {
     let target = match Libraries::find(step.output()) {
         Ok(libraries) => libraries.target.join("loom"),
@@ -399,7 +408,7 @@ fn run_loom(step: &Step<'_>) -> Outcome {
     }
 }
 
-/// Packs the crates that users compile as they would be published, and compiles what is packed.
+/// Packs the crates that users compile as they would be published, and compiles the packages.
 fn package(step: &Step<'_>) -> Outcome {
     let target = match Libraries::find(step.output()) {
         Ok(libraries) => libraries.target.join("packages"),
@@ -408,16 +417,16 @@ fn package(step: &Step<'_>) -> Outcome {
     if let Err(why) = forget_packages(&target) {
         return Outcome::Failed(format!("what was packed before can't be removed: {why}"));
     }
-    // While work is under way, it is packed as it is.
+    // Uncommitted changes are packed too.
     let mut args = vec!["package", "--allow-dirty"];
     args.extend(FEATURES.iter().flat_map(|(package, _)| ["--package", package]));
     args.extend(["--package", "lock-macros"]);
     step.run(crate::cargo().args(args).env("CARGO_TARGET_DIR", target))
 }
 
-/// Removes what cargo has unpacked and compiled of our packages before. It does both once for each
-/// version and folder, and would take the old ones again. Its registries without a host are those
-/// of `cargo package`.
+/// Removes what cargo has unpacked and compiled of our packages before. Cargo does both once for
+/// each version and folder, and would reuse the old ones. Registries without a host in their name
+/// are those of `cargo package`.
 fn forget_packages(target: &Path) -> std::io::Result<()> {
     if target.exists() {
         std::fs::remove_dir_all(target)?;
@@ -442,7 +451,7 @@ fn forget_packages(target: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A crate as a user with exactly this feature compiles it.
+/// Lints a crate as a user with only this feature compiles it.
 fn lint(step: &Step<'_>, package: &str, feature: Option<&str>) -> Outcome {
     let mut args = vec!["clippy", "--package", package, "--no-default-features"];
     args.extend(feature.into_iter().flat_map(|feature| ["--features", feature]));
