@@ -1,17 +1,16 @@
-//! [`Counting`]: the allocator that counts, for `allocs_per_pair` and `bytes_per_hold`.
+//! [`Counting`]: the allocator behind `allocs_per_pair` and `bytes_per_hold`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Off except inside [`count`] and while there is a [`Growth`], so that other measurements pay one
-/// relaxed load for it.
+/// Off except inside [`count`] and during a [`Growth`], so that other measurements pay one relaxed
+/// load for it.
 static ON: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-/// Allocated and not freed since it was switched on; negative when more was freed.
+/// Bytes allocated and not freed since it was switched on; negative if more were freed.
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which can count the allocations and reallocations of all threads, and
-/// their bytes.
+/// The system's allocator, able to count the allocations, reallocations and bytes of all threads.
 #[derive(Debug)]
 pub(crate) struct Counting;
 
@@ -57,7 +56,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `body` and returns what it returned, with the allocations that all threads made meanwhile.
+/// Runs `body` and returns its result, with the number of allocations by all threads meanwhile.
 pub(crate) async fn count<T>(body: impl Future<Output = T>) -> (T, u64) {
     switch_on();
     let value = body.await;
@@ -65,8 +64,7 @@ pub(crate) async fn count<T>(body: impl Future<Output = T>) -> (T, u64) {
     (value, ALLOCATIONS.load(Ordering::Relaxed))
 }
 
-/// How many bytes of the heap come into use, as asked for: what the allocator adds to each piece is
-/// not among them.
+/// Measures the growth of the heap in requested bytes, without the allocator's own overhead.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Growth(());
@@ -77,7 +75,7 @@ impl Growth {
         Self(())
     }
 
-    /// Since the start; negative when more was freed.
+    /// Returns the growth since the start; negative if more bytes were freed.
     pub(crate) fn end(self) -> i64 {
         ON.store(false, Ordering::Relaxed);
         BYTES.load(Ordering::Relaxed)

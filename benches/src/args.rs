@@ -1,4 +1,4 @@
-//! What the user asked for.
+//! The options of the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,7 +54,7 @@ Exit status: 0 with the line, 1 without, 2 for a command line that is not unders
 const FLAGS: &str = "--workload, --lib, --redis, --url, --secs, --tasks, --keys, --hold-us, --lease-ms, --procs, \
                      --workers, --rounds, --delay-ms, --id, --help";
 
-/// An enumeration of words: its values, their names, and what they are called in errors.
+/// Defines an enum of words: its variants, their names, and the noun for it in errors.
 macro_rules! words {
     ($(#[$doc:meta])* $type:ident, $what:literal: $($variant:ident = $word:literal),+ $(,)?) => {
         $(#[$doc])*
@@ -86,7 +86,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What runs.
+    /// The workload to run.
     Workload, "workload":
     Latency = "latency",
     Throughput = "throughput",
@@ -107,7 +107,7 @@ words! {
 }
 
 words! {
-    /// What is measured.
+    /// The library to measure.
     Lib, "lib":
     Ours = "ours",
     Raw = "raw",
@@ -116,12 +116,13 @@ words! {
 }
 
 impl Workload {
-    /// Whether it starts processes of its own.
+    /// Whether the workload starts child processes.
     pub(crate) fn has_processes(self) -> bool {
         matches!(self, Self::Multi | Self::FairHot | Self::Stock)
     }
 
-    /// What its locks are; those of readers and writers are both.
+    /// Returns the kind of its locks; `rw-hot` and `rw-mix` choose between read and write
+    /// themselves.
     pub(crate) fn kind(self) -> Kind {
         match self {
             Self::FairHot => Kind::Fair,
@@ -135,7 +136,7 @@ impl Workload {
 pub(crate) enum Store {
     /// On a redis-server that this program starts and ends.
     Own,
-    /// At this URL, which is none of the memory store.
+    /// At this URL, which is not one of a memory store.
     Redis(String),
     /// In this process.
     Memory,
@@ -152,13 +153,13 @@ pub(crate) struct Options {
     pub(crate) hold: Duration,
     pub(crate) lease: Duration,
     pub(crate) procs: usize,
-    /// Worker threads of the runtime; as many as tokio takes without it.
+    /// Worker threads of the runtime; tokio's default if `None`.
     pub(crate) workers: Option<usize>,
     pub(crate) rounds: Option<u64>,
     /// Added to every round trip.
     pub(crate) delay: Duration,
-    /// Which process of `multi`, `fair-hot` or `stock` this is; nothing in the one that the user
-    /// has started.
+    /// The number of this process in `multi`, `fair-hot` or `stock`; `None` in the one that the
+    /// user started.
     pub(crate) id: Option<usize>,
 }
 
@@ -188,7 +189,7 @@ impl Options {
 
     fn set(&mut self, flag: &str, value: &str) -> Result<(), String> {
         match flag {
-            // The defaults depend on it, so that it was read before.
+            // Read before the others, since their defaults depend on it.
             "--workload" => {}
             "--lib" => self.lib = value.parse()?,
             "--redis" => self.store = Store::Redis(format!("redis://{value}")),
@@ -266,8 +267,8 @@ fn number<N: FromStr + PartialOrd + fmt::Display + Copy>(
     }
 }
 
-/// A workload asks for something that not every library does: PING excludes nobody, the bare lock
-/// renews nothing, and a tokio mutex is the limit of what a process can do on one key.
+/// Rejects a workload that the library can't run. PING excludes nobody, the bare lock renews
+/// nothing, and a tokio mutex only shows the limit of one process on one key.
 fn make_sense(options: &Options) -> Result<(), String> {
     let Options { workload, lib, store, .. } = options;
     let possible: &[Workload] = match lib {
@@ -334,7 +335,7 @@ mod tests {
         }
     }
 
-    /// Each line is refused with an error that has the word.
+    /// Asserts that each line is refused with an error that contains the word.
     #[track_caller]
     fn refused(cases: &[(&str, &str)]) {
         for (line, word) in cases {

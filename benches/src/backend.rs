@@ -1,7 +1,7 @@
-//! [`Backend`]: the four things that are measured, behind one pair of calls.
+//! [`Backend`]: the four libraries that are measured, behind one pair of calls.
 //!
-//! An enumeration and not a trait object, so that what is measured is not boxed and not allocated
-//! for.
+//! It is an enum and not a trait object, so that the measured calls need no boxing and no
+//! allocation.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,13 +22,14 @@ const RAW_POLL: Duration = Duration::from_millis(5);
 const RAW_WAIT: Duration = Duration::from_secs(10);
 const RAW_RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
-/// As the library's time-out of one call; redis-rs has half a second, which a busy machine exceeds.
+/// Time-out of one call, as in our library; redis-rs has half a second, which a busy machine
+/// exceeds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
-    /// As if nothing was said: 10 s.
+    /// The library's default, 10 s.
     Default,
     Forever,
     For(Duration),
@@ -41,12 +42,12 @@ pub(crate) enum Backend {
     Raw(Raw),
     Ping(MultiplexedConnection),
     Tokio(Arc<Mutex<HashMap<String, Bare>>>),
-    /// Grants everything after a wait: what the checkers must find out.
+    /// Grants every request after a wait, so that the tests can see the checks fail.
     #[cfg(test)]
     Broken(Duration),
 }
 
-/// A key's bare locks. A workload uses one of the two.
+/// The tokio locks of one key. A workload uses one of the two.
 #[derive(Clone, Default)]
 pub(crate) struct Bare {
     mutex: Arc<tokio::sync::Mutex<()>>,
@@ -61,7 +62,7 @@ pub(crate) struct Raw {
 }
 
 impl Backend {
-    /// One connection or manager; its tasks live on the current runtime.
+    /// Connects; the tasks of the connection or manager live on the current runtime.
     pub(crate) async fn connect(options: &Options, urls: &Urls) -> Result<Self, String> {
         match (options.lib, urls.measured.as_deref()) {
             (Lib::Tokio, _) => Ok(Self::Tokio(Arc::default())),
@@ -82,13 +83,13 @@ impl Backend {
         }
     }
 
-    /// A handle on one key, made before anything is measured.
+    /// Makes a handle on one key, before anything is measured.
     pub(crate) fn lock(&self, key: &str) -> Result<Lock, String> {
         self.lock_as(Kind::Mutex, key)
     }
 
-    /// The same of any kind; those of other libraries have the kinds that the workloads ask them
-    /// for.
+    /// Makes a handle of this kind. For other libraries, it only selects between a tokio mutex, a
+    /// read lock and a write lock.
     pub(crate) fn lock_as(&self, kind: Kind, key: &str) -> Result<Lock, String> {
         Ok(match self {
             Self::Ours(manager) => {
@@ -111,7 +112,7 @@ impl Backend {
         })
     }
 
-    /// The same, with a journal of what it asks its store for; only ours has one.
+    /// Adds a journal of the calls to the store; only our library can have one.
     pub(crate) async fn watched_by(self, journal: &Journal, options: &Options) -> Result<Self, String> {
         let Self::Ours(manager) = self else { return Ok(self) };
         let store = Watched::new(testing::store_of(&manager), journal, manager);
@@ -119,7 +120,7 @@ impl Backend {
         builder.connect_store(Arc::new(store)).await.map(Self::Ours).map_err(|error| error.to_string())
     }
 
-    /// A handle on several keys at once.
+    /// Makes a handle on several keys at once.
     pub(crate) fn multi(&self, keys: &[String]) -> Result<Lock, String> {
         match self {
             Self::Ours(manager) => {
@@ -132,7 +133,7 @@ impl Backend {
     }
 }
 
-/// One redis-rs connection.
+/// Opens one redis-rs connection.
 pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection, String> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(5)))
@@ -171,11 +172,11 @@ pub(crate) enum Lock {
     },
 }
 
-/// A lock that is held. Given back to [`Lock::release`].
+/// A lock that is held, to be given back to [`Lock::release`].
 #[must_use]
 pub(crate) enum Held {
     Ours(LockGuard),
-    /// Its value at the server.
+    /// The value of the key on the server.
     Raw(u64),
     Ping,
     Tokio(OwnedMutexGuard<()>),
@@ -186,14 +187,14 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// Whether the library says that it is not held any more.
+    /// Whether the library reports that the lock was lost.
     pub(crate) fn is_lost(&self) -> bool {
         matches!(self, Self::Ours(guard) if guard.is_lost())
     }
 }
 
 impl Lock {
-    /// Whether several may be inside together.
+    /// Whether several holders may be inside together.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::Ours { kind, .. } => *kind == Kind::Read,
@@ -204,7 +205,7 @@ impl Lock {
         }
     }
 
-    /// `None` when the limit was reached.
+    /// Acquires the lock; `None` when the limit was reached.
     pub(crate) async fn acquire(&mut self, limit: Limit) -> Result<Option<Held>, String> {
         match self {
             Self::Ours { manager, kind, key } => {
@@ -273,7 +274,7 @@ async fn ours(lock: lock_runtime::Lock, limit: Limit) -> Result<Option<Held>, St
 impl Raw {
     async fn acquire(&mut self, key: &str, limit: Limit) -> Result<Option<Held>, String> {
         static OWNERS: AtomicU64 = AtomicU64::new(0);
-        // Different in every process of a machine, and in every call of one.
+        // Unique among the processes of a machine, and among the calls of one process.
         let owner = u64::from(std::process::id()) << 40 | OWNERS.fetch_add(1, Ordering::Relaxed);
         let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
         let mut set = redis::cmd("SET");

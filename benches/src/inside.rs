@@ -1,4 +1,4 @@
-//! [`Inside`]: finds out whether two had one lock at the same time, in one process or in several.
+//! [`Inside`]: detects two holders inside one lock at the same time, in one process or in several.
 
 use std::fs::File;
 use std::ptr;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// Somebody who is to be alone counts as so many, which no number of others reaches.
+/// Weight of an exclusive visit; larger than the sum of any number of shared visits.
 const ALONE: u64 = 1 << 32;
 
-/// How many are inside, and how often somebody came in while somebody else was there. It has a
-/// cache line of its own (two, as they are fetched in pairs), and can stand in a file that several
+/// Counts the visits inside a lock, and those that began during a visit they exclude. It is aligned
+/// to 128 bytes (two cache lines, as they are fetched in pairs), and can lie in a file that several
 /// processes map.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
@@ -19,7 +19,7 @@ pub(crate) struct Inside {
     overlaps: AtomicU64,
 }
 
-/// Somebody who is inside. Ends on drop, so that a task that is aborted does not stay.
+/// A visit inside the lock. It ends on drop, also when its task is aborted.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Visit<'a> {
@@ -28,20 +28,21 @@ pub(crate) struct Visit<'a> {
 }
 
 impl Inside {
-    /// For the tasks of this process, to the end of it.
+    /// Returns a counter for the tasks of this process. It is leaked on purpose.
     pub(crate) fn local() -> &'static Self {
         Box::leak(Box::default())
     }
 
-    /// For all processes that map `file`, which nobody may make shorter. Lasts to the end of this
-    /// process.
+    /// Maps a counter that all processes with the same `file` share. Nobody may shorten the file.
+    /// The mapping lasts until this process ends.
     #[allow(
         unsafe_code,
         reason = "memory that processes share is a mapping, and there is no safe call for it"
     )]
     pub(crate) fn shared(file: &File) -> Result<&'static Self, String> {
         let size = size_of::<Self>();
-        // New bytes are zero, which is nobody inside; old ones are as the others have left them.
+        // New bytes are zero, which means nobody is inside; old ones keep what other processes
+        // counted.
         file.set_len(size as u64).map_err(|error| format!("no room for the overlap check: {error}"))?;
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: the system chooses an address that nothing else uses.
@@ -52,13 +53,12 @@ impl Inside {
         Ok(unsafe { &*address.cast::<Self>() })
     }
 
-    /// To be called first thing under the lock; the visit is dropped last thing under it.
+    /// Begins an exclusive visit. Call it first thing under the lock, and drop the visit last.
     pub(crate) fn enter(&self) -> Visit<'_> {
         self.come_in(ALONE, 1)
     }
 
-    /// The same of somebody who may be there with others of that sort, and not with one who is to
-    /// be alone.
+    /// Begins a shared visit, which excludes exclusive visits only.
     pub(crate) fn enter_shared(&self) -> Visit<'_> {
         self.come_in(1, ALONE)
     }
@@ -70,7 +70,7 @@ impl Inside {
         Visit { inside: self, weight }
     }
 
-    /// How often somebody came in while somebody else was there.
+    /// Returns the number of visits that began during a visit they exclude.
     pub(crate) fn overlaps(&self) -> u64 {
         self.overlaps.load(Ordering::Acquire)
     }
@@ -99,7 +99,7 @@ mod tests {
         let inside = Inside::default();
         let first = inside.enter();
         drop(inside.enter());
-        // The first one is still there.
+        // The first visit still lasts.
         drop(inside.enter());
         assert_eq!(inside.overlaps(), 2);
         drop(first);
@@ -128,7 +128,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let one = Inside::shared(file.as_file()).unwrap();
         let visit = one.enter();
-        // Mapped while somebody is inside, as by a process that starts late.
+        // Mapped during a visit, as by a process that starts late.
         let other = Inside::shared(&file.reopen().unwrap()).unwrap();
         assert!(!ptr::eq(one, other));
         drop(other.enter());

@@ -1,11 +1,13 @@
-//! [`Journal`]: when a process asked for its places in the queue, and in what order they got the
+//! [`Journal`]: when each waiter of a process entered the queue, and in what order they got the
 //! lock.
 //!
-//! A store around the real one writes it: there every waiter has an owner of its own, and the
-//! moments are those of the calls. A place counts as asked for when its first call is made, which
-//! is before it is sent; as taken when the answer to a call says so; as granted when it is
-//! released, since a fair lock has one holder at a time: who is released first was granted first.
-//! So a pair that is found in the wrong order was in the wrong order.
+//! A store around the real one writes the journal: it sees every waiter under its own owner id. All
+//! times are on the safe side, so every violation found is a real one:
+//!
+//! - A waiter asks when its first call is made, before it is sent.
+//! - It is queued when the answer to a call says so.
+//! - It was granted the lock before another waiter if it releases before that one: a fair lock has
+//!   one holder at a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::stamp::Stamp;
 
-/// What all waiters of a process have done.
+/// The calls of all waiters of a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal(Arc<Mutex<Pages>>);
 
@@ -35,14 +37,14 @@ struct Waiting {
     queued: Option<u64>,
 }
 
-/// One waiter that had the lock, in nanoseconds of the clock that all processes share.
+/// One waiter that had the lock, in nanoseconds of a clock that all processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// When the lock was asked for.
+    /// Time of its first call.
     pub(crate) sent: u64,
-    /// When it was known that the waiter is in the queue; nothing if it never had to be.
+    /// Time of the first answer that says it is queued; `None` if it never was.
     pub(crate) queued: Option<u64>,
-    /// When it gave the lock back.
+    /// Time of its release.
     pub(crate) released: u64,
 }
 
@@ -61,12 +63,12 @@ impl Place {
     }
 }
 
-/// The pairs in which one was granted the lock before another who was known to be in the queue when
-/// the first one asked.
+/// Counts the pairs of waiters granted out of order: the one granted first asked when the other was
+/// already known to be queued.
 pub(crate) fn violations(mut places: Vec<Place>) -> usize {
     places.sort_by_key(|place| place.released);
-    // When those who were granted it earlier asked, sorted. They mostly come in that order, so that
-    // little is moved.
+    // The first calls of waiters that were granted the lock earlier, sorted. They arrive mostly in
+    // order, so few elements move.
     let mut earlier: Vec<u64> = Vec::with_capacity(places.len());
     let mut pairs = 0;
     for place in places {
@@ -80,8 +82,8 @@ pub(crate) fn violations(mut places: Vec<Place>) -> usize {
 }
 
 impl Journal {
-    /// Those who have given the lock back. Who gave up, lost its place or still waits is none of
-    /// them.
+    /// Returns the waiters that have released the lock, but not those that gave up, lost their
+    /// place or still wait.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.open().done.clone()
     }
@@ -115,12 +117,12 @@ impl Journal {
     }
 }
 
-/// A store that keeps the journal of another one.
+/// A store that records the calls to another one in a journal.
 #[derive(Debug)]
 pub(crate) struct Watched {
     store: Arc<dyn LockStore>,
     journal: Journal,
-    /// Its store ends with it.
+    /// The manager that owns the store, which ends with it.
     _manager: LockManager,
 }
 
@@ -214,7 +216,7 @@ mod tests {
         let first = place(10, 20, 100);
         assert_eq!(violations(vec![place(21, 30, 200), first]), 0);
         assert_eq!(violations(vec![place(21, 30, 90), first]), 1);
-        // Two passed the first one by.
+        // Two waiters passed the first one.
         assert_eq!(violations(vec![place(21, 30, 90), place(40, None, 95), first]), 2);
     }
 
@@ -223,7 +225,7 @@ mod tests {
         let first = place(10, 20, 100);
         assert_eq!(violations(vec![place(20, 25, 90), first]), 0);
         assert_eq!(violations(vec![place(5, 50, 90), first]), 0);
-        // One that got the lock at once was never in the queue.
+        // A waiter that got the lock at once was never in the queue.
         assert_eq!(violations(vec![place(21, 30, 90), place(10, None, 100)]), 0);
     }
 

@@ -1,5 +1,5 @@
-//! [`Meter`]: what a run costs (time, processor time, commands at the server), and PINGs to compare
-//! it with.
+//! [`Meter`]: the cost of a run in time, processor time and commands at the server, and PINGs to
+//! compare with.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,8 +11,7 @@ use crate::args::{Lib, Options};
 use crate::backend;
 use crate::server::Urls;
 
-/// Commands that only clients send: they are not allowed in scripts, or no script here has a use
-/// for them.
+/// Commands that only clients send: scripts may not call them, or no script here does.
 const CLIENT_ONLY: [&str; 24] = [
     "auth",
     "client",
@@ -40,11 +39,11 @@ const CLIENT_ONLY: [&str; 24] = [
     "watch",
 ];
 
-/// Those of them that run a script.
+/// Commands among them that run a script.
 const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall"];
 
-/// Asks the server through connections of its own, made by redis-rs as those of `raw` and `ping`
-/// are.
+/// Reads the server's counters over its own connections, made by redis-rs as those of `raw` and
+/// `ping`.
 pub(crate) struct Meter {
     pinged: Option<MultiplexedConnection>,
     asked: Option<MultiplexedConnection>,
@@ -52,7 +51,7 @@ pub(crate) struct Meter {
     pings: u64,
 }
 
-/// What had been used up at a moment.
+/// The counters at one moment.
 #[derive(Debug)]
 pub(crate) struct Reading {
     at: Instant,
@@ -60,12 +59,12 @@ pub(crate) struct Reading {
     calls: Option<Calls>,
 }
 
-/// What was used up between two moments.
+/// The cost between two readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
     pub(crate) time: Duration,
     pub(crate) cpu: Duration,
-    /// Nothing when there is no server.
+    /// `None` without a server.
     pub(crate) calls: Option<Calls>,
 }
 
@@ -73,13 +72,13 @@ pub(crate) struct Cost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
     pub(crate) by_clients: u64,
-    /// Those of `by_clients` that run a script.
+    /// Commands among `by_clients` that run a script.
     pub(crate) scripts: u64,
     pub(crate) in_scripts: u64,
 }
 
 impl Meter {
-    /// Without a server to ask, for one process of several.
+    /// Makes a meter without a server, for one process of several.
     pub(crate) fn clocks(options: &Options) -> Self {
         Self { pinged: None, asked: None, lib: options.lib, pings: 0 }
     }
@@ -93,7 +92,7 @@ impl Meter {
         Ok(meter)
     }
 
-    /// One round trip; nothing when there is no server. Not counted among the [`Calls`].
+    /// Makes one round trip, which is not counted in [`Calls`]; `None` without a server.
     pub(crate) async fn ping(&mut self) -> Result<Option<Duration>, String> {
         let Some(connection) = &mut self.pinged else { return Ok(None) };
         self.pings += 1;
@@ -102,13 +101,13 @@ impl Meter {
         Ok(Some(sent.elapsed()))
     }
 
-    /// The start of what is counted: the clocks are read last.
+    /// Starts the count. The clocks are read last.
     pub(crate) async fn start(&mut self) -> Result<Reading, String> {
         let calls = self.calls().await?;
         Ok(Reading { cpu: cpu(), at: Instant::now(), calls })
     }
 
-    /// The end of what is counted: the clocks are read first.
+    /// Ends the count. The clocks are read first.
     pub(crate) async fn end(&mut self, start: &Reading) -> Result<Cost, String> {
         let (at, cpu) = (Instant::now(), cpu());
         let calls = match (start.calls, self.calls().await?) {
@@ -135,8 +134,8 @@ impl Meter {
     }
 }
 
-/// `INFO commandstats` counts the commands made by scripts among the others; names tell them apart.
-/// Our own INFO is left out.
+/// Sorts the counts of `INFO commandstats` by the name of the command, since it counts those called
+/// by scripts too. Our own INFO is left out.
 fn parse(info: &str, lib: Lib) -> Calls {
     let mut by_name: HashMap<&str, u64> = HashMap::new();
     for line in info.lines() {
@@ -158,7 +157,7 @@ fn parse(info: &str, lib: Lib) -> Calls {
         if SCRIPTS.contains(&name) {
             calls.scripts += count;
         }
-        // The bare lock is a SET of the client; its script reads and deletes.
+        // The bare lock is a client's SET; its script reads and deletes.
         if CLIENT_ONLY.contains(&name) || (lib == Lib::Raw && name == "set") {
             calls.by_clients += count;
         } else {
@@ -168,7 +167,7 @@ fn parse(info: &str, lib: Lib) -> Calls {
     calls
 }
 
-/// User and system time of this process.
+/// Returns the user and system time of this process.
 fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,10 +1,10 @@
-//! A server that is farther away: `--delay-ms`.
+//! A proxy that delays every byte, as a distant server would: `--delay-ms`.
 //!
-//! Every byte arrives half of the delay after it was sent, in either direction, however many are
-//! under way: what is sent before an answer came is not held up by it, as on a long line. Bytes of
-//! all connections wait the same time, so that one queue in the order of their arrival does for all
-//! of them, and one thread that sleeps: tokio's timers would round half of the delay up to whole
-//! milliseconds.
+//! Every byte arrives half of the delay after it was sent, in either direction and however many are
+//! in flight. So a request need not wait for the answer to the one before it, as on a long line.
+//!
+//! The delay is the same for all connections, so one queue in order of arrival is enough, with one
+//! sleeping thread. Tokio's timers would round half of the delay up to whole milliseconds.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 const CHUNK: usize = 64 * 1024;
 
-/// What was read from one side, on its way to the other; empty at the end of the stream.
+/// Bytes read from one side, on their way to the other; empty at the end of the stream.
 #[derive(Debug)]
 struct Parcel {
     due: Instant,
@@ -26,8 +26,8 @@ struct Parcel {
     to: UnboundedSender<Vec<u8>>,
 }
 
-/// Starts a proxy in front of `server` (`host:port`), which adds `delay` to every round trip, and
-/// says where it listens. It lasts to the end of this program, on threads of its own.
+/// Starts a proxy in front of `server` (`host:port`) that adds `delay` to every round trip, and
+/// returns its address. It runs on its own threads until this program ends.
 pub(crate) fn start(server: String, delay: Duration) -> Result<SocketAddr, String> {
     let failed = |error| format!("no proxy for --delay-ms: {error}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
@@ -60,8 +60,7 @@ async fn accept(listener: TcpListener, server: String, way: Duration, parcels: S
         };
         let (server, parcels) = (server.clone(), parcels.clone());
         tokio::spawn(async move {
-            // The client sees a connection that closes at once, as with a server that has none
-            // left.
+            // The client sees its connection close at once, as with a server that has none left.
             let Ok(server) = TcpStream::connect(server).await else { return };
             if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
                 return;
@@ -74,7 +73,7 @@ async fn accept(listener: TcpListener, server: String, way: Duration, parcels: S
     }
 }
 
-/// One direction of one connection.
+/// Carries one direction of one connection.
 async fn carry(from: OwnedReadHalf, to: OwnedWriteHalf, way: Duration, parcels: Sender<Parcel>) {
     let (arrivals, arrived) = unbounded_channel();
     tokio::spawn(write(to, arrived));
@@ -116,7 +115,7 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(100);
 
-    /// A connection through the proxy to a server that sends back what it gets.
+    /// Opens a connection through the proxy to a server that sends back what it gets.
     fn echo() -> std::net::TcpStream {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap().to_string();

@@ -8,14 +8,14 @@ use crate::args::Options;
 use crate::meter::Cost;
 use crate::stats::{Waits, round, round_ratio};
 
-/// What a workload found out.
+/// The results of a workload.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) tasks: usize,
     pub(crate) hold_us: u64,
     pub(crate) grants: u64,
     pub(crate) errors: u64,
-    /// Request to grant; hand-offs in `pingpong`.
+    /// Time from request to grant; in `pingpong`, of the hand-offs.
     pub(crate) waits: Waits,
     pub(crate) cost: Cost,
     /// The workload's own fields.
@@ -23,7 +23,8 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// In the order of the contract. What does not apply (no samples, no server) is `null`.
+    /// Writes the fields in the order of the contract. A value that does not apply (no samples, no
+    /// server) is `null`.
     pub(crate) fn line(self, options: &Options) -> String {
         let secs = self.cost.time.as_secs_f64();
         let per_second = if secs > 0.0 { self.grants as f64 / secs } else { 0.0 };

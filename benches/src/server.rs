@@ -1,4 +1,4 @@
-//! [`Target`]: the store that is measured, and the own redis-server, which ends with this program.
+//! [`Target`]: the store that is measured, and our own redis-server, which ends with this program.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,21 +11,21 @@ use signal_hook::iterator::Signals;
 use crate::args::{Lib, Options, Store};
 use crate::proxy;
 
-/// The store. An own server is ended on drop.
+/// The store. Our own server is stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Target {
     urls: Urls,
     server: Arc<Mutex<Option<RedisServer>>>,
 }
 
-/// Where the store is. It may have a password, and is not for logs.
+/// The URLs of the store. They may have a password, so they are not for logs.
 #[derive(Clone, Default)]
 pub(crate) struct Urls {
-    /// What is measured, and the PINGs to compare it with, go here. None for what needs no store at
-    /// all.
+    /// The store under test, and of the PINGs to compare with; `None` for workloads that need no
+    /// store.
     pub(crate) measured: Option<String>,
-    /// The same server without the proxy of `--delay-ms`, for what is not measured. None without a
-    /// server.
+    /// The same server without the proxy of `--delay-ms`, for everything not measured; `None`
+    /// without a server.
     pub(crate) direct: Option<String>,
 }
 
@@ -36,13 +36,13 @@ impl fmt::Debug for Urls {
 }
 
 impl Target {
-    /// Finds out where the store is, and starts a server if there is none.
+    /// Finds the store, or starts a server for it.
     pub(crate) fn prepare(options: &Options) -> Result<Self, String> {
         let server = Arc::new(Mutex::new(None));
         let direct = match (&options.store, options.lib) {
             (_, Lib::Tokio) => None,
             (Store::Memory, _) => {
-                // Named: pingpong has two managers on one store.
+                // Named, since `pingpong` connects two managers to one store.
                 let urls = Urls { measured: Some("memory:lock-bench".to_owned()), direct: None };
                 return Ok(Self { urls, server });
             }
@@ -70,9 +70,9 @@ impl Drop for Target {
     }
 }
 
-/// Starts the server and a thread that ends it, and this program, on a signal.
+/// Starts the server, and a thread that stops it and this program on a signal.
 fn start(slot: &Arc<Mutex<Option<RedisServer>>>) -> Result<String, String> {
-    // Locked until the server is in it: a signal that comes while it starts waits for that.
+    // Locked until the server is in it: a signal during the start waits for that.
     let mut server = slot.lock().unwrap_or_else(PoisonError::into_inner);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| format!("can't listen for signals: {error}"))?;
@@ -94,12 +94,12 @@ fn start(slot: &Arc<Mutex<Option<RedisServer>>>) -> Result<String, String> {
 }
 
 fn end(slot: &Mutex<Option<RedisServer>>) {
-    // The server is dropped, which ends it, before the lock is.
+    // The server is dropped, and so stopped, before the lock is.
     let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
     drop(slot.take());
 }
 
-/// `host:port` of a store URL that a proxy can stand in front of.
+/// Returns the `host:port` of a store URL that a proxy can be put in front of.
 fn server_of(url: &str) -> Result<String, String> {
     let client = Client::open(url).map_err(|error| format!("bad store URL: {}", error.category()))?;
     match client.get_connection_info().addr() {
@@ -109,7 +109,7 @@ fn server_of(url: &str) -> Result<String, String> {
     }
 }
 
-/// `url` with another `host:port`; user, password and the rest stay.
+/// Replaces `host:port` in `url`, and keeps user, password and the rest.
 fn with_server(url: &str, server: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));

@@ -1,10 +1,10 @@
-//! [`Stamp`]: a moment that all processes of the machine agree on.
+//! [`Stamp`]: a point in time that all processes of the machine agree on.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A reading of the clock that all processes of the machine share (`CLOCK_MONOTONIC`).
+/// A reading of `CLOCK_MONOTONIC`, which all processes of the machine share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(pub(crate) u64);
 

@@ -1,19 +1,19 @@
-//! Numbers out of samples: percentiles and Jain's fairness index.
+//! Statistics of samples: percentiles and Jain's fairness index.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Nanoseconds in an hour. What is longer counts as this.
+/// Nanoseconds in an hour, the longest sample; longer ones count as this.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// Durations, kept to three significant digits whatever their number.
+/// Durations, kept to three significant digits however many there are.
 #[derive(Clone, Debug)]
 pub(crate) struct Samples(Histogram<u64>);
 
 impl Samples {
     pub(crate) fn new() -> Self {
-        // Of a fixed size: it does not grow, and so does not allocate, while something is measured.
+        // Of a fixed size: it does not grow, and so does not allocate, during a measurement.
         Self(Histogram::new_with_max(LONGEST, 3).expect("an hour in three digits is in range"))
     }
 
@@ -29,18 +29,18 @@ impl Samples {
         self.0.add(&other.0).expect("all histograms have the same bounds");
     }
 
-    /// The `percent`-th percentile in microseconds; nothing without samples.
+    /// Returns the `percent`-th percentile in microseconds; `None` without samples.
     pub(crate) fn percentile(&self, percent: f64) -> Option<f64> {
         (!self.0.is_empty()).then(|| micros(self.0.value_at_percentile(percent)))
     }
 
-    /// The largest sample in microseconds; nothing without samples.
+    /// Returns the largest sample in microseconds; `None` without samples.
     pub(crate) fn max(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| micros(self.0.max()))
     }
 }
 
-/// What a line says about waits, in microseconds; nothing without any.
+/// The numbers of a line about waits, in microseconds; `None` without samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waits {
     pub(crate) p50: Option<f64>,
@@ -58,23 +58,23 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds as microseconds with two decimals.
+/// Converts nanoseconds to microseconds with two decimals.
 pub(crate) fn micros(nanos: u64) -> f64 {
     round(nanos as f64 / 1000.0)
 }
 
-/// With two decimals.
+/// Rounds to two decimals.
 pub(crate) fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// With four decimals, for ratios.
+/// Rounds to four decimals, for ratios.
 pub(crate) fn round_ratio(value: f64) -> f64 {
     (value * 10_000.0).round() / 10_000.0
 }
 
-/// Jain's index of fairness (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all get the same, 1/n when
-/// one gets all. Nothing when nobody got anything.
+/// Returns Jain's fairness index (Jain, Chiu, Hawe: DEC-TR-301, 1984): 1 when all shares are equal,
+/// 1/n when one of n gets everything. `None` when nobody got anything.
 pub(crate) fn jain(shares: &[u64]) -> Option<f64> {
     let sum: f64 = shares.iter().map(|&share| share as f64).sum();
     let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();

@@ -1,4 +1,5 @@
-//! What `lock-bench` prints: one line of JSON with the fields of the contract. No server is needed.
+//! The output of `lock-bench`: one line of JSON with the fields of the contract. No server is
+//! needed.
 
 use std::process::{Command, Output};
 
@@ -40,7 +41,7 @@ fn has_common_fields(line: &Value, workload: &str) {
     }
     assert!(number(line, "p50_us") <= number(line, "max_us"), "{line}");
     assert_eq!(line["errors"], 0, "{line}");
-    // There is no server to count commands at.
+    // Commands can't be counted without a server.
     assert!(line["cmds_per_grant"].is_null() && line["calls_in_scripts"].is_null(), "{line}");
 }
 
@@ -100,11 +101,11 @@ fn readers_and_a_writer_share_one_key() {
             let args = ["--workload", workload, "--lib", lib, "--tasks", "4", "--secs", "0.3"];
             let line = line(&[&args[..], url].concat());
             assert_eq!((&line["lib"], &line["workload"]), (&lib.into(), &workload.into()));
-            // The writer of rw-hot is one more.
+            // `rw-hot` has one writer more.
             assert_eq!(line["tasks"], tasks);
             assert_eq!((&line["overlaps"], &line["errors"]), (&0.into(), &0.into()), "{line}");
             assert!(number(&line, "reads_per_s") + number(&line, "writes_per_s") > 0.0, "{line}");
-            // On a busy machine the writer of rw-hot may not come to write in that time.
+            // On a busy machine the writer of `rw-hot` may not get to write in that time.
             let waits = ["writer_wait_p50_us", "writer_wait_p99_us"].map(|field| line[field].as_f64());
             assert_eq!(waits.map(|wait| wait.is_some()), [number(&line, "writes_per_s") > 0.0; 2], "{line}");
             assert!(waits[0] <= waits[1], "{line}");

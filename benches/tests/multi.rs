@@ -12,7 +12,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 fn multi(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lock-bench"));
-    // Of a flag given twice, the last one counts.
+    // If a flag is given twice, the last one counts.
     command.args(["--workload", "multi", "--procs", "2", "--tasks", "3"]).args(args);
     command
 }
@@ -49,7 +49,7 @@ fn a_fair_lock_goes_from_process_to_process_in_the_order_of_the_queue() {
     assert_eq!((&line["overlaps"], &line["errors"]), (&0.into(), &0.into()), "{line}");
     assert_eq!(line["order_violations"], 0, "{line}");
     assert_eq!((&line["handoffs"], &line["stalls"]), (&20.into(), &0.into()), "{line}");
-    // Somebody waits all the time, so that nearly all were in the queue.
+    // Somebody waits all the time, so nearly all waiters were queued.
     assert!(line["queued"].as_u64().unwrap() > 0, "{line}");
     for field in ["ping_p50_us", "handoff_p50_us", "handoff_p99_us", "handoff_max_us", "grants_per_s"] {
         assert!(line[field].as_f64().unwrap() > 0.0, "{field} in {line}");
@@ -58,7 +58,7 @@ fn a_fair_lock_goes_from_process_to_process_in_the_order_of_the_queue() {
 
 #[test]
 fn a_stock_is_sold_with_locks_and_without_and_its_books_are_right() {
-    // It fails by itself when a stock has sold something else than the tasks were told.
+    // It fails by itself when a stock has sold more or less than the tasks were told.
     let line = line(&["--workload", "stock", "--tasks", "8", "--secs", "2"]);
     assert_eq!((&line["lib"], &line["workload"]), (&"ours".into(), &"stock".into()));
     assert_eq!(
@@ -68,8 +68,8 @@ fn a_stock_is_sold_with_locks_and_without_and_its_books_are_right() {
     );
     assert_eq!(line["merge_round_trips"], 1.0, "{line}");
     assert!(line["grants"].as_u64().unwrap() > 0, "{line}");
-    // What may be nothing when a busy machine leaves no time to one side is not asked for its
-    // value.
+    // These may be `null` when a busy machine leaves no time to one side, so only their presence is
+    // checked.
     for field in
         ["ratio", "ratio_multi", "script_ratio", "grouped_ratio", "script_segments_ratio", "decrby_per_s"]
     {
@@ -90,7 +90,7 @@ fn the_delay_is_in_front_of_every_process() {
 mod ends {
     use super::*;
 
-    /// What `parent` has started, as far as it runs one of these programs.
+    /// Returns the children of `parent` that run one of these programs.
     fn started_by(parent: u32) -> Vec<u32> {
         let processes = std::fs::read_dir("/proc").unwrap();
         let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -104,7 +104,7 @@ mod ends {
         .collect()
     }
 
-    /// Gone, or dead and not yet collected by its new parent.
+    /// Whether the process is gone, or dead and not yet collected by its new parent.
     fn is_gone(id: u32) -> bool {
         std::fs::read_to_string(format!("/proc/{id}/stat")).map_or(true, |stat| stat.contains(") Z "))
     }

@@ -38,7 +38,7 @@ pub(crate) struct Serve {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Without any, the run starts its own.
+    /// Servers to load; the run starts its own if there are none.
     pub(crate) targets: Vec<String>,
     pub(crate) requests: u32,
     pub(crate) work: Duration,
@@ -50,7 +50,7 @@ pub(crate) enum Journaling {
     Off,
 }
 
-/// Whether the standard input says that a process which has started this one is still there.
+/// Whether this process ends with its parent, which then holds the other end of standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parent {
     HoldsStdin,

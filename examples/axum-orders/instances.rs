@@ -1,4 +1,4 @@
-//! Two instances for a load run: processes of their own on Redis, two managers in this process in
+//! Two instances for a load run: separate processes on Redis, or two managers in this process in
 //! memory.
 
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::shop::Shop;
 use crate::{Result, asked_to_stop, on_redis};
 
 const COUNT: usize = 2;
-/// Longer than a server takes at most to stop.
+/// Time-out for a server to stop, longer than it takes at most.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn load(options: &Load) -> Result<()> {
@@ -62,7 +62,7 @@ pub(crate) enum Instance {
 
 impl Instance {
     async fn start_here(database: &Path, work: Duration) -> Result<Self> {
-        // Two managers of one store in memory, as two processes would have it.
+        // Two managers of one store in memory, as two processes would have.
         let locks = crate::locks("memory:axum-orders").await?;
         let shop = Shop::open(Some(database), work).await?;
         let server = Server::start(locks, shop, 0, Journaling::On).await?;
@@ -81,7 +81,7 @@ impl Instance {
         let mut output = BufReader::new(child.stdout.take().ok_or("a server without output")?);
         let mut line = String::new();
         timeout(PATIENCE, output.read_line(&mut line)).await??;
-        // It has said itself what is wrong.
+        // The server itself has printed what is wrong.
         let url = line.split_whitespace().nth(2).ok_or("a server did not start")?.to_owned();
         Ok(Self::Process { url, child: Box::new(child), output })
     }

@@ -1,7 +1,8 @@
-//! Who comes into a handler and who goes out, in all instances, in the order in which the database
+//! The requests that enter and leave handlers, in all instances, in the order in which the database
 //! saw it.
 //!
-//! For the load run only: a handler that is dropped, or a process that is killed, does not go out.
+//! It is only for the load run: a handler that is dropped, or whose process is killed, never
+//! leaves.
 
 use std::collections::HashMap;
 
@@ -25,7 +26,7 @@ pub(crate) async fn open(pool: &SqlitePool) -> Result<(), ShopError> {
     Ok(())
 }
 
-/// Around handlers, inside of the lock.
+/// Records entry and exit, around the handlers and inside the lock.
 pub(crate) async fn record(
     State((journaling, shop)): State<(Journaling, Shop)>,
     request: Request,
@@ -48,12 +49,12 @@ async fn note(shop: &Shop, key: &str, step: i64) -> Result<(), ShopError> {
     Ok(())
 }
 
-/// How many requests were in their handlers at a time.
+/// Maximum numbers of requests in handlers at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Peaks {
-    /// For one and the same order, at most.
+    /// Maximum for any one order.
     pub(crate) of_one_order: i64,
-    /// For all orders together, at most.
+    /// Maximum for all orders together.
     pub(crate) of_all: i64,
 }
 

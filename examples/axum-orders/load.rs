@@ -1,4 +1,4 @@
-//! The load run: many clients, several servers, and a look whether every update is there.
+//! The load run: many clients, several servers, and a check that no update is lost.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -23,10 +23,10 @@ const ORDERS: u32 = 8;
 /// An order that nobody adds anything to, so that it can be paid for.
 const QUIET: u32 = ORDERS + 1;
 const HOT: &str = "console";
-/// No request takes as long, however busy the machine is.
+/// Time-out of a request, longer than one takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client of all servers, which takes one after the other.
+/// A client of all servers, which uses them in turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pool: Pool<HttpConnector, Full<Bytes>>,
@@ -38,7 +38,7 @@ impl Client {
         Self { pool: Pool::builder(TokioExecutor::new()).build_http(), targets }
     }
 
-    /// The `number` chooses the server.
+    /// Sends a request; `number` selects the server.
     pub(crate) async fn send<T: Serialize>(
         &self,
         number: u32,
@@ -72,7 +72,7 @@ impl Client {
         }
     }
 
-    /// What there is of everything: items in each order, and of the hot item.
+    /// Returns the items in each order, and the reservations of the hot item.
     async fn counts(&self) -> Result<(Vec<u32>, u32)> {
         let mut items = Vec::new();
         for id in 1..=ORDERS {
@@ -83,7 +83,7 @@ impl Client {
     }
 }
 
-/// What a request was for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Add { order: u32 },
@@ -117,7 +117,7 @@ impl What {
     }
 }
 
-/// What became of it.
+/// The outcome of a load run.
 #[derive(Debug)]
 pub(crate) struct Report {
     statuses: BTreeMap<&'static str, BTreeMap<u16, u32>>,
@@ -127,9 +127,10 @@ pub(crate) struct Report {
 }
 
 /// Sends `requests` additions to a few orders, half as many reservations of one item, and some
-/// changes of status, all at once, and counts what arrived.
+/// changes of status, all at once. Then compares the confirmed updates with the orders and the
+/// stock.
 pub(crate) async fn run(client: &Client, requests: u32) -> Result<Report> {
-    // An order must be there before it can be paid for.
+    // An order must exist before it can be paid for.
     for order in 1..=QUIET {
         let status = What::Add { order }.send(client, order).await?;
         if status != StatusCode::OK {
@@ -182,8 +183,8 @@ pub(crate) async fn run(client: &Client, requests: u32) -> Result<Report> {
     let mut statuses: BTreeMap<_, BTreeMap<u16, u32>> = BTreeMap::new();
     for ((what, status), count) in &answers {
         *statuses.entry(what.name()).or_default().entry(*status).or_default() += count;
-        // 503: the store has not answered in time, so nothing was done. Where something was, the
-        // books above tell.
+        // 503: the store did not answer in time, so nothing was done. If something was, the
+        // comparison above finds it.
         if ![200, 409, 429, 503].contains(status) {
             problems.push(format!("{}: {count} times {status}", what.name()));
         }
@@ -233,7 +234,7 @@ mod tests {
     use crate::server::Server;
     use crate::shop::Shop;
 
-    /// Two instances with one database.
+    /// Runs the load on two instances with one database.
     async fn run_on(stores: [&str; 2]) -> Report {
         let folder = tempfile::tempdir().unwrap();
         let (mut servers, mut targets) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! An order service with axum: requests for one order wait for each other, in all instances; others
-//! don't.
+//! An order service with axum: in all instances, requests for the same order wait for each other,
+//! and requests for different orders do not.
 //!
 //! ```text
 //! cargo run --example axum-orders                # a server on port 3000; the README beside this has the curl lines
@@ -7,8 +7,8 @@
 //! cargo run --example axum-orders -- --help
 //! ```
 //!
-//! Locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on Redis. Start
-//! reading in `routes.rs`.
+//! Locks are in memory, or on Redis with `LOCK_URL=redis://127.0.0.1:6379` in front. Start reading
+//! in `routes.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -33,11 +33,11 @@ use tokio::sync::oneshot;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// The locks that `LOCK_URL` names, or those of `else_url`.
+/// Connects to the locks that `LOCK_URL` names, or else to those of `else_url`.
 async fn locks(else_url: &str) -> Result<LockManager, ConnectError> {
     let url = std::env::var("LOCK_URL").ok().filter(|url| !url.is_empty());
-    // Renewed for as long as it takes: this is for how long an instance that was killed keeps
-    // others waiting.
+    // The lock is renewed for as long as a request takes. The lease is how long an instance that
+    // was killed keeps others waiting.
     let builder = LockManager::builder().lease(Duration::from_secs(10));
     builder.connect(url.as_deref().unwrap_or(else_url)).await
 }
@@ -49,8 +49,7 @@ fn on_redis() -> bool {
 async fn serve(options: Serve) -> Result<()> {
     let locks = locks("memory:").await?;
     let shop = Shop::open(options.database.as_deref(), options.work).await?;
-    // Before anybody is told that the server is there: a signal that comes now stops it as later
-    // ones do.
+    // Before the server is announced: a signal that comes now stops it as later ones do.
     let stop = asked_to_stop(options.parent)?;
     let server = Server::start(locks, shop, options.port, options.journal).await?;
     let stores = if on_redis() { "with the locks of LOCK_URL" } else { "with locks in memory" };
@@ -62,19 +61,19 @@ async fn serve(options: Serve) -> Result<()> {
     Ok(())
 }
 
-/// Whoever reads this may have gone; `println!` would panic then, before the locks are released.
+/// Prints a line. The reader may have gone; `println!` would panic then, before the locks are
+/// released.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Ends with the reason: Ctrl-C, SIGTERM, or, with `parent`, the end of the process that has
-/// started this one.
+/// Returns a future that ends with the reason to stop: Ctrl-C, SIGTERM, or, with `parent`, the end
+/// of the parent process.
 fn asked_to_stop(parent: Parent) -> Result<impl Future<Output = &'static str>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let (ended, parent_ended) = oneshot::channel::<()>();
     if parent == Parent::HoldsStdin {
-        // A thread outside of the runtime, which would wait for the end of the read when it is
-        // dropped.
+        // A plain thread, since the runtime would wait for the end of the read when it is dropped.
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
             let _ = ended.send(());

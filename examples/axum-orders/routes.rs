@@ -21,26 +21,26 @@ pub(crate) struct App {
 }
 
 pub(crate) fn router(locks: LockManager, shop: Shop, journaling: Journaling) -> Router {
-    // `parsed`: for a handler that reads a number, `7` and `007` are one order, so they are one
+    // `parsed`: a handler that reads a number takes `7` and `007` for one order, so they need one
     // lock.
     let per_order = LockLayer::new(locks.clone(), path_param("id").prefix("order:").parsed::<u32>())
-        // Who sends a body byte by byte has the lock for no longer than this.
+        // Limits how long a client that sends its body byte by byte holds the lock.
         .max_hold(Duration::from_secs(30))
         .name("order");
-    // Everybody wants this one: a short wait, and not more in the queue than can be served in it.
+    // Everybody wants this item: a short wait, and no more in the queue than can be served in it.
     let per_item = LockLayer::new(locks.clone(), path_param("id").prefix("item:"))
         .wait(Duration::from_millis(250))
         .max_waiters_per_key(8)
         .max_waiters(100)
         .name("item");
 
-    // Requests for an order wait for it …
+    // Requests for the same order wait for each other …
     let orders = Router::new()
         .route("/orders/{id}/items", post(add_items))
         .route("/orders/{id}", get(read_order)) // GET is not locked
         .route_layer(middleware::from_fn_with_state((journaling, shop.clone()), journal::record))
         .route_layer(per_order.clone().wait(Duration::from_secs(5)));
-    // … but nobody pays for one that somebody is changing just now: 409.
+    // … but a payment does not wait for an order in use: it gets 409 at once.
     let checkout = Router::new()
         .route("/orders/{id}/status", put(set_status))
         .route_layer(middleware::from_fn_with_state((journaling, shop.clone()), journal::record))
@@ -57,7 +57,7 @@ pub(crate) struct AddItems {
     pub(crate) quantity: u32,
 }
 
-/// Reads, works, and writes: without the lock, of two at a time only the later one would be there.
+/// Reads, works, and writes: without the lock, one of two concurrent updates would be lost.
 async fn add_items(
     State(app): State<App>,
     Path(id): Path<u32>,
@@ -88,9 +88,8 @@ async fn set_status(
     change_status(&app, id, set.status).await.map(Json)
 }
 
-/// Also for those who come without a request, such as a nightly job, so it takes the lock by
-/// itself. Called by a handler that has this lock, it enters the same one again: no round trip, the
-/// same token.
+/// Takes the lock itself, since it is also called without a request, as by a nightly job. A handler
+/// that already holds this lock re-enters it: no round trip, the same token.
 #[distributed_lock(key = "order:<id>", wait = "5s", manager = app.locks, guard = held)]
 async fn change_status(app: &App, id: u32, status: String) -> Result<Order, ShopError> {
     let order = app.shop.order(id).await?.ok_or(ShopError::Unknown("order"))?;

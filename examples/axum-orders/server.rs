@@ -15,11 +15,11 @@ use crate::args::Journaling;
 use crate::shop::Shop;
 use crate::{journal, routes};
 
-/// For how long requests that have come already may go on, those that wait for a lock too.
+/// Time for requests in progress to finish, including those that wait for a lock.
 const DRAIN: Duration = Duration::from_secs(10);
-/// For how long those may go on that have a lock then.
+/// Time after that for requests that hold a lock.
 const GRACE: Duration = Duration::from_secs(5);
-/// What it takes to tell the others that they got none.
+/// Time after that to tell waiting requests that they get no lock.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -56,15 +56,15 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// First no more connections, and an end to the requests under way; then what still holds a
-    /// lock loses it, so that other instances need not wait for leases to end.
+    /// Stops accepting connections, lets the requests in progress finish, and then takes away the
+    /// locks that are still held. Other instances need not wait for leases to expire.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let _ = self.stop.send(());
         let drained = timeout(DRAIN, &mut self.serving).await;
         let released = self.locks.shutdown(GRACE).await;
         match drained {
             Ok(served) => served??,
-            // Requests that wait are refused now, with 503 and `Retry-After`.
+            // Requests that still wait are refused now, with 503 and `Retry-After`.
             Err(_late) => drop(timeout(LAST_WORDS, &mut self.serving).await),
         }
         Ok(released?)
@@ -102,7 +102,7 @@ mod tests {
         let (status, order) = send(&client, Method::POST, "/orders/42/items", json!({"quantity": 2})).await;
         assert_eq!((status, &order["items"]), (StatusCode::OK, &json!(2)));
         // The handler holds the order's lock and calls a function that asks for it: the same token,
-        // in no time.
+        // without a wait.
         let (status, paid) =
             send(&client, Method::PUT, "/orders/042/status", json!({"status": "paid"})).await;
         assert_eq!((status, &paid["status"]), (StatusCode::OK, &json!("paid")));

@@ -1,5 +1,4 @@
-//! The orders and the stock, in SQLite. Between a read and the write that follows it, nothing here
-//! protects anybody.
+//! The orders and the stock, in SQLite. Nothing here protects a read and the write that follows it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use lock_runtime::{FencingToken, LockError};
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
-/// What is in stock at first, of the one item that there is.
+/// The only item, and how many of it are in stock at first.
 const STOCK: (&str, u32) = ("console", 100_000);
 
-/// One order. It has the fencing token of the lock under which it was written last.
+/// One order, with the fencing token of the lock under which it was last written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) id: u32,
@@ -30,7 +29,7 @@ pub(crate) struct Stock {
     pub(crate) token: i64,
 }
 
-/// What goes wrong in a handler. `From<LockError>` is all that `#[distributed_lock]` asks of it.
+/// The error of a handler. `#[distributed_lock]` only requires `From<LockError>`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShopError {
     #[error(transparent)]
@@ -41,7 +40,7 @@ pub(crate) enum ShopError {
     TooMany,
     #[error("it is sold out")]
     SoldOut,
-    /// The lock was lost, perhaps while the process stood still, and somebody else has written
+    /// The lock was lost, perhaps while the process was paused, and another holder has written
     /// since.
     #[error("somebody else has changed it in the meantime; nothing was written, try again")]
     Stale,
@@ -52,7 +51,7 @@ pub(crate) enum ShopError {
 impl IntoResponse for ShopError {
     fn into_response(self) -> Response {
         let status = match self {
-            // As the layer does it: a status, `Retry-After`, `application/problem+json`.
+            // As the layer does: a status, `Retry-After`, `application/problem+json`.
             Self::Lock(error) => return error.into_response(),
             Self::Unknown(_) => StatusCode::NOT_FOUND,
             Self::TooMany => StatusCode::UNPROCESSABLE_ENTITY,
@@ -74,7 +73,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// With the orders in a file, which several processes may share, or in memory.
+    /// Opens the orders in a file, which several processes may share, or in memory.
     pub(crate) async fn open(database: Option<&Path>, work: Duration) -> Result<Self, ShopError> {
         let options = SqliteConnectOptions::new().create_if_missing(true);
         let pool = match database {
@@ -84,8 +83,8 @@ impl Shop {
                 let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
-            // A database in memory lives as long as its connection. The pool closes one whose test
-            // is dropped half-way, with the handler of a client that has left.
+            // A database in memory lives as long as its connection. The pool closes a connection
+            // whose test query is dropped midway, as when a client leaves.
             None => {
                 let one = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
                 let one = one.test_before_acquire(false);
@@ -104,7 +103,8 @@ impl Shop {
         Ok(Self { pool, work })
     }
 
-    /// What a handler does between its read and its write: asks a price list, a warehouse, a bank.
+    /// Does the work of a handler between its read and its write: asks a price list, a warehouse, a
+    /// bank.
     pub(crate) async fn work(&self) {
         tokio::time::sleep(self.work).await;
     }
@@ -115,8 +115,8 @@ impl Shop {
         Ok(row.map(|(items, status, token)| Order { id, items, status, token }))
     }
 
-    /// Puts the order in the place of what was there, unless that was written under a later lock.
-    /// Equal tokens are of the same lock.
+    /// Replaces the order, unless it was written under a later lock. Equal tokens belong to the
+    /// same lock.
     pub(crate) async fn write(&self, order: Order, token: FencingToken) -> Result<Order, ShopError> {
         let order = Order { token: number(token), ..order };
         let upsert = sqlx::query(
@@ -174,7 +174,7 @@ mod tests {
         assert!(matches!(refused, Err(ShopError::Stale)), "{refused:?}");
     }
 
-    /// As the handler of a client that leaves is.
+    /// The handler of a client that leaves is dropped like this.
     #[tokio::test]
     async fn a_query_that_is_dropped_at_any_moment_leaves_the_orders() {
         let shop = Shop::open(None, Duration::ZERO).await.unwrap();

@@ -1,10 +1,9 @@
-//! What a lock alone can't do, and what its fencing tokens are for.
+//! A demonstration of the limits of a lock, and the purpose of its fencing tokens.
 //!
 //! Ann holds the lock of an account, has read the balance, and is paused for longer than her lease:
-//! a stopped container, a suspended machine, a page fault on a slow disk. Meanwhile Ben gets the
-//! lock, which is as it should be. Then Ann goes on where she was, and writes. No lock service can
-//! prevent that write; the account can, if it refuses tokens smaller than the largest that it has
-//! seen.
+//! by a stopped container, a suspended machine, a slow disk. Meanwhile Ben rightly gets the lock.
+//! Then Ann goes on where she was, and writes. No lock service can prevent that write. The account
+//! can, if it refuses tokens smaller than the largest it has seen.
 //!
 //! ```text
 //! cargo run --example fencing                                     # in memory
@@ -23,11 +22,11 @@ use tokio::sync::oneshot;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Ann's lease is fixed, so that it ends although only she is paused. A pause of the whole process
-/// stops the watchdog too, and comes to the same.
+/// Ann's lease. It is fixed, so that it ends although only she is paused. A pause of the whole
+/// process also stops the watchdog, with the same effect.
 const LEASE: Duration = Duration::from_millis(500);
 
-/// No part of this takes as long, however busy the machine is.
+/// Time-out of each step, longer than one takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const START: i64 = 100;
@@ -37,10 +36,10 @@ const BEN_TAKES: i64 = 30;
 /// How the account treats a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Account {
-    /// It believes whoever says that they hold the lock.
+    /// It accepts every write.
     Trusting,
-    /// It refuses a token smaller than the largest it has seen. Equal ones are accepted: they are
-    /// of the same grant.
+    /// It refuses a token smaller than the largest it has seen. An equal token belongs to the same
+    /// grant, and is accepted.
     Checking,
 }
 
@@ -84,7 +83,7 @@ impl Bank {
         Ok(select.fetch_one(&self.0).await?)
     }
 
-    /// Writes the new balance; `false` when the account refuses it.
+    /// Writes the new balance; `false` if the account refuses it.
     async fn write(&self, account: Account, balance: i64, token: FencingToken) -> Result<bool> {
         // Tokens are below 2^53, so every database and every JSON parser can hold one.
         let token = i64::try_from(token.get())?;
@@ -93,7 +92,7 @@ impl Bank {
     }
 }
 
-/// What became of an account.
+/// The state of an account at the end.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     anns_lock_was_lost: bool,
@@ -107,7 +106,7 @@ enum Write {
     Refused,
 }
 
-/// Ann gets the lock, reads, is paused until Ben is done, and writes.
+/// Plays Ann: gets the lock, reads, is paused until Ben is done, and writes.
 async fn ann(
     bank: Bank,
     account: Account,
@@ -120,7 +119,7 @@ async fn ann(
     say("Ann", &guard, &format!("reads {balance}, wants {ANN_TAKES}, and is paused"));
     let _ = has_read.send(());
 
-    // Nothing of this task runs in here, as in a process that is stopped.
+    // This task stands still here, as a stopped process would.
     tokio::task::block_in_place(|| pause.recv_timeout(PATIENCE))?;
 
     let (lost, token) = (guard.is_lost(), guard.fencing_token());
@@ -157,7 +156,7 @@ fn say(who: &str, guard: &LockGuard, what: &str) {
 }
 
 async fn play(locks: &LockManager, bank: &Bank, account: Account) -> Result<Outcome> {
-    // The table is this process's own, so its lock is too.
+    // The table belongs to this process alone, so its lock does too.
     let lock = locks.mutex(format!("account:{}:{}", account.name(), locks.id()));
     let (has_read, may_start) = oneshot::channel();
     let (wake, pause) = mpsc::channel();
@@ -167,7 +166,7 @@ async fn play(locks: &LockManager, bank: &Bank, account: Account) -> Result<Outc
     wake.send(())?;
     let (anns_lock_was_lost, anns_late_write) = ann.await??;
     if anns_late_write == Write::Refused {
-        // What a refused writer does: everything again, under a lock of its own.
+        // A refused writer starts again, under a new lock.
         take("Ann", ANN_TAKES, bank, account, lock).await?;
     }
     Ok(Outcome { anns_lock_was_lost, anns_late_write, left: bank.balance(account).await? })

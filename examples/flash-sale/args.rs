@@ -40,7 +40,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Serve {
     pub(crate) port: u16,
-    /// Without a name, nobody else sells here.
+    /// The name of the sale; without one, no other instance takes part.
     pub(crate) sale: Option<String>,
     pub(crate) units: u64,
     pub(crate) segments: u32,

@@ -1,5 +1,5 @@
-//! The audit: everything that was for sale is somewhere, and what buyers were told is what the
-//! stock knows.
+//! The audit: every unit that was for sale is accounted for, and the buyers' answers agree with the
+//! stock.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,17 +11,17 @@ use crate::Result;
 use crate::journal::{Action, Answer, Books, Entry, Stands};
 use crate::sale::{Counts, State};
 
-/// How long the store may be asked again while it does not answer.
+/// Maximum time to ask the store again while it does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Whether others sell from this stock too, whose books are not here.
+/// Whether other instances, whose books are not here, sell from this stock too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sellers {
     Alone,
     Several,
 }
 
-/// Says what there is, and what is wrong with it.
+/// Returns the sums as text, and the problems found in them.
 pub(crate) fn check(state: &State, books: &Books, sellers: Sellers) -> (String, Vec<String>) {
     let State { initial, restocked, available, held, in_transit, sold, .. } = state;
     let booked = books.sold();
@@ -59,8 +59,9 @@ pub(crate) fn check(state: &State, books: &Books, sellers: Sellers) -> (String, 
     (text, problems)
 }
 
-/// Settles what the journals leave open, asks about every order that was sold, and compares.
-/// Later than the retention of the stock it would sell anew what is forgotten.
+/// Settles the requests that the journals leave open, asks about every order that was sold, and
+/// compares. It must run within the retention of the stock: later, it would sell forgotten orders
+/// again.
 pub(crate) async fn audit(name: &str, stock: &SegmentedStock, journals: &[PathBuf]) -> Result<()> {
     let mut books = Books::default();
     for journal in journals {
@@ -73,7 +74,7 @@ pub(crate) async fn audit(name: &str, stock: &SegmentedStock, journals: &[PathBu
         let answer = again(stock, &entry).await?;
         books.settle(entry, answer);
     }
-    // Nobody comes to confirm these any more, be they over or not.
+    // Nobody will confirm these any more, whether they have expired or not.
     let held: Vec<_> = books.standing(Stands::Held).map(|(id, order)| (id.clone(), order.quantity)).collect();
     println!("   {} reservations were left; they are cancelled if they have not expired", held.len());
     for (order, quantity) in held {
@@ -81,7 +82,7 @@ pub(crate) async fn audit(name: &str, stock: &SegmentedStock, journals: &[PathBu
         let answer = again(stock, &entry).await?;
         books.settle(entry, answer);
     }
-    // A sale that is sent again changes nothing, or it was never there.
+    // Repeating a sale changes nothing, unless the stock does not know the order.
     let mut problems = Vec::new();
     let mut asked = 0;
     for (id, order) in books.standing(Stands::Sold) {
@@ -104,7 +105,7 @@ pub(crate) async fn audit(name: &str, stock: &SegmentedStock, journals: &[PathBu
     verdict(&problems)
 }
 
-/// The end of a run or of an audit.
+/// Prints the end of a run or of an audit.
 pub(crate) fn verdict(problems: &[String]) -> Result<()> {
     for problem in problems {
         println!("WRONG  {problem}");
@@ -116,12 +117,12 @@ pub(crate) fn verdict(problems: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What the buyer would be told who sends it again.
+/// Returns the answer that the buyer would get to the same request.
 async fn again(stock: &SegmentedStock, entry: &Entry) -> Result<Answer> {
     let Entry { order, action, quantity, .. } = entry;
     let done = match action {
         Action::Buy => answered(|| stock.take(order, *quantity)).await.map(drop),
-        // Nobody would come to confirm it.
+        // Nobody would confirm it.
         Action::Reserve | Action::Cancel => {
             return match answered(|| stock.cancel(order)).await {
                 Ok(()) => Ok(Answer::Expired),
@@ -133,21 +134,21 @@ async fn again(stock: &SegmentedStock, entry: &Entry) -> Result<Answer> {
     };
     match done {
         Ok(()) => Ok(Answer::Done),
-        // What was sent first may be on its way still, and find what others bring back, until it is
+        // The first request may still arrive and find units that others return, unless the order is
         // cancelled.
         Err(StockError::SoldOut { .. }) => match answered(|| stock.cancel(order)).await {
             Ok(()) => Ok(Answer::SoldOut),
             Err(StockError::NotReserved { .. } | StockError::Confirmed { .. }) => Ok(Answer::Done),
             Err(error) => Err(error.into()),
         },
-        // By its buyer, or by an audit before this one.
+        // Cancelled by its buyer, or by an earlier audit.
         Err(StockError::Cancelled { .. }) if *action == Action::Buy => Ok(Answer::SoldOut),
         Err(StockError::Expired { .. }) => Ok(Answer::Expired),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Asks until the store knows.
+/// Asks until the store answers.
 async fn answered<T, F>(ask: impl Fn() -> F) -> Result<T, StockError>
 where
     F: Future<Output = Result<T, StockError>>,

@@ -1,5 +1,5 @@
-//! What buyers sent and what they were told: written down before a request goes out and after its
-//! answer has come, so that after a crash only what was under way is unknown.
+//! The requests of buyers and the answers to them. A request is recorded before it is sent and its
+//! answer when it has come, so after a crash only the requests in flight are unknown.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Place;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
-/// What a request is for.
+/// The action that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Action {
@@ -23,7 +23,7 @@ pub(crate) enum Action {
     GiveBack,
 }
 
-/// What its buyer was told.
+/// The answer to the buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
@@ -32,10 +32,10 @@ pub(crate) enum Answer {
     Expired,
 }
 
-/// One line: a request that goes out, or its answer.
+/// One line: a request before it is sent, or its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// The id of the order, as the stock knows it.
+    /// The id of the order in the stock.
     pub(crate) order: String,
     pub(crate) action: Action,
     pub(crate) quantity: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Entry {
     pub(crate) answer: Option<Answer>,
 }
 
-/// Where an order stands, by what its buyer was told.
+/// State of an order, by the answers to its buyer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stands {
     #[default]
@@ -59,8 +59,8 @@ pub(crate) struct Order {
     pub(crate) quantity: u64,
     pub(crate) reserved: bool,
     pub(crate) stands: Stands,
-    /// Requests without an answer, and for what. An order has one request at a time, or the same
-    /// one twice.
+    /// Number of requests without an answer; `last` is their action. An order has one request at a
+    /// time, or the same one twice.
     open: u32,
     last: Option<Action>,
 }
@@ -86,7 +86,7 @@ impl Books {
         };
         order.open = order.open.saturating_sub(1);
         order.stands = match (entry.action, answer) {
-            // Nothing was done, by this request.
+            // This request did nothing.
             (_, Answer::SoldOut) => order.stands,
             (Action::Buy | Action::Confirm, Answer::Done) => Stands::Sold,
             (Action::Reserve, Answer::Done) => Stands::Held,
@@ -94,8 +94,8 @@ impl Books {
         };
     }
 
-    /// What is in files of several processes. A last line that is cut off was never finished: no
-    /// request went out after it, or its answer was not told to anybody.
+    /// Reads the file of one process. An incomplete last line is skipped: its request was not sent,
+    /// or nobody was told its answer.
     pub(crate) fn read(&mut self, file: &Path) -> Result<()> {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
@@ -105,7 +105,7 @@ impl Books {
         Ok(())
     }
 
-    /// Units that buyers were told are theirs.
+    /// Units sold, by the answers to buyers.
     pub(crate) fn sold(&self) -> u64 {
         self.standing(Stands::Sold).map(|(_, order)| order.quantity).sum()
     }
@@ -114,7 +114,7 @@ impl Books {
         self.orders.iter().filter(move |(_, order)| order.stands == stands)
     }
 
-    /// What was sent and never answered.
+    /// Requests that were sent and never answered.
     pub(crate) fn unknown(&self) -> Vec<Entry> {
         let open = self.orders.iter().filter(|(_, order)| order.open > 0);
         let entries = open.filter_map(|(id, order)| {
@@ -124,7 +124,7 @@ impl Books {
         entries.collect()
     }
 
-    /// The answer to something unknown.
+    /// Records the answer to an open request.
     pub(crate) fn settle(&mut self, entry: Entry, answer: Answer) {
         if let Some(order) = self.orders.get_mut(&entry.order) {
             order.open = 1;
@@ -148,8 +148,8 @@ impl Journal {
         Ok(Self { kept: Mutex::new((Books::default(), file.map(open).transpose()?)) })
     }
 
-    /// The line is with the system when this returns: it survives a SIGKILL, though not a power
-    /// cut.
+    /// Records an entry. When this returns, the operating system has it: it survives a SIGKILL,
+    /// though not a power cut.
     pub(crate) fn note(&self, entry: Entry) -> Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (books, file) = &mut *kept;

@@ -20,16 +20,16 @@ use crate::journal::{Action, Answer, Entry, Journal};
 use crate::routes::{Done, Reason, Refusal, Wanted};
 use crate::sale::State;
 
-/// So many orders are under way at most.
+/// Maximum number of orders in progress at once.
 const AT_ONCE: usize = 64;
-/// A request is answered within this time, or sent again.
+/// Time-out of a request; after it, the request is sent again.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the same request is sent again while the shop does not know.
+/// Maximum time to repeat a request whose outcome is unknown.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// How long reservations may take to end after the last order.
+/// Maximum time for reservations to end after the last order.
 const LAST_RESERVATIONS: Duration = Duration::from_secs(30);
 
-/// What one buyer does.
+/// The behaviour of one buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Buy,
@@ -54,7 +54,7 @@ impl Plan {
     }
 }
 
-/// Mostly a few units; now and then more than a segment that is nearly empty can have.
+/// Returns mostly a few units; now and then more than a nearly empty segment has.
 fn quantity(number: u32) -> u64 {
     if number % 60 == 59 { 25 } else { rand::random_range(1..=4) }
 }
@@ -78,19 +78,19 @@ struct Tally {
 struct Buyers {
     pool: Pool<HttpConnector, Full<Bytes>>,
     target: String,
-    /// In front of the buyers' names, so that those of two processes are different ones.
+    /// Prefix of the buyers' names, so that those of two processes differ.
     tag: String,
     journal: Journal,
     tally: Tally,
 }
 
-/// What came of it all.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Report {
     tally: Tally,
     pub(crate) journal: Journal,
     took: Duration,
-    /// At the end, as the service says.
+    /// The last state that the service reported.
     pub(crate) state: State,
 }
 
@@ -115,7 +115,8 @@ pub(crate) async fn run(target: &str, options: &Load) -> Result<Report> {
                 if number >= requests {
                     return Ok(());
                 }
-                // The word gets round: of the time, half has passed when an eighth has come.
+                // Word gets round: the first eighth of the orders comes in the first half of the
+                // time.
                 let due = over.mul_f64((f64::from(number) / f64::from(requests)).cbrt());
                 sleep_until((started + due).into()).await;
                 buyers.order(number, Plan::of(number), quantity(number)).await?;
@@ -211,7 +212,7 @@ impl Buyers {
             Err(Refusal { reason: Reason::Expired, .. }) => (Answer::Expired, Done::default()),
             Err(Refusal { reason: Reason::SoldOut, .. }) if copies > 1 => self.give_up(order).await?,
             Err(Refusal { reason: Reason::SoldOut, .. }) => (Answer::SoldOut, Done::default()),
-            // The other one of a double click has.
+            // The other request of a double click has cancelled the order.
             Err(_) if order.given_up.load(Relaxed) => (Answer::SoldOut, Done::default()),
             Err(refusal) => return Err(format!("{id}: {}", refusal.detail).into()),
         };
@@ -219,9 +220,9 @@ impl Buyers {
         Ok((answer, done))
     }
 
-    /// Of an earlier copy of the request no answer has come. It may be on its way still, and find
-    /// what others bring back: what is cancelled is refused when it comes, and what cannot be
-    /// cancelled was sold.
+    /// Cancels an order that is sold out although an earlier copy of its request had no answer.
+    /// That copy may still arrive and find units that others return. If the cancellation succeeds,
+    /// the copy will be refused; if not, the order was sold.
     async fn give_up(&self, order: &Order) -> Result<(Answer, Done)> {
         order.given_up.store(true, Relaxed);
         match self.ask(order, Action::Cancel).await?.0 {
@@ -233,8 +234,8 @@ impl Buyers {
         }
     }
 
-    /// What the shop says in the end, and after how many copies of the request: it is the same one
-    /// each time.
+    /// Repeats a request until the shop gives a final answer. Returns it with the number of copies
+    /// sent; all copies are the same request.
     async fn ask(&self, order: &Order, action: Action) -> Result<(Result<Done, Refusal>, u32)> {
         let path = format!("{}/{}", order.path, action.path());
         let (asked, wanted) = (Instant::now(), Wanted { quantity: order.quantity });
@@ -289,8 +290,7 @@ impl Buyers {
         }
     }
 
-    /// After a sale that was sold out: what comes back from those who walked away is sold too, one
-    /// by one.
+    /// Buys, one by one, the units that come back after the sale was sold out.
     async fn latecomers(&self, mut number: u32) -> Result<State> {
         let asked = Instant::now();
         loop {
@@ -314,10 +314,10 @@ impl Buyers {
 #[derive(Debug)]
 struct Order {
     path: String,
-    /// As the stock knows it.
+    /// The id in the stock.
     id: String,
     quantity: u64,
-    /// Its buyer has sent a cancellation.
+    /// Whether its buyer has sent a cancellation.
     given_up: AtomicBool,
 }
 
@@ -372,7 +372,7 @@ mod tests {
 
     type Script = Arc<Mutex<VecDeque<(&'static str, u16, Reason)>>>;
 
-    /// Buyers whose shop gives these answers, in this order.
+    /// Makes buyers whose shop gives these answers, in this order.
     async fn buyers(script: &Script) -> (Buyers, Order) {
         let script = Arc::clone(script);
         let answer = async move |Path((_, _, action)): Path<(String, String, String)>| {
@@ -400,7 +400,7 @@ mod tests {
         (buyers, Order { path, id, quantity: 2, given_up })
     }
 
-    /// What comes of each of some clicks, and how many units are sold by the books.
+    /// Asserts the answer to each click, and returns the units sold by the books.
     async fn told(script: &[(&'static str, u16, Reason)], clicks: &[Answer]) -> u64 {
         let script = Arc::new(Mutex::new(script.iter().copied().collect()));
         let (buyers, order) = buyers(&script).await;
@@ -425,7 +425,7 @@ mod tests {
             ("buy", 410, SoldOut),
             ("cancel", 503, TryAgain),
             ("cancel", 200, SoldOut),
-            // The other one of a double click.
+            // The other request of the double click.
             ("buy", 409, Conflict),
         ];
         assert_eq!(told(&script, &[Answer::SoldOut, Answer::SoldOut]).await, 0);

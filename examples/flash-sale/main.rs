@@ -7,8 +7,8 @@
 //! cargo run --example flash-sale -- --help
 //! ```
 //!
-//! Stock and locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on
-//! Redis. Start reading in `routes.rs`.
+//! Stock and locks are in memory, or on Redis with `LOCK_URL=redis://127.0.0.1:6379` in front.
+//! Start reading in `routes.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -38,7 +38,7 @@ fn url() -> Option<String> {
     std::env::var("LOCK_URL").ok().filter(|url| !url.is_empty())
 }
 
-/// The locks that `LOCK_URL` names, or some in memory.
+/// Connects to the locks that `LOCK_URL` names, or else to some in memory.
 async fn locks() -> Result<LockManager, ConnectError> {
     let builder = LockManager::builder().lease(Duration::from_secs(10));
     builder.connect(url().as_deref().unwrap_or("memory:")).await
@@ -58,8 +58,7 @@ async fn start(options: &Serve) -> Result<Server> {
 }
 
 async fn serve(options: &Serve) -> Result<()> {
-    // Before anybody is told that the server is there: a signal that comes now stops it as later
-    // ones do.
+    // Before the server is announced: a signal that comes now stops it as later ones do.
     let stop = asked_to_stop()?;
     let server = start(options).await?;
     say(&format!("{}: requests under way are finished", stop.await));
@@ -100,12 +99,13 @@ async fn audit(sale: &str, layout: Layout, journals: &[std::path::PathBuf]) -> R
     audit::audit(sale, &sale::stock(&locks, sale, layout), journals).await
 }
 
-/// Whoever reads this may have gone; `println!` would panic then, before the locks are released.
+/// Prints a line. The reader may have gone; `println!` would panic then, before the locks are
+/// released.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Ends with the reason: Ctrl-C or SIGTERM.
+/// Returns a future that ends with the reason to stop: Ctrl-C or SIGTERM.
 fn asked_to_stop() -> Result<impl Future<Output = &'static str>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(async move {

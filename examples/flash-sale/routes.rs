@@ -26,14 +26,14 @@ use crate::sale::{self, Sale};
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) sale: Arc<Sale>,
-    /// What the page is told: made once, however many look.
+    /// The states that the page shows: rendered once for all viewers.
     pub(crate) states: watch::Receiver<Arc<str>>,
 }
 
 pub(crate) fn router(locks: LockManager, app: App) -> Router {
-    // One purchase of a buyer at a time, in all instances: who clicks twice, or sends a hundred
-    // orders by a program, waits for himself. Between buyers there is no lock: the stock needs
-    // none.
+    // One purchase of a buyer at a time, in all instances: a buyer who clicks twice, or sends a
+    // hundred orders by a program, waits for the first one. Buyers do not wait for each other: the
+    // stock needs no lock.
     let per_buyer = LockLayer::new(locks, path_param("buyer").prefix("flash-sale:buyer:"))
         .wait(Duration::from_secs(5))
         .max_hold(Duration::from_secs(10))
@@ -51,8 +51,8 @@ pub(crate) fn router(locks: LockManager, app: App) -> Router {
         .with_state(app)
 }
 
-/// What makes a request the same one when it is sent again: the buyer, and the number that the
-/// buyer gave the order.
+/// Identifies a request that is repeated, by the buyer and the number that the buyer gave the
+/// order.
 #[derive(Debug, Deserialize)]
 struct Order {
     buyer: String,
@@ -60,8 +60,8 @@ struct Order {
 }
 
 impl Order {
-    /// A `/` can come as `%2F`: with one in the buyer's name, the orders of two buyers could have
-    /// one id.
+    /// Returns the id in the stock. A `/` can come as `%2F`: with one in the buyer's name, the
+    /// orders of two buyers could have the same id.
     fn id(&self) -> Result<OperationId, StockError> {
         if self.buyer.contains('/') {
             return Err(StockError::Misconfigured { reason: "a buyer's name has no / in it".into() });
@@ -75,14 +75,14 @@ pub(crate) struct Wanted {
     pub(crate) quantity: u64,
 }
 
-/// What a buyer is told whose request was done.
+/// The answer to a buyer whose request was done.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// The units are of several segments, none of which had enough.
+    /// The units come from several segments, none of which had enough.
     pub(crate) merged: bool,
     /// It had been done before; nothing was done now.
     pub(crate) repeated: bool,
-    /// What is left of the reservation.
+    /// Time left of the reservation.
     pub(crate) expires_in_ms: Option<u64>,
 }
 
@@ -151,7 +151,7 @@ fn add_one(counter: &AtomicU64) {
 }
 
 impl Sale {
-    /// Does what a request asks for, and counts what came of it.
+    /// Does what a request asks for, and counts the outcome.
     async fn noted(
         &self,
         work: impl AsyncFnOnce(&Self, &sale::Counters) -> Result<Done, StockError>,
@@ -188,11 +188,11 @@ impl Sale {
 pub(crate) enum Reason {
     SoldOut,
     Expired,
-    /// The order is over, or is another one than the buyer thinks.
+    /// The order is over, or differs from what the buyer thinks.
     Conflict,
     Unknown,
     BadRequest,
-    /// It may be done, or not: send the same again.
+    /// It may have been done, or not: send the same request again.
     TryAgain,
     Broken,
 }
@@ -222,7 +222,7 @@ impl IntoResponse for Refused {
             }
             _ => (StatusCode::CONFLICT, Reason::Conflict),
         };
-        // What the store says is for us, and not for buyers.
+        // The store's error is for the operator, and not for buyers.
         let detail = match reason {
             Reason::TryAgain => "the shop does not know, send the same again".to_owned(),
             Reason::Broken => {
@@ -243,8 +243,8 @@ async fn state(State(app): State<App>) -> Result<Json<sale::State>, Refused> {
     app.sale.state().await.map(Json).map_err(Refused)
 }
 
-/// What the page shows, whenever it changes. At the end of the service the page is told not to ask
-/// again.
+/// Streams the state of the sale whenever it changes. When the service ends, tells the page not to
+/// reconnect.
 async fn events(State(app): State<App>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let states = WatchStream::new(app.states).filter(|state| !state.is_empty());
     let states = states.map(|state| Event::default().data(&*state));

@@ -1,5 +1,5 @@
-//! The sale: its stock, what became of the requests that came to this instance, and what the page
-//! is told.
+//! The sale: its stock, the outcome of requests to this instance, and the state that the page
+//! shows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use tokio::sync::{oneshot, watch};
 
 use crate::args::Serve;
 
-/// For how long an order is known after its end. Nobody repeats a request later than that, nor does
-/// an audit, as the README and `--help` say.
+/// How long an order is known after its end. Nobody repeats a request later than that, nor does an
+/// audit, as the README and `--help` say.
 const RETENTION: Duration = Duration::from_secs(60 * 60);
-/// How soon after its deadline a reservation can be sold again, at the latest.
+/// Maximum delay before an expired reservation can be sold again.
 const SWEEP: Duration = Duration::from_millis(200);
-/// How often the page hears of changes.
+/// Interval at which the page hears of changes.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The stock of the sale of this name; everybody who calls it so has the same.
+/// Returns the stock of the sale; everybody who uses this name gets the same one.
 pub(crate) fn stock(locks: &LockManager, name: &str, layout: Layout) -> SegmentedStock {
     locks.stock(format!("flash-sale:{name}")).retention(RETENTION).layout(layout)
 }
@@ -36,7 +36,7 @@ pub(crate) struct Sale {
 }
 
 impl Sale {
-    /// Makes the stock, unless another instance has: there is one, whoever comes first.
+    /// Creates the stock, unless another instance has.
     pub(crate) async fn open(locks: &LockManager, name: &str, options: &Serve) -> Result<Self, StockError> {
         let stock = stock(locks, name, options.layout);
         stock.initialize(options.units, options.segments).await?;
@@ -49,7 +49,7 @@ impl Sale {
     }
 }
 
-/// What became of requests, in this instance.
+/// The outcome of requests to this instance.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
@@ -59,7 +59,7 @@ pub(crate) struct Counters {
     pub(crate) repeated: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     pub(crate) given_back: AtomicU64,
-    /// Those that were told to send the same again.
+    /// Requests that were told to send the same again.
     pub(crate) unsettled: AtomicU64,
 }
 
@@ -78,17 +78,17 @@ impl Counters {
     }
 }
 
-/// Orders, and not units.
+/// Numbers of orders, not units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) requests: u64,
     pub(crate) sold: u64,
     pub(crate) refused: u64,
-    /// Took units of several segments.
+    /// Orders that took units from several segments.
     pub(crate) merged: u64,
-    /// Were sent again, and had no second effect.
+    /// Orders that were sent again, without a second effect.
     pub(crate) repeated: u64,
-    /// Reservations whose end this instance has seen to.
+    /// Reservations that this instance has ended.
     pub(crate) expired: u64,
     pub(crate) cancelled: u64,
     pub(crate) given_back: u64,
@@ -100,7 +100,7 @@ pub(crate) enum Phase {
     /// Nobody has bought anything yet.
     Open,
     Selling,
-    /// Nothing is left, and nothing reserved.
+    /// Nothing is left, and nothing is reserved.
     SoldOut,
 }
 
@@ -111,8 +111,8 @@ pub(crate) struct Segment {
     pub(crate) sold: u64,
 }
 
-/// What `GET /state` answers, and what the page shows. Units are those of the stock, whoever has
-/// sold them; counts are those of this instance.
+/// The answer of `GET /state`, which the page shows. Units are those of the whole stock, whichever
+/// instance sold them; counts are those of this instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
     pub(crate) sale: String,
@@ -128,7 +128,7 @@ pub(crate) struct State {
     pub(crate) counts: Counts,
     /// Requests in the last second.
     pub(crate) rate: u64,
-    /// The store has answered when it was asked last.
+    /// Whether the store answered the last query.
     pub(crate) fresh: bool,
 }
 
@@ -161,8 +161,8 @@ impl State {
     }
 }
 
-/// Tells all viewers at once what the sale looks like, a few times a second, until `stop`, and then
-/// once more.
+/// Publishes the state of the sale to all viewers a few times a second, until `stop`, and once more
+/// then.
 pub(crate) async fn publish(
     sale: Arc<Sale>,
     states: watch::Sender<Arc<str>>,
@@ -194,7 +194,7 @@ pub(crate) async fn publish(
     }
 }
 
-/// How many requests came in the last second, of those counted in all.
+/// Returns the number of requests in the last second, given the total so far.
 fn rate(past: &mut VecDeque<(Instant, u64)>, requests: u64) -> u64 {
     let now = Instant::now();
     past.push_back((now, requests));

@@ -16,9 +16,9 @@ use crate::Result;
 use crate::routes::{self, App};
 use crate::sale::{self, Sale};
 
-/// For how long requests that have come already may go on.
+/// Time for requests in progress to finish.
 const DRAIN: Duration = Duration::from_secs(10);
-/// For how long those may go on that have a lock then.
+/// Time after that for requests that hold a lock.
 const GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Server {
             .await
             .map_err(|error| format!("can't listen on port {port}: {error}; try --port 0"))?;
         let address = listener.local_addr()?;
-        // An answer is several small writes; they are not to wait for each other's
+        // An answer is several small writes, which should not wait for each other's
         // acknowledgements.
         let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
         let sale = Arc::new(sale);
@@ -56,8 +56,8 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// No more connections, an end to the requests under way and to the pages that look on, and no
-    /// lock left behind.
+    /// Stops accepting connections, lets requests in progress finish, ends the page's streams, and
+    /// releases all locks.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let _ = self.stop.send(());
         let _ = self.stop_publishing.send(());
@@ -65,7 +65,7 @@ impl Server {
         self.locks.shutdown(GRACE).await?;
         match drained {
             Ok(served) => Ok(served??),
-            // Somebody keeps a connection open and says nothing.
+            // A client keeps a connection open and sends nothing.
             Err(_late) => Ok(()),
         }
     }
@@ -138,12 +138,12 @@ mod tests {
         );
         let (status, again) = client.post("ann/orders/1/buy", 2).await;
         assert_eq!((status, &again["repeated"]), (StatusCode::OK, &true.into()));
-        // A buyer's numbers are that buyer's.
+        // Each buyer has separate order numbers.
         assert_eq!(client.post("bob/orders/1/buy", 3).await.0, StatusCode::OK);
         assert_eq!(client.post("ann/orders/1/buy", 3).await.0, StatusCode::CONFLICT);
         let (status, refused) = client.post("ann/orders/2/buy", 6).await;
         assert_eq!((status, &refused["reason"]), (StatusCode::GONE, &"sold_out".into()));
-        // Who has sent it before gives it up, and is told whether it was sold.
+        // A buyer that repeats an order gives it up, and is told whether it was sold.
         assert_eq!(client.post("ann/orders/2/cancel", 0).await.0, StatusCode::OK);
         assert_eq!(client.post("ann/orders/2/buy", 6).await.0, StatusCode::CONFLICT);
         assert_eq!(client.post("ann/orders/1/cancel", 0).await.0, StatusCode::CONFLICT);
@@ -185,7 +185,7 @@ mod tests {
         let (server, _) = self::server("memory:a-reservation", 0, Duration::from_millis(1)).await;
         let client = Client::of(&server);
         client.post("ann/orders/3/reserve", 4).await;
-        // The sweeper has it soon.
+        // The sweeper ends it soon.
         while client.state().await["held"] != 0 {
             tokio::task::yield_now().await;
         }

@@ -2,8 +2,8 @@
 //! on it.
 //!
 //! The body of that function is a race on purpose: it reads an order, waits, and writes the order
-//! back. Without the lock nearly every payment is overwritten by another one; with it none is,
-//! whatever the number of processes.
+//! back. Without the lock nearly every payment is overwritten by another; with it none is, however
+//! many processes there are.
 //!
 //! ```text
 //! cargo run --example quickstart                                     # in memory
@@ -31,7 +31,7 @@ use tokio::time::sleep;
 const ORDERS: usize = 10;
 const REQUESTS: usize = 100;
 
-/// Time between reading an order and writing it: all that another request needs to read the same.
+/// Delay between reading an order and writing it, enough for another request to read the same.
 const THINKING: Duration = Duration::from_millis(20);
 
 /// Adds a payment to an order.
@@ -45,7 +45,7 @@ async fn pay(orders: &Orders, id: &str, operation: String, asked: Instant) -> Re
     Ok(Receipt { operation, token, waited })
 }
 
-/// The same body without the attribute, to see what it is good for.
+/// Has the same body without the attribute, to show what the lock prevents.
 async fn pay_without_lock(orders: &Orders, id: &str, operation: String) -> Result<Receipt, ShopError> {
     let (waited, token) = (Duration::ZERO, FencingToken::new(0));
     let mut order = orders.read(id).await?;
@@ -55,8 +55,8 @@ async fn pay_without_lock(orders: &Orders, id: &str, operation: String) -> Resul
     Ok(Receipt { operation, token, waited })
 }
 
-/// Looks for every payment of this process in the order, then takes them out again, so that nothing
-/// stays behind and the payments of other processes do. Returns what is wrong.
+/// Looks for every payment of this process in the order, then removes them, and keeps those of
+/// other processes. Returns the problems found.
 #[distributed_lock(key = "quickstart:order:<id>", wait = "30s")]
 async fn settle(orders: &Orders, id: &str, receipts: &[Receipt]) -> Result<Vec<String>, ShopError> {
     let mut order = orders.read(id).await?;
@@ -66,8 +66,7 @@ async fn settle(orders: &Orders, id: &str, receipts: &[Receipt]) -> Result<Vec<S
     Ok(problems)
 }
 
-/// Work without an end, which only one at a time may do. Whoever comes second is not to wait for
-/// it.
+/// Works without an end, one at a time. A second caller does not wait for the first.
 #[distributed_lock(key = "quickstart:report:<run>", wait = "none")]
 async fn report(run: &str, steps: &watch::Sender<u32>) -> Result<(), LockError> {
     loop {
@@ -94,7 +93,7 @@ async fn run(summary: &mut Summary) -> Result<(), Box<dyn std::error::Error>> {
         })?,
         None => LockManager::connect("memory:").await?,
     };
-    // What the attribute uses when it is given no other.
+    // The manager that the attribute uses by default.
     set_default(locks.clone());
     let orders = Arc::new(Orders::open(url.as_deref())?);
     println!("quickstart, {orders}");
@@ -111,7 +110,7 @@ fn order_ids() -> Vec<String> {
     (1..=ORDERS).map(|number| number.to_string()).collect()
 }
 
-/// Pays a hundred times at once, then looks whether every payment has arrived.
+/// Pays a hundred times at once, then checks that every payment has arrived.
 async fn a_hundred_requests(orders: &Arc<Orders>, run: &str, summary: &mut Summary) -> Result<(), ShopError> {
     println!(
         "\n{REQUESTS} requests at once over {ORDERS} orders; each reads, waits {THINKING:?}, and writes"
@@ -147,14 +146,14 @@ async fn a_hundred_requests(orders: &Arc<Orders>, run: &str, summary: &mut Summa
         problems.extend(settle(orders, &id, &receipts).await?);
     }
     summary.note("every payment is there exactly once, in the order of the fencing tokens", none(&problems));
-    // The last one of an order comes after all the others.
+    // The last request for an order waits for all the others.
     let queue = THINKING * u32::try_from(REQUESTS / ORDERS - 1).unwrap_or(0);
     let waited = if longest >= queue { Ok(()) } else { Err(format!("{longest:?} at most")) };
     summary.note("requests for one order waited for each other", waited);
     Ok(())
 }
 
-/// The same race without the lock: if nothing is lost here, the check above means nothing.
+/// Shows the same race without the lock: if no payment is lost here, the check above means nothing.
 async fn without_the_lock(orders: &Orders, run: &str, summary: &mut Summary) -> Result<(), ShopError> {
     let id = format!("unlocked:{run}");
     let pay = |number: u32| pay_without_lock(orders, &id, number.to_string());
@@ -200,7 +199,7 @@ async fn busy_and_lost(locks: &LockManager, summary: &mut Summary) -> Result<(),
     Ok(())
 }
 
-/// Prints the error, and says whether it is the right one.
+/// Prints the error, and checks whether it is the right one.
 fn expect(result: Result<(), LockError>, right: impl Fn(&LockError) -> bool) -> Result<(), String> {
     match result {
         Err(error) => {
@@ -211,7 +210,7 @@ fn expect(result: Result<(), LockError>, right: impl Fn(&LockError) -> bool) -> 
     }
 }
 
-/// This process holds none of the keys any more. Another one may be at work on the same orders.
+/// Checks that this process holds none of the keys. Another process may still use the same orders.
 async fn nothing_left(locks: &LockManager, summary: &mut Summary) -> Result<(), LockError> {
     let mut keys: Vec<String> = order_ids().iter().map(|id| format!("quickstart:order:{id}")).collect();
     keys.push(format!("quickstart:report:{}", locks.id()));

@@ -1,4 +1,4 @@
-//! The orders: state that several requests, and several processes, read and write at the same time.
+//! The orders: state that several requests and processes read and write at the same time.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,19 +10,19 @@ use std::{fmt, fs, io, process};
 
 use lock_runtime::{FencingToken, LockError};
 
-/// What a process leaves behind that was killed counts no more after this.
+/// Age after which the file of an order is ignored, as one that a killed process left behind.
 const LIFE: Duration = Duration::from_secs(600);
 
 /// One payment, as it is kept in its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Payment {
-    /// Which request made it; no two requests have the same.
+    /// The request that made it; each request has another.
     pub(crate) operation: String,
-    /// Of the lock under which it was written.
+    /// The token of the lock under which it was written.
     pub(crate) token: FencingToken,
 }
 
-/// What a request knows when it is done.
+/// The outcome of one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Receipt {
     pub(crate) operation: String,
@@ -30,8 +30,7 @@ pub(crate) struct Receipt {
     pub(crate) waited: Duration,
 }
 
-/// Everything that can go wrong with a payment. `From<LockError>` is all that the attribute asks of
-/// it.
+/// The errors of a payment. The attribute only requires `From<LockError>`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShopError {
     #[error(transparent)]
@@ -42,13 +41,12 @@ pub(crate) enum ShopError {
     NotAPayment(String),
 }
 
-/// Where the orders are. Nothing here protects a read and the write that follows it from each
-/// other.
+/// Where the orders are. Nothing here protects a read and the write that follows it.
 pub(crate) enum Orders {
     /// In this process.
     Memory(Mutex<HashMap<String, String>>),
-    /// In files, one for each order, so that all processes on this machine with the same locks have
-    /// the same orders.
+    /// In files, one for each order, which all processes on this machine with the same `LOCK_URL`
+    /// share.
     Files(PathBuf),
 }
 
@@ -64,18 +62,18 @@ impl Orders {
         Ok(Self::Files(folder))
     }
 
-    /// The payments of an order, the earliest first.
+    /// Returns the payments of an order, the earliest first.
     pub(crate) async fn read(&self, id: &str) -> Result<Vec<Payment>, ShopError> {
         let text = match self {
             Self::Memory(orders) => orders.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned(),
             Self::Files(folder) => read_file(&folder.join(file_name(id)))?,
         };
-        // Another request may come between, as it may with a database.
+        // Another request may run here, as with a database.
         tokio::task::yield_now().await;
         text.unwrap_or_default().lines().map(parse).collect()
     }
 
-    /// Puts `payments` in the place of what was there; an order without any is deleted.
+    /// Replaces the payments of an order; an order without any is deleted.
     pub(crate) async fn write(&self, id: &str, payments: &[Payment]) -> Result<(), ShopError> {
         let text: String =
             payments.iter().map(|payment| format!("{} {}\n", payment.operation, payment.token)).collect();
@@ -109,7 +107,7 @@ fn read_file(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Whoever reads meanwhile finds the old text or the new one.
+/// Replaces a file, so that a concurrent reader finds either the old text or the new one.
 fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -141,10 +139,10 @@ impl fmt::Display for Orders {
     }
 }
 
-/// What is wrong with an order, as far as the holder of these receipts can tell.
+/// Returns the problems in an order, as far as these receipts show them.
 ///
-/// Right while other processes pay for the same order: their payments may be there, but have to be
-/// in line.
+/// Works while other processes pay for the same order: their payments may be there, but must be in
+/// order too.
 pub(crate) fn check(order: &[Payment], receipts: &[Receipt]) -> Vec<String> {
     let mut problems = Vec::new();
     for Receipt { operation, token, .. } in receipts {
@@ -167,7 +165,7 @@ pub(crate) fn check(order: &[Payment], receipts: &[Receipt]) -> Vec<String> {
     problems
 }
 
-/// How many of these payments are not in the order.
+/// Returns the number of these payments that are not in the order.
 pub(crate) fn lost(order: &[Payment], receipts: &[Receipt]) -> usize {
     let is_there = |receipt: &Receipt| order.iter().any(|payment| payment.operation == receipt.operation);
     receipts.iter().filter(|receipt| !is_there(receipt)).count()

@@ -1,4 +1,4 @@
-//! What was looked at, and whether it was right.
+//! The checks that were made, and their results.
 
 use std::fmt;
 

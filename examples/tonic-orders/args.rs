@@ -33,7 +33,7 @@ pub(crate) struct Serve {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Client {
-    /// Without any, the client starts its own.
+    /// Servers to call; the client starts its own if there are none.
     pub(crate) targets: Vec<String>,
     pub(crate) work: Duration,
 }

@@ -1,4 +1,4 @@
-//! Makes the Rust code of `proto/orders.proto`. `protox` reads it: no `protoc` is needed.
+//! Generates the Rust code of `proto/orders.proto` with `protox`, so no `protoc` is needed.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! The client: what it sees of the locks, from outside.
+//! The client: what it sees of the locks from outside.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,16 @@ use crate::proto::{AddItemRequest, GetOrderRequest, Line, Order, PackingListRequ
 /// Orders that many add to at once, also from other clients.
 const ADDED_TO: std::ops::RangeInclusive<u32> = 1..=4;
 const ADDITIONS: u32 = 100;
-/// Far more lines than any client waits for.
+/// Number of lines in a long list, far more than any client waits for.
 const MANY: u32 = 10_000;
-/// No call takes as long, however busy the machine is.
+/// Time-out of a call, longer than one takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client of one instance.
 #[derive(Clone, Debug)]
 struct Instance(Channel);
 
-/// With the order in the metadata, where the layer looks for it.
+/// Makes a request with the order in the metadata, where the layer looks for it.
 fn locked<T>(order: u32, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("order-id", order.into());
@@ -72,7 +72,7 @@ pub(crate) async fn run(targets: &[String]) -> Result<()> {
     let (Some(one), Some(other)) = (instances.first(), instances.last()) else {
         return Err("there is no server".into());
     };
-    // Those of this run alone: they are held for longer than others wait.
+    // Orders of this run alone: they are held for longer than others wait.
     let packed_order = 1000 + 2 * (std::process::id() % 1_000_000);
     let abandoned_order = packed_order + 1;
     for scene in ["serialised", "packed", "abandoned", "refused"] {
@@ -89,7 +89,7 @@ pub(crate) async fn run(targets: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Many calls at once over a few orders, at all instances: every one that was confirmed is there.
+/// Makes many calls at once for a few orders, at all instances. No confirmed update may be lost.
 async fn serialised(instances: &[Instance]) -> Result<String> {
     let one = instances.first().ok_or("there is no server")?;
     let mut before = 0;
@@ -124,8 +124,8 @@ async fn serialised(instances: &[Instance]) -> Result<String> {
     ))
 }
 
-/// A call for an order that is being packed waits for the end of the list, and no line sees its
-/// update.
+/// Calls for an order that is being packed. The call waits for the end of the list, and no line
+/// shows its update.
 async fn packed(one: &Instance, other: &Instance, order: u32) -> Result<String> {
     let before = one.items(order).await?;
     let items = one.add(order, 10).await?.items;
@@ -148,7 +148,7 @@ async fn packed(one: &Instance, other: &Instance, order: u32) -> Result<String> 
     Ok(format!("PackingList of {count} lines, AddItem meanwhile: it waited for the last one"))
 }
 
-/// A client that reads no further gives the order free.
+/// Stops reading a list, which frees its order.
 async fn abandoned(one: &Instance, other: &Instance, order: u32) -> Result<String> {
     one.add(order, MANY).await?;
     let mut lines = one.pack(order).await?;
@@ -158,7 +158,7 @@ async fn abandoned(one: &Instance, other: &Instance, order: u32) -> Result<Strin
     Ok("PackingList, dropped after its first line: the next AddItem was OK".to_owned())
 }
 
-/// What somebody is told who gets no lock.
+/// Calls for an order that is in use, and checks the refusals.
 async fn refused(one: &Instance, order: u32) -> Result<String> {
     one.add(order, MANY).await?;
     let mut lines = one.pack(order).await?;

@@ -1,5 +1,5 @@
-//! An order service with tonic: calls for one order wait for each other, in all instances; others
-//! don't. A stream holds its order until its end.
+//! An order service with tonic: in all instances, calls for the same order wait for each other, and
+//! calls for different orders do not. A stream holds its order until its end.
 //!
 //! ```text
 //! cargo run --example tonic-orders                # a server on port 50051
@@ -7,8 +7,8 @@
 //! cargo run --example tonic-orders -- --help
 //! ```
 //!
-//! Locks are in memory; with `LOCK_URL=redis://127.0.0.1:6379` in front they are on Redis. Start
-//! reading in `service.rs`.
+//! Locks are in memory, or on Redis with `LOCK_URL=redis://127.0.0.1:6379` in front. Start reading
+//! in `service.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -28,7 +28,7 @@ use server::Server;
 use shop::Shop;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What `build.rs` makes of `proto/orders.proto`.
+/// The code that `build.rs` generates from `proto/orders.proto`.
 mod proto {
     #![allow(missing_docs, unreachable_pub, clippy::all)]
     tonic::include_proto!("orders.v1");
@@ -36,11 +36,11 @@ mod proto {
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// The locks that `LOCK_URL` names, or those of `else_url`.
+/// Connects to the locks that `LOCK_URL` names, or else to those of `else_url`.
 async fn locks(else_url: &str) -> Result<LockManager, ConnectError> {
     let url = std::env::var("LOCK_URL").ok().filter(|url| !url.is_empty());
-    // Renewed for as long as it takes: this is for how long an instance that was killed keeps
-    // others waiting.
+    // The lock is renewed for as long as a call takes. The lease is how long an instance that was
+    // killed keeps others waiting.
     let builder = LockManager::builder().lease(Duration::from_secs(10));
     builder.connect(url.as_deref().unwrap_or(else_url)).await
 }
@@ -52,8 +52,7 @@ fn on_redis() -> bool {
 async fn serve(options: Serve) -> Result<()> {
     let locks = locks("memory:").await?;
     let shop = Shop::open(locks, options.database.as_deref(), options.work).await?;
-    // Before anybody is told that the server is there: a signal that comes now stops it as later
-    // ones do.
+    // Before the server is announced: a signal that comes now stops it as later ones do.
     let stop = asked_to_stop()?;
     let server = Server::start(shop, options.port).await?;
     let stores = if on_redis() { "with the locks of LOCK_URL" } else { "with locks in memory" };
@@ -65,13 +64,14 @@ async fn serve(options: Serve) -> Result<()> {
     Ok(())
 }
 
-/// Whoever reads this may have gone; `println!` would panic then, before the locks are released.
+/// Prints a line. The reader may have gone; `println!` would panic then, before the locks are
+/// released.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Runs the client against servers that are there, or against two in this process, each with a
-/// manager of its own.
+/// Runs the client against running servers, or against two in this process, each with its own
+/// manager.
 async fn run_client(options: Client) -> Result<()> {
     let stop = asked_to_stop()?;
     let folder = tempfile::tempdir()?;
@@ -99,7 +99,7 @@ async fn run_client(options: Client) -> Result<()> {
     ran.and(stopped)
 }
 
-/// Ends with the reason: Ctrl-C or SIGTERM.
+/// Returns a future that ends with the reason to stop: Ctrl-C or SIGTERM.
 fn asked_to_stop() -> Result<impl Future<Output = &'static str>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(async move {

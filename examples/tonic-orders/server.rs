@@ -14,12 +14,11 @@ use crate::Result;
 use crate::service;
 use crate::shop::Shop;
 
-/// For how long calls that have come already may go on, streams too, and those that wait for a
-/// lock.
+/// Time for calls in progress to finish, including streams and calls that wait for a lock.
 const DRAIN: Duration = Duration::from_secs(10);
-/// For how long those may go on that have a lock then.
+/// Time after that for calls that hold a lock.
 const GRACE: Duration = Duration::from_secs(5);
-/// What it takes to tell the others that they got none, and to end a stream with `ABORTED`.
+/// Time after that to refuse waiting calls, and to end streams with `ABORTED`.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -48,8 +47,8 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// First no more calls, and an end to those under way; then what still holds a lock loses it,
-    /// so that other instances need not wait for leases to end.
+    /// Stops accepting calls, lets those in progress finish, and then takes away the locks that are
+    /// still held. Other instances need not wait for leases to expire.
     pub(crate) async fn stop(mut self) -> Result<()> {
         let _ = self.stop.send(());
         let drained = timeout(DRAIN, &mut self.serving).await;

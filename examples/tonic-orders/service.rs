@@ -18,21 +18,21 @@ use crate::shop::Shop;
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn routes(shop: &Shop) -> Routes {
-    // A stream goes on when its method has returned, so its lock belongs to the layer. The message
-    // is not read before the method runs: the key is in the metadata too.
+    // A stream goes on after its method has returned, so its lock belongs to the layer. The message
+    // is not read before the method runs, so the key is in the metadata too.
     let key = grpc_metadata("order-id").prefix("order:").parsed::<u32>();
     let per_order = LockLayer::new(shop.locks.clone(), key).wait(WAIT).name("order");
-    // The body of responses that are no streams is at its end at once.
+    // A unary response ends at once, so this holds its lock no longer.
     let per_order = per_order.hold(HeldUntil::BodyEnd);
 
-    // For one layer around all services there is `Server::builder().layer(…)`.
+    // For one layer around all services, use `Server::builder().layer(…)`.
     Routes::new(per_order.named_layer(OrdersServer::new(shop.clone())))
         .add_service(CheckoutServer::new(shop.clone()))
         .add_service(LookupServer::new(shop.clone()))
 }
 
-/// The lock under which a call runs. It has to be that of the order in its message: the layer knows
-/// the metadata only.
+/// Returns the lock under which a call runs. It must be that of the order in the message: the layer
+/// only knows the metadata.
 fn lock_of<T>(request: &Request<T>, order: u32) -> Result<HeldLock, Status> {
     match request.extensions().get::<HeldLock>() {
         Some(held) if held.key().as_str() == format!("order:{order}") => Ok(held.clone()),
@@ -47,8 +47,7 @@ fn unknown() -> Status {
 
 #[tonic::async_trait]
 impl Orders for Shop {
-    /// Reads, works, and writes: without the lock, of two at a time only the later one would be
-    /// there.
+    /// Reads, works, and writes: without the lock, one of two concurrent updates would be lost.
     async fn add_item(&self, request: Request<AddItemRequest>) -> Result<Response<Order>, Status> {
         let AddItemRequest { order_id: id, quantity } = *request.get_ref();
         let held = lock_of(&request, id)?;
@@ -62,8 +61,8 @@ impl Orders for Shop {
 
     type PackingListStream = Pin<Box<dyn Stream<Item = Result<Line, Status>> + Send>>;
 
-    /// The method returns at once; the lines are made while the response is sent, under the same
-    /// lock. A task that is spawned to make them would be a stranger to that lock.
+    /// Returns at once; the lines are made while the response is sent, under the same lock. A task
+    /// spawned to make them could not re-enter that lock.
     async fn packing_list(
         &self,
         request: Request<PackingListRequest>,
@@ -80,8 +79,8 @@ impl Orders for Shop {
     }
 }
 
-/// Also for those who come without a call, so it takes the lock by itself. In a stream that has
-/// this lock, it enters the same one again.
+/// Takes the lock itself, since it may also be called without a request. In a stream that has this
+/// lock, it re-enters it.
 #[distributed_lock(key = "order:<id>", wait = "none", manager = shop.locks)]
 async fn pack(shop: &Shop, id: u32, number: u32) -> Result<Line, Status> {
     shop.work().await;
@@ -91,7 +90,7 @@ async fn pack(shop: &Shop, id: u32, number: u32) -> Result<Line, Status> {
 
 #[tonic::async_trait]
 impl Checkout for Shop {
-    /// The attribute is enough for a unary method: its key comes from the message.
+    /// Needs only the attribute, as a unary method: its key comes from the message.
     #[distributed_lock(
         key = format!("order:{}", request.get_ref().order_id),
         wait = "none",

@@ -1,5 +1,4 @@
-//! The orders, in SQLite. Between a read and the write that follows it, nothing here protects
-//! anybody.
+//! The orders, in SQLite. Nothing here protects a read and the write that follows it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +20,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// With the orders in a file, which several processes may share, or in memory.
+    /// Opens the orders in a file, which several processes may share, or in memory.
     pub(crate) async fn open(
         locks: LockManager,
         database: Option<&Path>,
@@ -35,8 +34,8 @@ impl Shop {
                 let options = options.filename(file);
                 SqlitePoolOptions::new().max_connections(4).connect_with(options).await?
             }
-            // A database in memory lives as long as its connection. The pool closes one whose test
-            // is dropped half-way, with the handler of a client that has left.
+            // A database in memory lives as long as its connection. The pool closes a connection
+            // whose test query is dropped midway, as when a client leaves.
             None => {
                 let one = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
                 let one = one.test_before_acquire(false);
@@ -47,7 +46,8 @@ impl Shop {
         Ok(Self { locks, pool, work })
     }
 
-    /// What a call does between its read and its write: asks a price list, a warehouse, a bank.
+    /// Does the work of a call between its read and its write: asks a price list, a warehouse, a
+    /// bank.
     pub(crate) async fn work(&self) {
         tokio::time::sleep(self.work).await;
     }
@@ -59,8 +59,8 @@ impl Shop {
         Ok(row.map(|(items, status, token)| Order { id, items, status, token: token.unsigned_abs() }))
     }
 
-    /// Puts the order in the place of what was there, unless that was written under a later lock.
-    /// Equal tokens are of the same lock.
+    /// Replaces the order, unless it was written under a later lock. Equal tokens belong to the
+    /// same lock.
     pub(crate) async fn write(&self, order: Order, token: FencingToken) -> Result<Order, Status> {
         let order = Order { token: token.get(), ..order };
         let upsert = sqlx::query(
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(shop.order(7).await.unwrap(), Some(Order { token: 34, ..order(2) }));
     }
 
-    /// As the handler of a client that leaves is.
+    /// The handler of a client that leaves is dropped like this.
     #[tokio::test]
     async fn a_query_that_is_dropped_at_any_moment_leaves_the_orders() {
         let locks = LockManager::connect("memory:").await.unwrap();

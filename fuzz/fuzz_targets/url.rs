@@ -1,4 +1,4 @@
-//! Lock URLs.
+//! Fuzzes the parser of lock URLs.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| lock_fuzz::url(data));

@@ -1,6 +1,6 @@
-//! What has to hold for every input. The targets call it, and so does
-//! `tests/tests/it/fuzz_seeds.rs` in the workspace above, which includes this file: `lock-macros`
-//! is a procedural macro and can't be linked.
+//! Properties that hold for every input. The fuzz targets call them, and so does
+//! `tests/tests/it/fuzz_seeds.rs` in the workspace above, which includes this file. The two parsers
+//! are included by path because `lock-macros` is a procedural macro and can't be linked.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ mod template;
 
 use template::Piece;
 
-/// Stands where a secret was.
+/// Text put in the place of a secret.
 const MARK: &str = "m4rk";
 
-/// A template that is accepted prints back to the same, and its braces are good when those of its
-/// keys are.
+/// Checks that an accepted template prints back to itself, and that its braces are valid exactly
+/// when those of its keys are.
 pub fn key_template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     assert!(template::braced(text).all(|content| !content.contains('}')), "{text:?}");
@@ -48,7 +48,8 @@ pub fn key_template(data: &[u8]) {
     }
 }
 
-/// A duration that is accepted is within bounds, and the same when it is written in milliseconds.
+/// Checks that an accepted duration is within bounds, and reads the same when written in
+/// milliseconds.
 pub fn duration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match duration::parse(text) {
@@ -63,7 +64,7 @@ pub fn duration(data: &[u8]) {
     }
 }
 
-/// What stands between `:` and `@`, or behind a `?`, is in no error.
+/// Checks that no error and no redacted URL shows the text between `:` and `@`, or behind a `?`.
 pub fn url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = fuzzing::url(text);
@@ -87,7 +88,7 @@ fn hidden(url: &str) {
     assert!(!shown.contains(MARK), "{url:?}: {shown}");
 }
 
-/// An answer is what it is taken for, see [`fuzzing::reply`].
+/// Checks that a reply is decoded as what it is, see [`fuzzing::reply`].
 pub fn reply(data: &[u8]) {
     let _ = fuzzing::reply(data);
     if let Ok(text) = std::str::from_utf8(data) {

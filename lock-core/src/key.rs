@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 /// The name of a lock, checked when it is made.
 ///
-/// A key is not empty, has at most [4096 bytes](Self::LONGEST) and no control characters. Braces
-/// are Redis hash tags: a key has none, or exactly one `{tag}` whose content is not empty. Redisson
-/// looks for the mere character `{` when it derives channel and counter names, Redis Cluster for a
-/// complete tag; a key on which the two disagree would end up in several slots, so it is refused
-/// here.
+/// A key is not empty, is at most [4096 bytes](Self::LONGEST) long and has no control characters.
+/// Braces are Redis hash tags: a key has either none or exactly one `{tag}` with content.
+///
+/// Redisson looks for the mere character `{` when it derives channel and counter names; Redis
+/// Cluster looks for a complete tag. A key on which the two disagree would end up in several slots,
+/// so it is refused.
 ///
 /// ```
 /// # use lock_core::LockKey;
@@ -32,7 +33,7 @@ pub struct InvalidKey {
 }
 
 impl InvalidKey {
-    /// Says that the value of an argument is to blame, and not the template around it.
+    /// Blames the value of an argument rather than the template around it.
     #[doc(hidden)]
     pub fn of_value(self) -> Self {
         Self { of_value: true, ..self }
@@ -53,13 +54,13 @@ impl InvalidKey {
         Self { text, reason, of_value: false }
     }
 
-    /// The refused text, cut to 200 bytes.
+    /// Returns the refused text, cut to 200 bytes.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is wrong with it and what to do.
+    /// Returns what is wrong with the text, and what to do about it.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         self.reason
@@ -67,8 +68,8 @@ impl InvalidKey {
 }
 
 impl LockKey {
-    /// Maximum length of a key, in bytes; the manager's prefix does not count. Redis would take
-    /// half a gigabyte, but every command and every message repeats the name.
+    /// Maximum length of a key in bytes, without the manager's prefix. Redis would take half a
+    /// gigabyte, but every command and every message repeats the name.
     pub const LONGEST: usize = 4096;
 
     /// Checks `text` and makes a key of it.
@@ -85,32 +86,32 @@ impl LockKey {
         }
     }
 
-    /// The same of several pieces, one behind the other. Short ones are put together on the stack.
+    /// Checks and joins several pieces, as [`new`](Self::new) does one. Short keys are assembled on
+    /// the stack.
     #[doc(hidden)]
     pub fn joined(pieces: &[&str]) -> Result<Self, InvalidKey> {
         let mut text = smallvec::SmallVec::<[u8; 128]>::new();
         pieces.iter().for_each(|piece| text.extend_from_slice(piece.as_bytes()));
         match std::str::from_utf8(&text) {
             Ok(text) => Self::new(text),
-            // Pieces of text are text.
             Err(_) => Self::new(pieces.concat()),
         }
     }
 
-    /// The key's text.
+    /// Returns the key's text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is printable ASCII without braces, so that only its length can keep it from being
-    /// a key, or a part of one.
+    /// Whether `text` is printable ASCII without braces, so that only its length can make it an
+    /// invalid key.
     #[doc(hidden)]
     pub fn is_plain(text: &str) -> bool {
         text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'{' | b'}'))
     }
 
-    /// Checks `text` as [`new`](Self::new) does, whatever its length.
+    /// Checks `text` as [`new`](Self::new) does, except for its length.
     #[doc(hidden)]
     pub fn check_text(text: &str) -> Result<(), InvalidKey> {
         Self::bad_text(text).map_or(Ok(()), |reason| Err(InvalidKey::new(text, reason)))
@@ -125,7 +126,7 @@ impl LockKey {
     }
 
     fn bad_text(text: &str) -> Option<&'static str> {
-        // Most keys are such, and a key is checked for each request.
+        // Fast path: most keys are plain, and a key is checked for each request.
         if Self::is_plain(text) {
             return None;
         }
@@ -166,19 +167,19 @@ impl AsRef<str> for LockKey {
     }
 }
 
-/// What the methods of `LockManager` take as a key: a [`LockKey`], or a text that is checked
-/// when the lock is asked for.
+/// Anything that the methods of `LockManager` accept as a key: a [`LockKey`], or a text that is
+/// checked when the lock is requested.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected a `LockKey`, `&str` or `String`",
     note = "build the text first: `format!(\"order:{{id}}\")`"
 )]
 pub trait IntoLockKey {
-    /// Makes the key, or says why the text is none.
+    /// Converts the value into a key.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] as [`LockKey::new`].
+    /// [`InvalidKey`], as from [`LockKey::new`].
     fn into_lock_key(self) -> Result<LockKey, InvalidKey>;
 }
 

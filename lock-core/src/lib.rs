@@ -1,8 +1,8 @@
-//! The words of `lock-runtime`, and the contract of its stores.
+//! The vocabulary of `lock-runtime`, and the contract of its stores.
 //!
-//! Programs use the crate `lock-runtime`, which shows all of this under its own name. A crate that
-//! brings a store needs this one alone: [`store`] has the contract, and the rest of the root has
-//! the words in which it is written.
+//! Programs use the crate `lock-runtime`, which re-exports all of this. A crate that implements a
+//! store needs only this one: [`store`] has the contract, and the root has the types it is written
+//! in.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -3,26 +3,25 @@
 use std::fmt;
 use std::time::Duration;
 
-/// [`Replication::replicas`] of a majority.
+/// Value of [`Replication::replicas`] that stands for a majority.
 const MAJORITY: u32 = u32::MAX;
-/// Time-outs are kept in milliseconds, up to 49 days.
+/// Maximum time-out in milliseconds (49 days).
 const LONGEST: u32 = u32::MAX;
 
-/// What is said of a [majority](Replication::majority) when nobody knows of how many.
+/// Error message for a [majority](Replication::majority) of an unknown number of replicas.
 pub const OF_HOW_MANY: &str = "a majority of how many replicas? The server does not say how many it has: set \
                                       `replicas` when the manager is built, or ask for `Replication::at_least`";
 
 /// How many replicas have to confirm a grant before it counts; see
-/// `LockManagerBuilder::replication` and
-/// `Lock::replication`.
+/// `LockManagerBuilder::replication` and `Lock::replication`.
 ///
-/// A grant that too few confirm in time is undone and asked for again until the wait ends, which is
-/// then `LockError::NotReplicated`.
+/// A grant that too few replicas confirm in time is undone and requested again until the wait ends,
+/// which then fails with `LockError::NotReplicated`.
 ///
-/// This narrows the window in which a failover can lose a lock, it does not close it: replication
-/// is asynchronous, so a failover may still pick a replica that has not heard of the grant, and may
-/// lose renewals and releases, which are never waited for. Only a check of the fencing token at the
-/// resource closes it, see `docs/guarantees.md`.
+/// This narrows the window in which a failover can lose a lock, but does not close it. Replication
+/// is asynchronous: a failover may still promote a replica that has not received the grant. It may
+/// also lose renewals and releases, which never wait for replicas. Only a check of the fencing
+/// token at the resource closes the window, see `docs/guarantees.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Replication {
     /// 0 for none.
@@ -31,14 +30,14 @@ pub struct Replication {
 }
 
 impl Replication {
-    /// Nobody is waited for. The default.
+    /// No replica has to confirm. The default.
     pub const NONE: Self = Self { replicas: 0, timeout_ms: 0 };
 
-    /// At least so many replicas confirm within `timeout`, in whole milliseconds, at least one. 0
-    /// replicas is [`NONE`](Self::NONE).
+    /// Requires at least `replicas` replicas to confirm within `timeout`, which is rounded up to
+    /// whole milliseconds. 0 replicas means [`NONE`](Self::NONE).
     ///
-    /// They have no longer than half the lease, nor than the caller waits, or one
-    /// `call_timeout` if that is more.
+    /// The time-out is cut to half the lease, and to the larger of the caller's wait and one
+    /// `call_timeout`.
     #[must_use]
     pub fn at_least(replicas: u32, timeout: Duration) -> Self {
         match replicas {
@@ -47,29 +46,30 @@ impl Replication {
         }
     }
 
-    /// More than half of the primary's replicas confirm within `timeout`, as with
-    /// [`at_least`](Self::at_least). All of them count, also those that are down: with Sentinel and
-    /// Cluster as many as these know, with a single primary as many as
-    /// `LockManagerBuilder::replicas` says.
+    /// Requires more than half of the primary's replicas to confirm within `timeout`, as with
+    /// [`at_least`](Self::at_least).
+    ///
+    /// All replicas count, including those that are down. Sentinel and Cluster report how many
+    /// there are; for a single primary, `LockManagerBuilder::replicas` says so.
     #[must_use]
     pub fn majority(timeout: Duration) -> Self {
         Self { replicas: MAJORITY, timeout_ms: millis(timeout) }
     }
 
-    /// Whether nobody is waited for.
+    /// Whether no replica has to confirm.
     #[must_use]
     pub fn is_none(self) -> bool {
         self.replicas == 0
     }
 
-    /// How long the replicas have.
+    /// Returns the time within which the replicas have to confirm.
     #[must_use]
     pub fn timeout(self) -> Duration {
         Duration::from_millis(self.timeout_ms.into())
     }
 
-    /// How many replicas have to confirm, if the primary has `known` of them; `None` when that has
-    /// to be known and is not.
+    /// Returns how many replicas have to confirm if the primary has `known` of them; `None` for a
+    /// majority of an unknown number.
     #[must_use]
     pub fn wanted(self, known: Option<u32>) -> Option<u32> {
         match self.replicas {
@@ -78,17 +78,17 @@ impl Replication {
         }
     }
 
-    /// The same with replicas that have so much time at most.
+    /// Cuts the time-out to at most `time`.
     #[doc(hidden)]
     pub fn within(self, time: Duration) -> Self {
         let timeout_ms = if self.is_none() { 0 } else { self.timeout_ms.min(millis(time)) };
         Self { timeout_ms, ..self }
     }
 
-    /// Whether a grant with this policy is good for who wants `other`.
+    /// Whether a grant under this policy also satisfies a caller that wants `other`.
     #[doc(hidden)]
     pub fn satisfies(self, other: Self) -> bool {
-        // A majority is at least one.
+        // A majority is at least one replica.
         match (self.replicas, other.replicas) {
             (_, 0) | (MAJORITY, 1 | MAJORITY) => true,
             (MAJORITY, _) | (_, MAJORITY) => false,

@@ -1,4 +1,4 @@
-//! [`FencingToken`] and [`OwnerId`]: who holds a lock, and the how-manieth grant it is.
+//! [`FencingToken`] and [`OwnerId`]: the number of a grant, and the identity of its holder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of a grant: of two grants of one key, the later one has the larger token.
 ///
-/// Pass it to the resource that the lock protects and let the resource refuse a token smaller than
-/// the largest it has seen; that is the only thing that stops a holder which was paused past its
-/// lease (Kleppmann, *How to do distributed locking*, 2016). Equal tokens are accepted: re-entrant
-/// calls share one.
+/// Pass it to the resource that the lock protects, and let the resource refuse any token smaller
+/// than the largest it has seen. Only this stops a holder that was paused past its lease
+/// (Kleppmann, *How to do distributed locking*, 2016). Equal tokens are accepted, because
+/// re-entrant calls share one.
 ///
 /// Tokens are microseconds of the store's clock used as a counter, below 2^53, so that Lua,
 /// JavaScript and JSON carry them exactly.
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// A token with this number, for resources that read one back from where they keep it.
+    /// Creates a token with this number, for resources that read one back from storage.
     #[must_use]
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the token's number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -62,21 +62,21 @@ impl From<FencingToken> for u64 {
     }
 }
 
-/// Who holds a key at the store: `<manager uuid>:<counter>`, new for every remote hold.
+/// The identity of a holder at the store: `<manager uuid>:<counter>`, new for every remote hold.
 ///
 /// Redisson's owners are `<client uuid>:<thread id>`. Async tasks move between threads, so a thread
-/// id identifies nothing here; the counter takes its place, and no owner is ever used twice.
+/// id identifies nothing here. The counter takes its place, and no owner is ever reused.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(Arc<str>);
 
 impl OwnerId {
-    /// An owner with this text. Stores treat it as bytes.
+    /// Creates an owner with this text. Stores treat it as bytes.
     #[must_use]
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(Arc::from(text.as_ref()))
     }
 
-    /// The owner's text as the store keeps it.
+    /// Returns the owner's text as the store keeps it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -103,7 +103,7 @@ pub struct Owners {
 }
 
 impl Default for Owners {
-    /// Makes other owners than any before.
+    /// Starts a new series of owners, with a random UUID.
     fn default() -> Self {
         let mut bytes = crate::internal::chance::random_bytes();
         bytes[6] = (bytes[6] & 0x0f) | 0x40;
@@ -120,7 +120,7 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Returns what all its owners begin with.
+    /// Returns the UUID that all these owners begin with.
     pub fn uuid(&self) -> &str {
         &self.uuid
     }
@@ -128,8 +128,8 @@ impl Owners {
     /// Makes another owner.
     pub fn next(&self) -> OwnerId {
         let mut rest = self.next.fetch_add(1, Ordering::Relaxed);
-        // 36 for the UUID, 1, and 20 for the longest number. Without `fmt`: there is one of these
-        // for every request.
+        // 36 bytes for the UUID, 1 for the colon, 20 for the longest number. Avoids `fmt`, since
+        // every request makes an owner.
         let mut text = [b':'; 57];
         let (uuid, number) = text.split_at_mut(self.uuid.len());
         uuid.copy_from_slice(self.uuid.as_bytes());

@@ -1,4 +1,4 @@
-//! [`acquire`]: brings a caller into a lane.
+//! [`acquire`]: brings a caller into a lane, and waits there for its turn.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::metrics;
 use crate::terms::{Lease, Terms, Wait};
 use crate::trace::TARGET;
 
-/// The key that a caller does not get, and why.
+/// The key that could not be acquired, and why.
 pub type Refused = (LockKey, Failure);
 
-/// Waits for the keys of one request; those that an enclosing call holds are entered again.
+/// Waits for the keys of one request; keys that an enclosing call holds are re-entered.
 ///
-/// Dropped, it leaves the queue, and what has just been granted goes to the next waiter or is
+/// Dropping the future leaves the queue. A hold that was just granted goes to the next waiter or is
 /// released.
 pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
     let call_timeout = request.engine.settings.call_timeout;
@@ -47,7 +47,8 @@ pub async fn acquire(mut request: Request) -> Result<Admission, Refused> {
     }
 }
 
-/// `None`: what was entered is gone already, so the call stands in line like everybody else.
+/// Makes one attempt. `None` means that the re-entered hold was gone already, so the caller has to
+/// queue like any other.
 async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Option<Admission>, Failure> {
     if let Some(failure) = request.refusal() {
         return Err(failure);
@@ -71,7 +72,7 @@ async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Opt
     let Terms { wait, lease, .. } = request.terms;
     let Lease { duration, is_renewed, .. } = lease;
     let admission = Admission::new(Arc::clone(engine), grant, request.label.clone());
-    // The admission is there first: a panicking subscriber or recorder must not leak the hold.
+    // Made before recording: a panicking subscriber or recorder must not leak the hold.
     let grant = admission.grant();
     record(request, *asked, &span, Ok(grant));
     drop(span);
@@ -95,10 +96,10 @@ async fn acquire_once(request: &Request, asked: &mut Option<Tick>) -> Result<Opt
 /// Waits until the caller is in a lane.
 async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Arc<Grant>, Failure> {
     let engine = &request.engine;
-    // Before anything is taken: a recorder may panic.
+    // Counted before anything is taken: a recorder may panic.
     let (_counted, waiting) = Counted::new(engine);
     let task = Caller::current();
-    // A call that enters again does not wait, so it may pass a cap.
+    // A re-entrant call does not wait, so the cap does not apply to it.
     let full = waiting >= engine.settings.max_waiters;
     let cap = if full { Cap { most: 0, name: "max_waiters", all: Some(waiting) } } else { cap(request) };
     let mut finding = Finding { request, asked, scope: Scope::current(), task, cap };
@@ -106,7 +107,7 @@ async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Arc<Grant>
         let Place { lane, own: _own, enqueued } = finding.find()?;
         match enqueued {
             Enqueued::Entered(grant) => return Ok(grant),
-            // The lane takes nobody any more.
+            // The lane does not take this caller: find another one.
             Enqueued::Elsewhere => {}
             Enqueued::Waiting(id) => {
                 let started = finding.asked.unwrap_or_default();
@@ -116,14 +117,14 @@ async fn enter(request: &Request, asked: &mut Option<Tick>) -> Result<Arc<Grant>
                 if let Some(grant) = std::future::poll_fn(|cx| waiting.poll(cx)).await? {
                     return Ok(grant);
                 }
-                // It has to ask again, in another lane, and has its place among those who wait.
+                // The caller asks again in another lane, and has passed the cap already.
                 finding.cap.most = usize::MAX;
             }
         }
     }
 }
 
-/// How many callers may wait for the key.
+/// Returns the cap on the callers that wait for the key.
 fn cap(request: &Request) -> Cap {
     let settings = &request.engine.settings;
     let mut cap = Cap { most: settings.max_waiters_per_key, name: "max_waiters_per_key", all: None };
@@ -136,23 +137,23 @@ fn cap(request: &Request) -> Cap {
     cap
 }
 
-/// A caller in a queue. Dropped, it leaves.
+/// A caller in a queue, which it leaves when dropped.
 struct Waiting<'r> {
     request: &'r Request,
     started: Tick,
     lane: &'r Arc<Lane>,
     id: u64,
     task: Option<Caller>,
-    /// Made when the wait turns out to be one.
+    /// Created once the caller really has to wait.
     timer: Option<Pin<Box<Timer>>>,
-    /// Until when it goes on after its end, for an answer that nobody has had yet.
+    /// End of the extra time after the wait, in which the store's first answer may still arrive.
     grace: Option<Tick>,
     queued: bool,
-    /// Its task was told that it waits for itself.
+    /// Whether the caller was warned that its own task holds the lock.
     warned: bool,
 }
 
-/// Where a caller was put.
+/// The lane and the position in which a caller was put.
 struct Place {
     lane: Arc<Lane>,
     own: Option<OwnPlace>,
@@ -162,7 +163,7 @@ struct Place {
 /// A caller that looks for its lane.
 struct Finding<'r> {
     request: &'r Request,
-    /// Since when it waits.
+    /// When the wait began.
     asked: &'r mut Option<Tick>,
     scope: Scope,
     task: Option<Caller>,
@@ -191,12 +192,12 @@ impl Finding<'_> {
         })
     }
 
-    /// Finds the lane for the caller and puts it there: beside an enclosing call's hold, in the
-    /// lane that it shares with others, or in one of its own.
+    /// Finds the lane for the caller and enqueues it there. It is the lane of an enclosing call's
+    /// hold, a lane shared with other callers, or a new lane for this caller alone.
     fn find(&mut self) -> Result<Place, Failure> {
         let Request { engine, key, spec, terms, .. } = self.request;
         let kind = spec.kind;
-        // Permits are not locks, and are never entered again.
+        // Permits are not locks, and are never re-entered.
         if spec.permits == 0
             && !self.scope.is_empty()
             && let Some((lane, part)) = engine.host(key, kind, &self.scope)?
@@ -222,7 +223,7 @@ impl Finding<'_> {
             _ => LaneKind::Own,
         };
         match lane_kind {
-            // A shared hold that takes nobody any more is no obstacle to a reader.
+            // A sealed shared hold is no obstacle to a reader.
             LaneKind::Read if terms.is_try() => self.join().map_or_else(|| self.enter_own(), Ok),
             LaneKind::Own => self.enter_own(),
             _ => {
@@ -231,7 +232,7 @@ impl Finding<'_> {
                 });
                 let enqueued = entered?;
                 if let Enqueued::Elsewhere = enqueued {
-                    // It takes nobody any more, so the next one is another.
+                    // The lane is sealed; detach it, so that the next lookup makes a fresh one.
                     engine.registry.detach(&lane);
                 }
                 Ok(Place { lane, own: None, enqueued })
@@ -239,7 +240,7 @@ impl Finding<'_> {
         }
     }
 
-    /// Joins the readers of a shared hold, if there is one that takes them.
+    /// Joins the readers of a shared hold, if there is one that still takes readers.
     fn join(&mut self) -> Option<Place> {
         let engine = &self.request.engine;
         let lane = engine.registry.find(&self.request.key, LaneKind::Read)?;
@@ -259,8 +260,8 @@ impl Finding<'_> {
             self.cap.refuse(waiting, taken.ok().flatten())
         };
         let mut own = OwnPlace::new(engine, own_key.clone(), self.cap.most).map_err(full)?;
-        // One who wants permits waits in line for its turn, which ends with its wait, polled or
-        // not.
+        // A caller that wants permits stands in line for its turn, which ends with its wait, polled
+        // or not.
         let asked = || self.asked.unwrap_or_else(|| engine.clock.now());
         let gated =
             (spec.permits > 0 && !terms.is_try()).then(|| asked() + terms.wait.limit() + engine.grace());
@@ -276,7 +277,7 @@ impl Finding<'_> {
 }
 
 impl Waiting<'_> {
-    /// `None`: it has to ask again, in another lane.
+    /// Polls the waiter. `None` means that it has to ask again, in another lane.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Arc<Grant>>, Failure>> {
         let id = self.id;
         let (polled, waker, now) = self.request.engine.with(self.lane, |state, now| {
@@ -288,7 +289,7 @@ impl Waiting<'_> {
             let admit = |pass| state.admit(self.lane, pass, self.task, now);
             (polled.map_ok(|pass| pass.map(admit)), waker, now)
         });
-        // It may own a task, and so a guard of this lane.
+        // The waker may own a task, and so a guard of this lane.
         catch_panics(|| drop(waker));
         if polled.is_ready() {
             self.queued = false;
@@ -298,14 +299,15 @@ impl Waiting<'_> {
         let timeout = engine.settings.call_timeout;
         let replicas = self.request.terms.replication.timeout();
         let mut end = match self.request.terms.wait {
-            // One without an end, which is for a lock of its own task, is told of after a while.
+            // An endless wait for a lock that the caller's own task holds is reported after a
+            // while.
             Wait::Forever if self.warned || !lock(&self.lane.state).is_held_by(self.task) => {
                 return Poll::Pending;
             }
             Wait::Forever => self.started + engine.settings.default_wait,
             Wait::For(wait) => self.started + wait,
-            // An answer ends it, at the latest that of the call after the one under way: two call
-            // time-outs, and one for what each takes longer.
+            // A try ends with an answer, at the latest that of the call after the current one.
+            // Allows for two call time-outs, and one more for their overruns.
             Wait::No => self.started + timeout * 3 + replicas * 2,
         };
         if now >= end && self.request.terms.wait == Wait::Forever {
@@ -317,8 +319,8 @@ impl Waiting<'_> {
             let grace = engine.grace();
             let unanswered =
                 engine.with(self.lane, |state, now| state.machine.awaits_first_answer(id, now, grace));
-            // From now on, and not from the end: the answer may have come while this process stood
-            // still. Replicas may be about to confirm it.
+            // Counted from now, not from the end of the wait: the answer may have arrived while
+            // this process was paused. Replicas may be about to confirm it.
             end = *self.grace.get_or_insert(now + grace + replicas.min(timeout));
             if !unanswered || now >= end {
                 return Poll::Ready(Err(self.give_up(now, unanswered)));
@@ -326,8 +328,8 @@ impl Waiting<'_> {
         }
         let sleep = || Box::pin(time::sleep(&engine.runtime, end.since(now)));
         ready!(self.timer.get_or_insert_with(sleep).as_mut().poll(cx));
-        // The timer is through. It may have been early: by the clock, which counts differently, or
-        // because the manager's runtime is gone, which the machine knows by the next poll.
+        // The timer has fired, perhaps early: it and the clock run differently, or the manager's
+        // runtime is gone. The machine knows that by the next poll.
         self.timer = None;
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -342,7 +344,7 @@ impl Waiting<'_> {
         );
     }
 
-    /// The wait is over. `unanswered`: the store has not answered anything for all of it.
+    /// Ends the wait. `unanswered` means that the store has not answered anything during it.
     fn give_up(&self, now: Tick, unanswered: bool) -> Failure {
         let engine = &self.request.engine;
         let state = lock(&self.lane.state);
@@ -350,7 +352,7 @@ impl Waiting<'_> {
         let (remaining, gated) = (machine.taken_for(now), machine.is_gated(self.id));
         let last_error = machine.retry.last_error_for(self.request.terms.replication);
         drop(state);
-        // One whose turn has not come knows what the first in line was told.
+        // A caller whose turn has not come goes by what the first in line was told.
         let told = gated.then(|| engine.registry.taken_in_own(&self.lane.own_key(), now));
         let (last_error, remaining) = match told {
             Some(Ok(taken)) => (last_error, taken),
@@ -361,7 +363,7 @@ impl Waiting<'_> {
             self.warn_of_itself();
         }
         let waited = now.since(self.started);
-        // Somebody may have been seen to have it before this call came.
+        // A holder may have been seen before this call came.
         let nobody_seen = unanswered && remaining.is_none() || self.request.terms.is_try();
         let last_error = last_error.or_else(|| nobody_seen.then(|| no_answer(waited)));
         Failure::wait_over(last_error, waited, remaining)
@@ -404,7 +406,7 @@ fn record(request: &Request, asked: Option<Tick>, span: &tracing::Span, outcome:
     };
     span.record("outcome", outcome);
     let _entered = span.enter();
-    // Read only by who listens: the clock costs as much as a local hand-off.
+    // Evaluated only if somebody listens: reading the clock costs as much as a local hand-off.
     let now = || request.engine.clock.now();
     let took = || now().since(asked.unwrap_or_else(now));
     tracing::debug!(target: TARGET, outcome, took = ?took(), "acquire");

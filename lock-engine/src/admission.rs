@@ -1,4 +1,4 @@
-//! [`Admission`]: one caller's way into a hold, and out of it.
+//! [`Admission`]: one caller's share in a hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::metrics::{self, Label};
 use crate::trace::TARGET;
 
-/// What a caller has after its turn has come. Dropping it gives the grant back in the background.
+/// A caller's grant. Dropping it gives the grant back in the background.
 pub struct Admission {
     engine: Arc<Engine>,
     grant: Arc<Grant>,
@@ -37,18 +37,18 @@ impl Admission {
         &self.grant
     }
 
-    /// Returns who holds it, at the store.
+    /// Returns the owner of the hold at the store.
     pub fn owner(&self) -> &OwnerId {
         &self.grant.pass.hold.item.owner
     }
 
-    /// Whether it is of one key, and for reading or writing.
+    /// Whether it has a single key, held for reading or writing.
     pub fn can_be_downgraded(&self) -> bool {
         let hold = &self.grant.pass.hold;
         hold.is_single() && matches!(hold.kind(), Kind::Write | Kind::Read)
     }
 
-    /// Returns the time-out of a store call, and the runtime where it is counted.
+    /// Returns the time-out of a store call, and the runtime that counts it.
     pub fn call_limit(&self) -> (Duration, Handle) {
         (self.engine.settings.call_timeout, self.engine.runtime.clone())
     }
@@ -61,7 +61,7 @@ impl Admission {
         Failure::Lost(self.grant.loss())
     }
 
-    /// Enters the hold once more; `None` when it is lost.
+    /// Re-enters the hold; `None` when it is lost.
     pub fn reenter(&self) -> Option<Self> {
         let grant = &self.grant;
         let entered = self.engine.with(&grant.lane, |state, now| {
@@ -89,7 +89,7 @@ impl Admission {
         }
     }
 
-    /// Makes the remaining time of a fixed lease at least `lease`.
+    /// Extends the remaining time of a fixed lease to at least `lease`.
     pub async fn extend(&self, lease: Duration) -> Result<(), Failure> {
         let grant = &self.grant;
         if grant.is_lost() {
@@ -109,16 +109,17 @@ impl Admission {
         if result.is_ok() && grant.is_lost() { Err(self.lost()) } else { result }
     }
 
-    /// Gives the grant back, and awaits the store's answer for at most two call time-outs. The
-    /// release is dispatched by the first poll, or by the drop before it; where others of this
-    /// process wait, by the lane's driver, one turn of the runtime later.
+    /// Gives the grant back, and awaits the store's answer for at most two call time-outs.
+    ///
+    /// The first poll dispatches the release, and so does a drop before it. If others of this
+    /// process wait, the lane's driver does so, one turn of the runtime later.
     pub async fn release(mut self) -> Result<(), Failure> {
         self.released = true;
         let (ended, told) = self.end(Mode::Awaited);
         self.outcome(ended, told).await
     }
 
-    /// Awaits what the store makes of it.
+    /// Awaits the outcome of the release or downgrade.
     async fn outcome(&self, ended: ReleaseOutcome, told: Option<Told>) -> Result<(), Failure> {
         let unanswered = |said: &str| Failure::Unconfirmed(StoreError::new(StoreErrorKind::Unanswered, said));
         match ended {
@@ -130,8 +131,8 @@ impl Admission {
         let Some(mut outcome) = told else { return Ok(()) };
         let limit = self.engine.settings.call_timeout * 2;
         let answer = match outcome.try_recv() {
-            // The store has answered in place, or its runtime took no task any more. A channel that
-            // said so is not to be polled.
+            // The store has answered already, or its runtime took no more tasks. A channel that
+            // reported either must not be polled.
             Ok(result) => Some(Some(result)),
             Err(TryRecvError::Closed) => Some(None),
             Err(TryRecvError::Empty) => {
@@ -148,7 +149,7 @@ impl Admission {
     fn end(&self, mode: Mode) -> (ReleaseOutcome, Option<Told>) {
         let grant = &self.grant;
         let ended = self.engine.release(grant, mode);
-        // It may be in a drop, and that in a panic.
+        // This may run in a drop, and that during a panic.
         catch_panics(|| metrics::held(&self.label, || grant.now().since(grant.granted_at)));
         ended
     }

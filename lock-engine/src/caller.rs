@@ -1,14 +1,14 @@
-//! [`Caller`]: which task asks, as far as one can know.
+//! [`Caller`]: the task that asks, as far as it can be known.
 
 use std::thread::ThreadId;
 
 use tokio::runtime::Handle;
 
-/// A task, for the warning to one that waits for what it holds itself. Never decides who enters.
+/// A task. Only for the warning that a task waits for its own lock; never decides who enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     Task(tokio::task::Id),
-    /// The future of `block_on`, as under `#[tokio::main]`, has no number.
+    /// The future of `block_on`, as under `#[tokio::main]`, has no task id.
     Main(ThreadId),
 }
 

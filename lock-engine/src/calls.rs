@@ -1,4 +1,4 @@
-//! Store calls: each has a time-out, and may panic without harm to anybody else. One that changes
+//! Store calls: each has a time-out, and its panic harms no other call. A call that changes
 //! something is never dropped half-way.
 
 use std::any::Any;
@@ -26,7 +26,7 @@ use crate::trace::TARGET;
 type Call<T> = BoxFuture<Result<T, StoreError>>;
 
 impl Engine {
-    /// Makes a call, and takes note of how the store does. An overdue one is an error with an
+    /// Makes a call, and records the health of the store. An overdue call is an error with an
     /// unknown outcome.
     pub async fn bounded<T: Send + 'static>(
         &self,
@@ -35,7 +35,7 @@ impl Engine {
         self.bounded_by(self.settings.call_timeout, call).await
     }
 
-    /// The same with a time-out of its own.
+    /// Makes a call like [`bounded`](Self::bounded), with another time-out.
     pub(super) async fn bounded_by<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -50,8 +50,8 @@ impl Engine {
         result
     }
 
-    /// Makes a call and awaits it for a little longer than the store's own time-out. `None` when it
-    /// is overdue; it is driven to its reply then, which nobody awaits.
+    /// Makes a call and awaits it for a little longer than the store's time-out. `None` when it is
+    /// overdue; it then runs to its end in the background, and its result is dropped.
     async fn limited<T: Send + 'static>(
         &self,
         timeout: Duration,
@@ -69,7 +69,7 @@ impl Engine {
         let limit = timeout + timeout / 8;
         let result = time::timeout(&self.runtime, limit, &mut call).await;
         if result.is_none() {
-            // It ends by itself: stores have time-outs.
+            // It ends by itself, because stores have time-outs.
             let limit = self.settings.lease.max(self.settings.call_timeout * 4);
             self.spawn(async move {
                 let _ = tokio::time::timeout(limit, call).await;
@@ -78,7 +78,7 @@ impl Engine {
         result
     }
 
-    /// Whether the store can be used, asked once for at most about `limit`.
+    /// Asks the store once, for about `limit` at most, whether it can be used.
     pub async fn check(&self, limit: Duration) -> Result<(), StoreError> {
         self.limited(limit, |store| store.check()).await.unwrap_or_else(|| {
             let message = format!("{:?} did not answer within {limit:?}", self.store);
@@ -86,8 +86,8 @@ impl Engine {
         })
     }
 
-    /// Runs a call to its end, also when nobody awaits its outcome. Awaits the outcome for `limit`:
-    /// the manager's runtime may not run.
+    /// Runs a call to its end, even when nobody awaits it. Awaits the outcome for `limit` only,
+    /// because the manager's runtime may not be running.
     pub async fn dispatched<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -95,7 +95,7 @@ impl Engine {
     ) -> Result<T, Failure> {
         let cause = match time::timeout(&self.runtime, limit, self.report(call)).await {
             Some(Ok(result)) => return result.map_err(Failure::Store),
-            // A timer may be early then.
+            // A timer may fire early when the runtime is gone.
             _ if self.runtime_is_gone() => return Err(Failure::ShutDown),
             Some(Err(_)) => StoreError::new(StoreErrorKind::Unanswered, "the task of the call panicked"),
             None => no_answer(limit),
@@ -103,10 +103,10 @@ impl Engine {
         Err(Failure::Store(cause))
     }
 
-    /// One `keep` call for holds that are at one store; returns when it was sent.
+    /// Makes one `keep` call for holds at one store; returns when it was sent, and the answer.
     pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
         let sent = self.clock.now();
-        // A call that hangs must leave time for another one before the lease is over.
+        // A hanging call must leave time for another one before the lease is over.
         let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.settings.call_timeout);
         let timeout = self.settings.call_timeout.min(shortest);
         let result = self.kept_within(timeout, items).await;
@@ -126,7 +126,7 @@ impl Engine {
         self.bounded_by(timeout, |_| self.store_of(first.as_slice()).keep(request)).await
     }
 
-    /// What the store said of a hold in answer to a `keep` with `lease`, sent at `sent`.
+    /// Handles the store's answer about a hold to a `keep` with `lease`, sent at `sent`.
     pub(super) fn kept(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
@@ -139,9 +139,9 @@ impl Engine {
         hold.loss().map_or(Ok(()), |why| Err(Failure::Lost(why)))
     }
 
-    /// Makes the hold's remaining time at least `lease`, of which it is asked before each call.
-    /// Retries transient errors until `retry_until`. The caller waits two call time-outs longer at
-    /// most; the call goes on without it.
+    /// Extends the hold's remaining time to at least `lease`, which is computed anew before each
+    /// call. Retries transient errors until `retry_until`. The caller waits at most two call
+    /// time-outs longer; the call goes on without it.
     pub(crate) fn extend<L: Fn(Tick) -> Duration + Send + Sync + 'static>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
@@ -191,15 +191,15 @@ impl Engine {
 }
 
 impl Engine {
-    /// Makes a hold for writing one for reading. Returns who will hear of the outcome.
+    /// Begins to turn a hold for writing into one for reading. Returns the receiver of the outcome.
     pub(crate) fn start_downgrade(self: &Arc<Self>, lane: &Arc<Lane>, hold: Arc<Hold>) -> Told {
         let (report, told) = oneshot::channel();
         self.spawn(Arc::clone(self).downgrade(Arc::clone(lane), hold, report));
         told
     }
 
-    /// Goes on until the store has answered or the lease is over. The hold is the stronger one
-    /// meanwhile.
+    /// Downgrades the hold, retrying until the store has answered or the lease is over. Meanwhile
+    /// the hold counts as one for writing.
     async fn downgrade(self: Arc<Self>, lane: Arc<Lane>, hold: Arc<Hold>, report: Report) {
         let mut backoff = Backoff::default();
         let mut report = Some(report);
@@ -209,7 +209,7 @@ impl Engine {
             }
         };
         loop {
-            // It was released meanwhile, or lost.
+            // The hold was released or lost meanwhile.
             let valid = hold.is_valid(self.clock.now());
             let (has, renews) = {
                 let machine = &lock(&lane.state).machine;

@@ -1,8 +1,9 @@
-//! [`Crowds`]: which of the many who wait for one fair lock are near the head of its queue.
+//! [`Crowds`]: which of the many waiters for one fair lock are near the head of its queue.
 //!
-//! Each of them has a place at the store, which goes without a sign of life. Those who are near say
-//! so every 1.5 s, and look at the store now and then. The others say so rarely, and look when they
-//! are told to, or have come near: ten thousand waiters cost a server little more than a hundred.
+//! Each waiter has a place at the store, which disappears without a sign of life. Near waiters send
+//! one every 1.5 s, and look at the store now and then. Far waiters do so rarely; they look when
+//! told to, or once they have come near. Thus ten thousand waiters cost a server little more than a
+//! hundred.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -15,33 +16,33 @@ use lock_core::store::{Standing, WAITER_LIFE};
 
 use super::lane::Lane;
 
-/// So many are near at least,
+/// Minimum number of near waiters.
 const NEAR: usize = 100;
-/// and so many for each of the near ones that went within a second: what the store said of a waiter
-/// is not much older than that when it is granted the lock.
+/// Additional near waiters for each one that left within a second. With them, the store's last
+/// answer to a waiter is little more than a second old when it gets the lock.
 const AHEAD: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);
-/// The places of a manager that was not heard of for so long may be gone. Less than a life by the
-/// time-out of a call.
+/// Silence after which the places of a manager may be gone: the life of a waiter minus the time-out
+/// of a call.
 const SILENCE: Duration = WAITER_LIFE.saturating_sub(Duration::from_millis(700));
 
 /// The crowds of one manager, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Crowds(Mutex<HashMap<LockKey, Crowd>>);
 
-/// Members are known by a number, which grows in the order in which they came.
+/// The waiters for one key. Members are numbered in the order in which they came.
 #[derive(Debug, Default)]
 struct Crowd {
     members: BTreeMap<u64, Weak<Lane>>,
     /// Members up to this number are near.
     near_to: u64,
     near: usize,
-    /// How many near ones went in this second, and in the one before.
+    /// How many near members left in this second, and in the one before.
     gone: [usize; 2],
     second: Tick,
-    /// When the last answered call was sent that kept a near one.
+    /// When the last successful call that kept a near member was sent.
     kept: Tick,
-    /// When the far ones were last in doubt.
+    /// When the far members were last in doubt.
     doubted: Tick,
 }
 
@@ -52,7 +53,7 @@ impl Crowds {
         crowd.join(number, lane);
     }
 
-    /// Returns those who have come near because this one has gone.
+    /// Returns the members that have come near because this one has left.
     pub(crate) fn leave(&self, key: &LockKey, number: u64, now: Tick) -> Vec<Arc<Lane>> {
         self.change(key, |crowd| crowd.leave(number, now))
     }
@@ -62,8 +63,8 @@ impl Crowds {
         if is_far { Standing::Far } else { Standing::Waiter }
     }
 
-    /// A call that was sent at `sent` has kept near ones, or has found some of them `lost`. Returns
-    /// those far ones whose places are in doubt since then.
+    /// Records that a call sent at `sent` has kept near members, or has found some of them `lost`.
+    /// Returns the far members whose places have become doubtful.
     pub(crate) fn kept(&self, key: &LockKey, sent: Tick, lost: bool) -> Vec<Arc<Lane>> {
         self.change(key, |crowd| crowd.kept(sent, lost))
     }
@@ -106,7 +107,7 @@ impl Crowd {
         self.draw_near()
     }
 
-    /// Lets far ones come near, as many as there should be.
+    /// Moves far members near, as many as needed.
     fn draw_near(&mut self) -> Vec<Weak<Lane>> {
         let wanted = NEAR + AHEAD * self.gone[0].max(self.gone[1]);
         let mut drawn = Vec::new();
@@ -125,7 +126,7 @@ impl Crowd {
         if sent > self.kept {
             self.kept = sent;
         }
-        // Several calls keep one crowd, and each finds its part of it lost.
+        // Several calls keep one crowd, and each of them finds its own members lost.
         let doubtful = silence > SILENCE || lost && sent >= self.doubted + SECOND;
         if doubtful {
             self.doubted = sent;
@@ -163,12 +164,12 @@ mod tests {
     #[test]
     fn who_goes_lets_others_come_near() {
         let mut crowd = crowd(1000);
-        // One in its place, and four for what may go on.
+        // One replaces it, and four more for those that may leave next.
         assert_eq!(crowd.leave(1, at(0)).len(), 1 + AHEAD);
         assert_eq!(crowd.leave(1, at(0)).len(), 0, "it has gone already");
         assert_eq!(crowd.leave(1000, at(0)).len(), 0, "a far one");
         assert_eq!(crowd.near, NEAR + AHEAD);
-        // Two quiet seconds later one in its place would do, and there are more.
+        // After two quiet seconds one replacement would do, and there are more than enough.
         assert_eq!(crowd.leave(2, at(3000)).len(), 1);
     }
 

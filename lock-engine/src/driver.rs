@@ -1,8 +1,8 @@
-//! The driver of a key: the one task that carries out its machine's steps.
+//! The driver of a lane: the one task that carries out its machine's steps.
 //!
-//! It is the contender for the remote lock and the releaser of the remote hold, one call at a time,
-//! so the next local asker queues behind a release. It is never part of a waiter's future: waiters
-//! come and go, its calls end.
+//! It acquires and releases the hold at the store, one call at a time, so a new local caller queues
+//! behind a release. It is never part of a waiter's future: waiters come and go, but its calls
+//! always end.
 
 use std::sync::Arc;
 
@@ -22,17 +22,17 @@ use super::{Engine, LONGEST_SLEEP};
 use crate::failure::Failure;
 use crate::trace::TARGET;
 
-/// Drives the lane to the end. A runtime that is going may drop it unpolled: that is an end too.
+/// Drives the lane to its end. A dying runtime may drop the future unpolled: that is an end too.
 pub(super) fn run(engine: Arc<Engine>, lane: Arc<Lane>) -> impl Future<Output = ()> + Send {
     let (subscription, request) = (Subscription::default(), None);
     let driver = Driver { engine, lane, subscription, request, done: false };
     async move {
-        // All of it, and not its fields.
+        // Captures the whole driver rather than its fields.
         let mut driver = driver;
         let (engine, lane) = (Arc::clone(&driver.engine), Arc::clone(&driver.lane));
         loop {
             let owner = || engine.settings.owners.next();
-            // At another step than those that end a hold, an order is one of a hold that was lost.
+            // Only the steps that end a hold use the order; at any other step, its hold was lost.
             let (step, order) = engine.with(&lane, |state, now| {
                 (state.machine.next_step(now, owner), std::mem::take(&mut state.order))
             });
@@ -60,21 +60,21 @@ struct Driver {
     engine: Arc<Engine>,
     lane: Arc<Lane>,
     subscription: Subscription,
-    /// For whose owner it listens.
+    /// The request whose owner it listens for.
     request: Option<Arc<AcquireRequest>>,
-    /// It was told to end.
+    /// Whether it was told to end.
     done: bool,
 }
 
 impl Drop for Driver {
-    /// Tells the machine when the driver ends without having been told to: with its runtime, or by
+    /// Tells the machine that the driver ended without having been told to: with its runtime, or by
     /// a panic.
     fn drop(&mut self) {
         if self.done {
             return;
         }
-        // By a task: a runtime that is going drops the next driver here, and all in line one inside
-        // the other.
+        // In a task: a dying runtime would drop the next driver inside this drop, and so recurse
+        // along the whole line.
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
         self.engine.spawn(async move { engine.leave_line(&lane) });
         let input = if std::thread::panicking() && !self.engine.runtime_is_gone() {
@@ -88,7 +88,7 @@ impl Drop for Driver {
             state.machine.handle(input, now);
             std::mem::take(&mut state.order)
         });
-        // Its caller is told by that.
+        // Dropping the order tells its caller.
         catch_panics(|| drop(order));
     }
 }
@@ -106,12 +106,12 @@ impl Driver {
     async fn acquire(&mut self, request: Arc<AcquireRequest>) {
         let same = self.request.as_ref().is_some_and(|other| Arc::ptr_eq(other, &request));
         if self.lane.spec.is_fair() && !same {
-            // What it hears is for one owner.
+            // The subscription is for one owner.
             self.subscription = Subscription::default();
         }
         self.request = Some(Arc::clone(&request));
-        // Whatever was published before the request is sent says nothing about what it will find,
-        // and a grant is found by the request itself.
+        // Messages published before the request is sent say nothing about what it will find, and
+        // the request itself will find a grant.
         self.subscription.skip();
         let (engine, call) = (Arc::clone(&self.engine), Arc::clone(&request));
         let sent = engine.clock.now();
@@ -132,7 +132,7 @@ impl Driver {
                 }
             }
             Err(error) => {
-                // A panic is caught: the waiters still have to be told.
+                // Panics are caught, because the waiters still have to be told.
                 let key = &self.lane.key;
                 catch_panics(|| tracing::debug!(target: TARGET, %key, %error, "acquire attempt failed"));
                 self.told_in_own(Err(error.clone()));
@@ -141,7 +141,7 @@ impl Driver {
         engine.tell(&self.lane, Input::Acquired { answer, sent, seen: self.seen() });
     }
 
-    /// Asks for messages.
+    /// Subscribes to messages.
     fn listen(&mut self, request: Arc<AcquireRequest>, now: Tick) {
         let (engine, key) = (Arc::clone(&self.engine), self.lane.key.clone());
         self.subscription.want(now, || {
@@ -154,7 +154,7 @@ impl Driver {
         });
     }
 
-    /// Tells those who wait in lanes of their own what the store has said.
+    /// Passes the store's answer on to the waiters in lanes of their own.
     fn told_in_own(&self, told: Result<Tick, StoreError>) {
         if self.lane.kind == LaneKind::Own {
             self.engine.registry.told_in_own(&self.lane.own_key(), told);

@@ -16,7 +16,7 @@ use super::machine::{Input, Machine};
 use crate::failure::{Failure, Loss};
 
 impl Engine {
-    /// Cancelled when the engine goes, or its runtime.
+    /// Returns the token that is cancelled when the engine or its runtime ends.
     pub fn ended(&self) -> CancellationToken {
         self.ended.clone()
     }
@@ -26,8 +26,8 @@ impl Engine {
         self.ended.is_cancelled()
     }
 
-    /// The runtime is gone: nothing is renewed any more, so every hold is lost and every waiter is
-    /// told.
+    /// Handles the end of the runtime: nothing is renewed any more, so every hold is lost and every
+    /// waiter is told.
     pub(super) fn on_runtime_gone(self: &Arc<Self>) {
         self.shut_down.store(true, Ordering::Release);
         self.ended.cancel();
@@ -63,7 +63,7 @@ impl Engine {
         (cut, done)
     }
 
-    /// The lane's hold counts as lost; `false` if it has none.
+    /// Marks the lane's hold as lost; returns `false` if it has none.
     pub(crate) fn cut_off(self: &Arc<Self>, lane: &Arc<Lane>, why: Loss) -> bool {
         self.with(lane, |State { machine, .. }, now| {
             let hold = machine.held().cloned();
@@ -71,7 +71,7 @@ impl Engine {
         })
     }
 
-    /// Frees the key whoever holds it. Goes on when its caller is gone.
+    /// Frees the key, whatever its holders. Goes on when its caller is gone.
     pub async fn force_release(self: &Arc<Self>, key: &LockKey) -> Result<bool, Failure> {
         let call = Arc::clone(self).force_release_now(key.clone());
         self.dispatched(self.settings.call_timeout * 2, call).await
@@ -87,8 +87,8 @@ impl Engine {
                 .iter()
                 .for_each(|(lane, hold)| self.tell(lane, Input::Lost { hold, why: Loss::TakenAway }));
         }
-        // What was granted meanwhile was freed, or came after it; after an error nothing is known.
-        // The store is asked.
+        // A hold that was granted meanwhile was either freed, or came after the call; after an
+        // error nothing is known. So the store is asked.
         for lane in self.registry.find_all(&key) {
             self.tell(&lane, Input::Freed);
         }

@@ -1,4 +1,4 @@
-//! [`Failure`]: why a caller does not get what it wants of the engine.
+//! [`Failure`]: why the engine does not give a caller what it wants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use lock_core::store::{Kind, StoreError, StoreErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease is over by the local clock: a fixed lease ended, or no renewal succeeded in time
-    /// because the store could not be reached or this process was paused.
+    /// The lease is over by the local clock. Either a fixed lease ended, or no renewal succeeded in
+    /// time, because the store was unreachable or this process was paused.
     LeaseOver,
     /// The store says that the hold is gone: freed by force, deleted, or lost with the store's
     /// data.
@@ -34,33 +34,34 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The store has not answered for so long: a call, or anything that a caller has waited for.
+/// Returns the error of a store that has not answered for `within`, whether to a call or to a
+/// waiter.
 pub(crate) fn no_answer(within: Duration) -> StoreError {
     StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
 }
 
-/// Why a caller does not get what it wants. The caller knows of which key that is.
+/// Why a caller does not get what it wants. The caller knows the key.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// Somebody else holds the key, and the caller does not wait.
+    /// Another caller holds the key, and this one does not wait.
     Busy { remaining: Option<Duration> },
     /// The wait is over.
     TimedOut { waited: Duration, remaining: Option<Duration> },
-    /// `cap` callers wait already.
+    /// The maximum number of callers wait already; `cap` names the setting.
     TooManyWaiters { waiting: usize, cap: &'static str, remaining: Option<Duration> },
-    /// The hold was lost before.
+    /// The hold had been lost before.
     Lost(Loss),
     /// The grant had ended before.
     NotHeld,
-    /// The store failed: nothing was taken.
+    /// The store failed; nothing was taken.
     Store(StoreError),
-    /// The store has not confirmed a step that goes on being sent.
+    /// The store has not confirmed a step, which goes on being re-sent.
     Unconfirmed(StoreError),
     /// The manager was shut down, or its runtime is gone.
     ShutDown,
-    /// An enclosing call holds the key in a kind that leaves no room for the one wanted.
+    /// An enclosing call holds the key in a kind that excludes the wanted one.
     KindConflict { held: Kind, wanted: Kind },
-    /// What was asked for can't work, and what to do.
+    /// The request can't work; the text says why, and what to do.
     Misconfigured(Arc<str>),
 }
 
@@ -69,8 +70,8 @@ impl Failure {
         Self::Misconfigured(reason.into())
     }
 
-    /// Makes the failure of a wait that is over. `last_error` kept the store from answering, if it
-    /// did not answer at the end; `remaining` is for how long the key is still taken.
+    /// Makes the failure of a wait that is over. `last_error` is the error that kept the store from
+    /// answering at the end, if any; `remaining` is for how long the key is still taken.
     pub fn wait_over(last_error: Option<StoreError>, waited: Duration, remaining: Option<Duration>) -> Self {
         last_error.map_or(Self::TimedOut { waited, remaining }, Self::Store)
     }

@@ -1,4 +1,4 @@
-//! [`Grant`]: which local generation of a hold may use it, and who is told of its loss.
+//! [`Grant`]: one guard's share of a hold, and the signals of its loss.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,38 +15,38 @@ use super::lane::Lane;
 use super::machine::Pass;
 use crate::failure::Loss;
 
-/// [`Grant::state`]: somebody has seen that it is lost.
+/// Bit of [`Grant::state`]: the loss was observed.
 const LOST: u8 = 1;
-/// [`Grant::state`]: its guard was released.
+/// Bit of [`Grant::state`]: the guard was released.
 const ENDED: u8 = 2;
 
 /// One guard's share of a hold. Guards, scope nodes and views refer to it.
 ///
-/// A local hand-off ends a grant and makes the next one, with the next token and a new lost signal,
-/// on the same hold. Calls that enter again, and readers that share the hold, have a grant each,
-/// with one token.
+/// A local hand-off ends a grant and makes the next one on the same hold, with the next token and a
+/// new lost signal. Re-entrant calls, and readers that share the hold, have a grant each, with the
+/// same token.
 #[derive(Debug)]
 pub struct Grant {
     pub(crate) pass: Pass,
-    /// Where its entry is.
+    /// The lane that has its entry.
     pub(crate) lane: Arc<Lane>,
     /// When its guard was made.
     pub(crate) granted_at: Tick,
     /// The task that acquired it.
     pub(crate) task: Option<Caller>,
     signals: Mutex<Signals>,
-    /// Why it was lost, once somebody has been told.
+    /// Why it was lost, once the loss has been signalled.
     told: OnceLock<Loss>,
-    /// [`LOST`] and [`ENDED`]. Lost is never taken back, and not added after the end.
+    /// [`LOST`] and [`ENDED`]. `LOST` is never removed, and not added after the end.
     state: AtomicU8,
 }
 
-/// Who is told that a grant is lost.
+/// The signals that are cancelled when a grant is lost.
 #[derive(Debug, Default)]
 struct Signals {
-    /// Made for the first who wants to hear of it: mostly nobody does.
+    /// Created on first use, since it is rarely needed.
     lost: Option<CancellationToken>,
-    /// Cancelled with it: tokens of guards of several grants.
+    /// Cancelled with `lost`: tokens of guards of several grants.
     followers: Vec<CancellationToken>,
 }
 
@@ -63,20 +63,20 @@ impl Grant {
         }
     }
 
-    /// Its (first) key and token.
+    /// Returns its (first) key and token.
     pub fn first(&self) -> (&LockKey, FencingToken) {
         let Pass { hold, token, part, .. } = &self.pass;
         let part = part.and_then(|part| hold.more().nth(usize::from(part).checked_sub(1)?));
         part.unwrap_or((&hold.item.key, *token))
     }
 
-    /// All its keys and tokens.
+    /// Returns all its keys and tokens.
     pub fn tokens(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
         let more = self.pass.part.is_none().then(|| self.pass.hold.more());
         std::iter::once(self.first()).chain(more.into_iter().flatten())
     }
 
-    /// Whether its hold is renewed at present.
+    /// Whether its hold is being renewed.
     pub(crate) fn is_renewed(&self) -> bool {
         lock(&self.lane.state).machine.renews(&self.pass.hold).is_some()
     }
@@ -85,19 +85,19 @@ impl Grant {
         self.lane.clock.now()
     }
 
-    /// Until when this grant may be used, if nothing is renewed.
+    /// Returns until when this grant may be used, if nothing is renewed.
     pub(crate) fn deadline(&self) -> Tick {
         self.pass.hold.deadline().min(self.pass.max_hold_end)
     }
 
     /// Whether the lock was lost while this grant lasted. A function of the clock; needs no task
-    /// and no store. Whoever finds it lost writes that down: a renewal that was under way, or the
-    /// end of the grant, would hide it.
+    /// and no store. A loss that was seen is recorded, because a late renewal or the end of the
+    /// grant would hide it.
     pub fn is_lost(&self) -> bool {
         self.is_lost_at(self.now())
     }
 
-    /// The same for who has just looked at the clock.
+    /// Whether it was lost, for a caller that has just read the clock.
     pub(crate) fn is_lost_at(&self, now: Tick) -> bool {
         match self.state.load(Ordering::Acquire) {
             0 => (!self.pass.hold.is_valid(now) || now >= self.pass.max_hold_end) && self.note_lost(),
@@ -105,7 +105,7 @@ impl Grant {
         }
     }
 
-    /// `false` when it has ended in good order.
+    /// Records the loss; returns `false` when the grant had already ended in good order.
     fn note_lost(&self) -> bool {
         match self.state.compare_exchange(0, LOST, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => true,
@@ -113,7 +113,7 @@ impl Grant {
         }
     }
 
-    /// Why it is lost; asked of a grant that is.
+    /// Returns why it is lost; only for a lost grant.
     pub fn loss(&self) -> Loss {
         if let Some(&why) = self.told.get() {
             return why;
@@ -134,7 +134,8 @@ impl Grant {
         self.state.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// Its guard was released at `now`. The clock decides finally whether the lock was lost before.
+    /// Records that its guard is released at `now`. Returns whether the lock was lost before, which
+    /// the clock decides now for good.
     pub(crate) fn end(&self, now: Tick) -> bool {
         self.is_lost_at(now);
         self.state.fetch_or(ENDED, Ordering::AcqRel) & LOST != 0
@@ -155,13 +156,14 @@ impl Grant {
         lost.iter().chain(&followers).for_each(CancellationToken::cancel);
     }
 
-    /// The lost signal. Whoever gets it looks afterwards whether the grant is lost, and fires it
-    /// then: who fires it first writes down that it is lost, so that one of the two sees the other.
+    /// Returns the lost signal. Its receiver then checks whether the grant is lost, and fires the
+    /// signal if so. The loss is always recorded before firing, so that one of the two sides sees
+    /// the other.
     fn signal(&self) -> CancellationToken {
         lock(&self.signals).lost.get_or_insert_default().clone()
     }
 
-    /// Cancelled when the lock is lost.
+    /// Returns a token that is cancelled when the lock is lost.
     pub fn cancellation_token(&self) -> CancellationToken {
         let signal = self.signal();
         if self.is_lost() {
@@ -176,13 +178,13 @@ impl Grant {
         signals.followers.retain(|follower| !follower.is_cancelled());
         signals.followers.push(token.clone());
         drop(signals);
-        // Looked at after it is there, as of the signal.
+        // Checked after the token is registered, see `signal`.
         if self.is_lost() {
             self.fire();
         }
     }
 
-    /// Time for which the grant is certain, if nothing is renewed.
+    /// Returns how long the grant is certain, if nothing is renewed.
     pub fn remaining(&self) -> Duration {
         if !self.is_live() {
             return Duration::ZERO;
@@ -190,15 +192,15 @@ impl Grant {
         self.deadline().since(self.now())
     }
 
-    /// Resolves when the lock is lost, at the local deadline at the latest, without help from the
+    /// Waits until the lock is lost, at the latest until the local deadline, without help from the
     /// store.
     ///
-    /// Pending for ever after the grant ended in good order. Cancel safe.
+    /// Stays pending forever after the grant ended in good order. Cancel safe.
     pub async fn lost(&self) {
         let signal = self.signal();
         loop {
             if self.is_lost() {
-                // Whoever learns it first tells the others.
+                // The first observer tells the others.
                 self.fire();
                 return;
             }
@@ -209,7 +211,7 @@ impl Grant {
             if time::timeout(&self.lane.runtime, left, signal.cancelled()).await.is_some() {
                 return;
             }
-            // Early: the manager's runtime is gone, and so the hold is lost or has ended.
+            // Woken early: the manager's runtime is gone, so the hold is lost or has ended.
             if self.deadline() > self.now() {
                 tokio::task::yield_now().await;
             }
@@ -230,7 +232,7 @@ pub(crate) mod tests {
     use crate::terms::Lease;
     use lock_core::store::Kind;
 
-    /// Makes a grant of a lane that nobody else knows.
+    /// Makes a grant of a lane that no other code knows.
     pub(crate) fn grant(hold: &Arc<Hold>, clock: Clock, runtime: Handle, max_hold_end: Tick) -> Arc<Grant> {
         let rules = Rules { call_timeout: LEASE, window: LEASE, ticks: Ticks::default() };
         let spec = Spec::one(Kind::Mutex);
@@ -257,7 +259,7 @@ pub(crate) mod tests {
         let sent = clock.now();
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(grant.is_lost());
-        // The reply comes before the timekeeper has noticed.
+        // The answer arrives before the timekeeper has noticed the end.
         assert!(!hold.renewed(sent, clock.now(), LEASE));
         assert!(grant.is_lost());
     }

@@ -1,6 +1,6 @@
-//! [`Health`]: keeps the store's last error, and says once that the store fails and once that it
-//! works again. A subscriber that panics there is caught: the answer of the call still has to be
-//! dealt with.
+//! [`Health`]: keeps the store's last error, and reports once that the store fails and once that it
+//! works again. Panics of subscribers are caught there, because the call's answer still has to be
+//! handled.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use lock_core::store::StoreError;
 
 use crate::trace::TARGET;
 
-/// A store that fails now and then is spoken of this often at most.
+/// Minimum time between two reports on a store that fails now and then.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Whether the store answered the last call.
@@ -28,7 +28,7 @@ impl Health {
         lock(&self.last_error).clone()
     }
 
-    /// Takes note of an error. A transient one is a failure; with any other, the store has
+    /// Records an error. A transient error counts as a failure; with any other, the store has
     /// answered.
     pub(super) fn note(&self, now: Tick, error: &StoreError) {
         *lock(&self.last_error) = Some((now, error.clone()));
@@ -41,7 +41,7 @@ impl Health {
         }
     }
 
-    /// For one of those who fail at the same time.
+    /// Whether this failure has to be reported; true for only one of several concurrent failures.
     pub(super) fn is_news(&self, now: Tick) -> bool {
         let is_news = !self.failing.load(Ordering::Relaxed)
             && now.as_nanos() >= self.quiet_until.load(Ordering::Relaxed)

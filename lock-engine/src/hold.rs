@@ -1,4 +1,4 @@
-//! [`Hold`]: what this process has at the store, and until when that is certain.
+//! [`Hold`]: one hold of this process at the store, and until when it is certain.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,53 +14,50 @@ use lock_core::{FencingToken, LockKey, Replication};
 use crate::failure::Loss;
 use crate::terms::Lease;
 
-/// What is taken off a lease for clocks that run at different rates: a hundredth of it and 2 ms.
+/// Returns the margin subtracted from a lease for clock drift: a hundredth of it and 2 ms.
 pub(crate) fn drift_margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// The ticks of an engine: what is due at one tick shares calls.
+/// The ticks of an engine: work that is due at the same tick shares calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ticks {
-    /// As a part of one tick: engines that were started together do not call together.
+    /// Offset as a fraction of one tick: engines that were started together do not call together.
     pub(crate) phase: f64,
 }
 
 impl Ticks {
-    /// The last tick before `due`.
+    /// Returns the last tick before `due`.
     pub(crate) fn before(self, due: Tick, length: Duration) -> Tick {
         let phase = length.mul_f64(self.phase);
         (due.saturating_sub(phase).rounded_down(length) + phase).min(due)
     }
 }
 
-/// One remote hold: (key, owner) at the store, with the time until which it is certain. It may be
-/// of several keys, which are taken, renewed, lost and released together.
+/// One hold at the store, by (key, owner), and the time until which it is certain. It may have
+/// several keys, which are taken, renewed, lost and released together.
 ///
-/// The deadline only grows, and once the hold is lost it stays lost: a late renewal does not revive
-/// it.
+/// The deadline only grows, and a lost hold stays lost: a late renewal does not revive it.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    /// The key, or the first of several. Its kind is the one that was asked for, see
-    /// [`Hold::kind`].
+    /// The key, or the first of several. Its kind is the requested one, see [`Hold::kind`].
     pub item: Item,
     /// The other keys, with their tokens.
     more: Box<[(Item, FencingToken)]>,
-    /// A hold for writing that has become one for reading, or is about to.
+    /// Whether this hold for writing has become one for reading, or is about to.
     reads: AtomicBool,
-    /// An earlier copy of its request was not answered; it is withdrawn when the hold has been
-    /// released.
+    /// The request, if an earlier copy of it was not answered; withdrawn once the hold is released.
     pub(crate) unanswered: Option<Arc<AcquireRequest>>,
-    /// As it was asked for.
+    /// The lease, as requested.
     pub(crate) lease: Lease,
-    /// What has been confirmed of its grant.
+    /// How the grant was confirmed by replicas.
     pub(crate) replication: Replication,
     deadline: AtomicU64,
     lost: OnceLock<Loss>,
 }
 
 impl Hold {
-    /// A hold whose request was sent at `sent`.
+    /// Creates a hold whose request was sent at `sent`.
     pub(crate) fn new(item: Item, lease: Lease, sent: Tick) -> Self {
         let duration = lease.duration;
         let deadline = (sent + duration).saturating_sub(drift_margin(duration));
@@ -76,8 +73,8 @@ impl Hold {
         }
     }
 
-    /// The hold that the store has granted to `request`, which was sent at `sent`; `None` without
-    /// tokens.
+    /// Creates the hold that the store has granted to `request`, which was sent at `sent`; `None`
+    /// without tokens.
     pub(crate) fn granted(
         request: &AcquireRequest,
         tokens: &[TokenRange],
@@ -91,41 +88,42 @@ impl Hold {
         Some(Self { more, replication, ..Self::new(first, lease, sent) })
     }
 
-    /// A hold that the store has granted for less than was asked for, at some time after `since`.
+    /// Shortens the deadline of a hold that the store granted some time after `since`, for less
+    /// than requested.
     pub(crate) fn until(mut self, since: Tick, lease: Duration) -> Self {
         let deadline = (since + lease).saturating_sub(drift_margin(lease));
         self.deadline = AtomicU64::new(deadline.as_nanos());
         self
     }
 
-    /// Its (first) key's kind.
+    /// Returns the kind of its (first) key.
     pub(crate) fn kind(&self) -> Kind {
         if self.reads.load(Ordering::Acquire) { Kind::Read } else { self.item.kind }
     }
 
-    /// From now on it is one for reading; `false` when it was that already.
+    /// Turns it into a hold for reading; returns `false` when it was one already.
     pub(crate) fn mark_downgraded(&self) -> bool {
         !self.reads.swap(true, Ordering::AcqRel)
     }
 
-    /// All its keys, as they are held.
+    /// Returns all its items, as they are held.
     pub(crate) fn items(&self) -> Few<Item> {
         let first = Item { kind: self.kind(), ..self.item.clone() };
         std::iter::once(first).chain(self.more.iter().map(|(item, _)| item.clone())).collect()
     }
 
-    /// What a renewal of all its keys asks for.
+    /// Returns the items of a renewal of all its keys.
     pub(crate) fn keep_items(&self, lease: Duration) -> impl Iterator<Item = KeepItem> {
         let retention = self.lease.retention;
         self.items().into_iter().map(move |item| KeepItem::hold(item, lease).retention(retention))
     }
 
-    /// Whether it is of permits, which are at the store's semaphores.
+    /// Whether it holds permits, which are kept by the store's semaphores.
     pub(crate) fn is_of_permits(&self) -> bool {
         is_of_permits(&self.item.owner)
     }
 
-    /// How many keys it has.
+    /// Returns how many keys it has.
     pub(crate) fn width(&self) -> usize {
         1 + self.more.len()
     }
@@ -134,12 +132,12 @@ impl Hold {
         self.width() == 1
     }
 
-    /// The other keys and their tokens.
+    /// Returns the other keys and their tokens.
     pub(crate) fn more(&self) -> impl Iterator<Item = (&LockKey, FencingToken)> {
         self.more.iter().map(|(item, token)| (&item.key, *token))
     }
 
-    /// How it holds `key`, if it does, and which of its keys that is.
+    /// Returns how it holds `key`, if it does, and the index of that key.
     pub(crate) fn find(&self, key: &LockKey) -> Option<(Kind, u16)> {
         if self.item.key == *key {
             return Some((self.kind(), 0));
@@ -148,7 +146,7 @@ impl Hold {
         self.more.get(at).and_then(|(item, _)| Some((item.kind, u16::try_from(at + 1).ok()?)))
     }
 
-    /// Until when the hold is certain.
+    /// Returns until when the hold is certain.
     pub(crate) fn deadline(&self) -> Tick {
         Tick::from_nanos(self.deadline.load(Ordering::Acquire))
     }
@@ -157,24 +155,24 @@ impl Hold {
         !self.is_marked_lost() && now < self.deadline()
     }
 
-    /// Whether it was declared lost (its deadline may be over without anybody having noticed yet).
+    /// Whether it was declared lost. Its deadline may be over although nobody has noticed yet.
     pub(crate) fn is_marked_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// Why it was declared lost.
+    /// Returns why it was declared lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.lost.get().copied()
     }
 
-    /// Declares it lost; `true` for the first caller, whose reason stays.
+    /// Declares it lost; returns `true` to the first caller, whose reason stays.
     pub(crate) fn mark_lost(&self, why: Loss) -> bool {
         self.lost.set(why).is_ok()
     }
 
-    /// A renewal to `lease` that was sent at `sent` succeeded. `false` when the hold was over
-    /// already, by the clock or by declaration: who has seen it lost never sees it held again, and
-    /// the caller declares it lost.
+    /// Records a successful renewal to `lease`, sent at `sent`. Returns `false` when the hold was
+    /// over already, by the clock or by declaration. A caller that has seen it lost must never see
+    /// it held again, so the renewing caller then declares it lost.
     pub(crate) fn renewed(&self, sent: Tick, now: Tick, lease: Duration) -> bool {
         let deadline = (sent + lease).saturating_sub(drift_margin(lease));
         let longer = |old: u64| (now.as_nanos() < old).then(|| old.max(deadline.as_nanos()));
@@ -183,8 +181,8 @@ impl Hold {
     }
 }
 
-/// What became of a hold of several keys: it is lost when one of them is. An error when that can't
-/// be told.
+/// Combines the results for a hold of several keys, which is lost when one of its keys is. Returns
+/// an error when the result is unknown.
 pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
     let severity = |kept: &Kept| match kept {
         Kept::Renewed => 0,
@@ -196,7 +194,7 @@ pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, Sto
         Some(Kept::Unknown) => {
             Err(StoreError::new(StoreErrorKind::Unreachable, "no answer for one of its keys"))
         }
-        // None at all counts as gone.
+        // An empty answer counts as gone.
         Some(Kept::Gone | Kept::Waiting(_)) | None => Ok(Kept::Gone),
     }
 }

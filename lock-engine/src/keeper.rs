@@ -1,4 +1,4 @@
-//! The timekeeper: renews holds in batches, and notices what is over.
+//! The timekeeper: renews holds in batches, and handles everything that is due.
 
 use std::sync::{Arc, Weak};
 
@@ -16,9 +16,9 @@ use super::{Engine, LONGEST_SLEEP};
 use crate::metrics;
 use crate::trace::TARGET;
 
-/// Most holds renewed by one store call.
+/// Maximum number of holds renewed by one store call.
 const BATCH: usize = 100;
-/// Most lanes looked at before other tasks of the runtime have their turn.
+/// Maximum number of lanes handled before other tasks of the runtime get their turn.
 const TURN: usize = 10 * BATCH;
 
 /// Tells the engine when the timekeeper is dropped with its runtime.
@@ -33,10 +33,10 @@ impl Drop for OnTaskGone {
     }
 }
 
-/// A hold, and the lane whose it is.
+/// A hold, and the lane that it belongs to.
 type InLane = (Arc<Lane>, Arc<Hold>);
 
-/// Runs until the engine goes.
+/// Runs until the engine ends.
 pub(crate) async fn run(alive: OnTaskGone, timers: Arc<Timers>, clock: Clock, ended: CancellationToken) {
     loop {
         let sleep = timers.sleep_until().since(clock.now()).min(LONGEST_SLEEP);
@@ -62,7 +62,7 @@ impl Engine {
         let (mut renew, mut waiting) = (Vec::new(), Vec::new());
         for (timer, lane) in lanes {
             let Some(lane) = lane.upgrade() else { continue };
-            // A panic must not take the timekeeper with it, and so every lock.
+            // A panic must not end the timekeeper, and with it every lock.
             catch_panics(|| {
                 let due = self.with(&lane, |state, now| {
                     if state.timer == timer {
@@ -85,9 +85,9 @@ impl Engine {
     }
 }
 
-/// One renewal call; what it says about one hold does not touch the others.
+/// Makes one renewal call; the result for one hold does not affect the others.
 async fn renew_batch(engine: Arc<Engine>, holds: Vec<InLane>) {
-    // If it was released meanwhile, there is nothing to renew.
+    // A hold that was released meanwhile needs no renewal.
     let renewed = |(lane, hold): &InLane| {
         let lease = lock(&lane.state).machine.renews(hold)?;
         Some((lease, Arc::clone(lane), Arc::clone(hold)))
@@ -103,7 +103,7 @@ async fn renew_batch(engine: Arc<Engine>, holds: Vec<InLane>) {
             let mut kept = kept.into_iter();
             for (lease, lane, hold) in &holds {
                 match all_kept(kept.by_ref().take(hold.width())) {
-                    // Nothing happens to a hold that is being released meanwhile: it is gone in
+                    // This does not affect a hold that is being released meanwhile: it is gone in
                     // good order.
                     Ok(kept) => drop(engine.kept(lane, hold, kept, sent, *lease)),
                     Err(error) => renewal_failed(&engine, lane, hold, &error),
@@ -116,35 +116,36 @@ async fn renew_batch(engine: Arc<Engine>, holds: Vec<InLane>) {
 
 fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, error: &StoreError) {
     engine.tell(lane, Input::NotKept { hold });
-    // Last, and with its panics caught: the other holds of the call have to be tried again, too.
+    // Last, and with panics caught: the other holds of the call have to be retried, too.
     catch_panics(|| tracing::debug!(target: TARGET, key = %hold.item.key, %error, "renewal failed"));
 }
 
-/// Keeps the places of these, and looks how they stand, soon.
+/// Makes these lanes keep their places soon, and so look at the store.
 fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
-    // All together, so that they share calls.
+    // All at the same tick, so that they share calls.
     let due = engine.ticks.before(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
     lanes.iter().for_each(|lane| engine.tell(lane, Input::KeepPlace(due)));
 }
 
-/// The key's request, which the store has taken note of, is one of a crowd if it waits for a fair
-/// lock alone.
+/// Adds the lane's request, which the store has queued, to the key's crowd, if it waits for a
+/// single fair lock.
 pub(super) fn join_crowd(engine: &Engine, lane: &Arc<Lane>, request: &AcquireRequest) {
-    // Any other may keep a free lock to itself for as long as it is thought to live.
+    // Only such requests are granted directly. Any other could block a free lock for as long as it
+    // counts as alive.
     let direct = request.items.len() == 1 && request.token_floor == 0;
     if direct && lane.spec.is_fair() && engine.store.keeps_far_waiters() {
         engine.crowds.join(&lane.key, lane.id, Arc::downgrade(lane), engine.clock.now());
     }
 }
 
-/// The key has no request any more that waits at the store.
+/// Removes the lane from its crowd, because its request no longer waits at the store.
 pub(super) fn leave_crowd(engine: &Arc<Engine>, lane: &Lane) {
     let near = engine.crowds.leave(&lane.key, lane.id, engine.clock.now());
     keep_places_soon(engine, &near);
 }
 
-/// One call that keeps the places of waiters, and tells those that have lost theirs, or were
-/// granted what they wait for.
+/// Makes one call that keeps the places of waiters, and informs those that have lost theirs or were
+/// granted their lock.
 async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let mut queued = Vec::with_capacity(lanes.len());
     lanes.retain(|lane| {
@@ -162,7 +163,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     };
     let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
     let sent = engine.clock.now();
-    // There is time for another call when one is lost.
+    // Short enough to leave time for another call when one is lost.
     let timeout = engine.settings.call_timeout.min(WAITER_LIFE / 5);
     let result = engine.kept_within(timeout, items).await;
     if let Err(error) = &result {
@@ -178,13 +179,12 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             each: &each,
             sent,
             standing,
-            // A far one may have come near meanwhile.
+            // A far waiter may have come near meanwhile.
             next: if standing == Standing::Far { engine.crowds.standing(lane) } else { standing },
             is_seen: engine.store.keeps_far_waiters(),
             fallback: engine.settings.fallback_poll,
         };
-        // What is said of a request that has gone meanwhile, or is being sent again, is about the
-        // past.
+        // The answer is outdated for a request that is gone meanwhile, or is being re-sent.
         if !engine.with(lane, |state, now| state.machine.place_kept(&about, jitter(), now)) {
             continue;
         }

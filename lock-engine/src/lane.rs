@@ -1,4 +1,4 @@
-//! [`Lane`]: the callers that share one machine, and what stands beside it: wakers, grants, the
+//! [`Lane`]: the callers that share one machine, and the state beside it: wakers, grants, and the
 //! order of a release.
 
 use std::collections::BTreeMap;
@@ -26,11 +26,11 @@ pub(crate) struct Lane {
     pub(crate) key: LockKey,
     pub(crate) kind: LaneKind,
     pub(crate) spec: Spec,
-    /// The engine's number.
+    /// The id of the engine.
     pub(crate) engine: u64,
     pub(crate) clock: Clock,
     pub(crate) runtime: Handle,
-    /// Larger than those of older lanes.
+    /// The id of the lane, larger than those of older lanes.
     pub(crate) id: u64,
     /// Its place in a line for permits.
     pub(crate) place: AtomicU64,
@@ -39,26 +39,27 @@ pub(crate) struct Lane {
     pub(crate) changed: Notify,
 }
 
-/// A machine, and what it knows by numbers only.
+/// A machine, and the objects that it knows only by their numbers.
 pub(crate) struct State {
     pub(crate) machine: Machine,
-    /// By the waiter's number.
+    /// The wakers, by number of the waiter.
     pub(crate) wakers: BTreeMap<u64, Waker>,
-    /// Those whose loss is to be told, in the order of their numbers.
+    /// The grants to inform of a loss, in the order of their numbers.
     grants: Few<Arc<Grant>>,
-    /// How the release was asked for that is to be sent.
+    /// The caller's order for the release that is about to be sent.
     pub(crate) order: Order,
-    /// For when the engine has set the lane's timer; [`Tick::MAX`] when it has not.
+    /// When the lane's timer in the engine is due; [`Tick::MAX`] if not set.
     pub(crate) timer: Tick,
-    /// Taken out of the registry; a caller that finds this looks the key up again.
+    /// Whether it was taken out of the registry; a caller that finds this set looks the key up
+    /// again.
     pub(crate) removed: bool,
 }
 
-/// Where the outcome of a release is wanted, and where it is heard.
+/// The two ends of a channel for the outcome of a release.
 pub(crate) type Report = oneshot::Sender<Result<(), Failure>>;
 pub(crate) type Told = oneshot::Receiver<Result<(), Failure>>;
 
-/// How a release was asked for; empty when no guard asked.
+/// A caller's order to release; empty when no guard gave it.
 #[derive(Default)]
 pub(crate) struct Order {
     pub(crate) report: Option<Report>,
@@ -72,7 +73,7 @@ impl State {
         Self { machine, wakers, grants, order, timer: Tick::MAX, removed: false }
     }
 
-    /// The waiter is woken by this waker; returns the one before.
+    /// Sets the waker of the waiter; returns the previous one.
     pub(crate) fn listen(&mut self, waiter: u64, waker: &Waker) -> Option<Waker> {
         match self.wakers.get(&waiter) {
             Some(old) if old.will_wake(waker) => None,
@@ -80,7 +81,7 @@ impl State {
         }
     }
 
-    /// Makes the grant of an entry.
+    /// Makes the grant for an entry.
     pub(crate) fn admit(
         &mut self,
         lane: &Arc<Lane>,
@@ -93,20 +94,20 @@ impl State {
         grant
     }
 
-    /// Takes out the grant of an entry.
+    /// Removes the grant of an entry.
     pub(crate) fn forget(&mut self, number: u64) -> Option<Arc<Grant>> {
         let at = self.grants.binary_search_by_key(&number, |grant| grant.pass.number).ok()?;
         self.grants.take(at)
     }
 
-    /// Whether the task has one of the grants already.
+    /// Whether the task has one of these grants already.
     pub(crate) fn is_held_by(&self, task: Option<Caller>) -> bool {
         task.is_some() && self.grants.iter().any(|grant| grant.task == task)
     }
 }
 
 impl Lane {
-    /// Makes a lane; `ids` are the engine's number and its own.
+    /// Makes a lane; `ids` are the engine's id and its own.
     pub(crate) fn new(
         machine: Machine,
         (engine, id): (u64, u64),
@@ -127,7 +128,7 @@ impl Lane {
         })
     }
 
-    /// By what the registry counts those who wait in lanes like this.
+    /// Returns the key under which the registry counts callers in own lanes like this one.
     pub(crate) fn own_key(&self) -> (LockKey, bool) {
         (self.key.clone(), self.spec.permits > 0)
     }

@@ -1,17 +1,18 @@
-//! The engine of `lock-runtime`: turns wishes into holds, on any
-//! [`LockStore`].
+//! The engine of `lock-runtime`: turns requests into holds, on any [`LockStore`]. Programs use
+//! `lock-runtime`; everything in here may change with any version.
 //!
-//! Programs use `lock-runtime`. Everything in here may change with any version.
+//! A caller queues in a lane, whose driver asks the store on behalf of all its callers. A granted
+//! hold goes from caller to caller, until the driver releases it. The parts:
 //!
-//! - `machine`: what is known about one lane, a state machine without I/O; `retry`: when its
+//! - `acquire`: the future that a caller awaits; it finds the lane.
+//! - `machine`: everything known about one lane, a state machine without I/O; `retry`: when its
 //!   contender tries again.
-//! - `lane`, `grant`: what stands beside a machine: wakers, grants and their lost signals.
+//! - `lane`, `grant`: the state beside a machine: wakers, grants and their lost signals.
 //! - `driver`: the task that carries out a machine's steps; at most one per lane.
-//! - `keeper`: the timekeeper, which renews holds and finds those that are lost.
-//! - `calls`: store calls, bounded in time.
-//! - `release`, `reaper`: the two kinds of calls that go on when their caller is gone; `pending`
-//!   counts the first.
-//! - `acquire`: what a caller awaits.
+//! - `keeper`: the timekeeper, which renews holds and finds lost ones.
+//! - `calls`: store calls with time-outs.
+//! - `release`, `reaper`: the two kinds of calls that go on without their caller; `pending` counts
+//!   the former.
 //! - `ending`: how a manager ends.
 #![doc(hidden)]
 #![forbid(unsafe_code)]
@@ -87,26 +88,26 @@ use crate::trace::TARGET;
 use settings::EngineSettings;
 pub use settings::{LONGEST, SHORTEST_POLL, out_of_range};
 
-/// The longest sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
+/// Maximum sleep, so that a resumed machine is noticed: tokio's timers do not count suspend.
 pub const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 
-/// The least time by which a wait that is shorter than a round trip is stretched.
+/// Minimum extension of a wait that is shorter than a round trip.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Engines made so far.
+/// Number of engines made so far.
 static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their count is
-/// not beside what all threads read.
+/// Everything that belongs to one manager. Guards keep it alive. Aligned, so that their reference
+/// count does not share a cache line with data that all threads read.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Engine {
-    /// Among all engines of the process.
+    /// Unique among all engines of the process.
     id: u64,
     pub settings: EngineSettings,
     pub clock: Clock,
     pub store: Arc<dyn LockStore>,
-    /// The store's semaphores, if it has some.
+    /// The store's semaphores, if it has any.
     permits: Option<PermitsAsLocks>,
     pub runtime: Handle,
     pub(crate) registry: CachePadded<Registry>,
@@ -115,18 +116,18 @@ pub struct Engine {
     pub(crate) crowds: Crowds,
     timers: Arc<Timers>,
     ids: CachePadded<AtomicU64>,
-    /// Callers that wait, of all keys.
+    /// Number of waiting callers, of all keys.
     pub(crate) waiting: CachePadded<AtomicUsize>,
     pending_releases: InFlightCount,
     pending_withdrawals: InFlightCount,
-    /// Of releases and withdrawals whose lease is over.
+    /// Releases and withdrawals that are repeated after the lease.
     pending_repeats: InFlightCount,
     release_warned: AtomicBool,
     pub shut_down: AtomicBool,
     pub(crate) ticks: Ticks,
-    /// Everything that runs in the background and ends by itself.
+    /// All background tasks that end by themselves.
     pub(crate) tasks: TaskTracker,
-    /// Ends the timekeeper when the engine goes.
+    /// Ends the timekeeper when the engine is dropped.
     ended: CancellationToken,
 }
 
@@ -180,13 +181,13 @@ impl Engine {
         drop(self.tasks.spawn_on(self.part(task), &self.runtime));
     }
 
-    /// `task` as something that runs when this process does.
+    /// Returns `task` unchanged; only simulations run it as part of a process.
     #[cfg(not(feature = "testing"))]
     fn part<F: Future<Output = ()>>(&self, task: F) -> F {
         task
     }
 
-    /// The same, in simulations of several processes too.
+    /// Makes `task` a part of the simulated process, if there is one.
     #[cfg(feature = "testing")]
     fn part<F: Future<Output = ()>>(&self, task: F) -> impl Future<Output = ()> + use<F> {
         let process = self.settings.process.clone();
@@ -198,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Runs `task` to its end, whoever awaits its outcome.
+    /// Runs `task` to its end, even if nobody awaits its outcome.
     pub(crate) fn report<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -212,7 +213,7 @@ impl Engine {
 
     // ---- keys -----------------------------------------------------------------------------------
 
-    /// Runs `f` on a lane, made if need be, and carries out what follows.
+    /// Runs `f` on a lane, which is made if necessary, and carries out the resulting actions.
     pub(crate) fn with_lane<R>(
         self: &Arc<Self>,
         key: &LockKey,
@@ -231,12 +232,12 @@ impl Engine {
         }
     }
 
-    /// The store's semaphores, if it has some.
+    /// Returns the store's semaphores, if it has any.
     pub fn semaphores(&self) -> Option<&Arc<dyn SemaphoreStore>> {
         self.permits.as_ref().map(|permits| &permits.0)
     }
 
-    /// Where these are held: permits are at the store's semaphores.
+    /// Returns the store of these items: permits are kept by the store's semaphores.
     pub(crate) fn store_of(&self, items: &[Item]) -> &dyn LockStore {
         match &self.permits {
             Some(permits) if items.first().is_some_and(|item| is_of_permits(&item.owner)) => permits,
@@ -244,7 +245,8 @@ impl Engine {
         }
     }
 
-    /// The lane's waiter has permits, or has gone: the next in line asks.
+    /// Ends the turn of the lane's waiter, which has its permits or has left: the next in line
+    /// asks.
     pub(crate) fn leave_line(self: &Arc<Self>, lane: &Lane) {
         if lane.spec.permits > 0
             && let Some((next, waiter)) = self.registry.leave_line(lane)
@@ -253,21 +255,21 @@ impl Engine {
         }
     }
 
-    /// How many callers of this process have the mutex of `key`, or want it.
+    /// Returns how many callers of this process hold or want the mutex of `key`.
     pub fn load_of(&self, key: &LockKey) -> usize {
         let Some(lane) = self.registry.find(key, LaneKind::Mutex) else { return 0 };
         let machine = &lock(&lane.state).machine;
         machine.waiting() + usize::from(machine.hold().is_some())
     }
 
-    /// Whether a caller of this manager has the mutex of `key`: whoever tries it, and is not inside
-    /// of that call, is refused.
+    /// Whether a caller of this manager holds the mutex of `key`. A try from outside that call is
+    /// then refused.
     pub fn is_claimed(&self, key: &LockKey) -> bool {
         self.registry.find(key, LaneKind::Mutex).is_some_and(|lane| lock(&lane.state).machine.is_claimed())
     }
 
-    /// Called under the registry's mutex: a shutdown that has begun is seen here, or sees this
-    /// lane.
+    /// Makes a lane. Called under the registry's mutex: a shutdown that has begun is either seen
+    /// here, or sees this lane.
     fn make_lane(&self, key: &LockKey, kind: LaneKind, spec: &Spec) -> Arc<Lane> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
         let rules = Rules {
@@ -284,11 +286,11 @@ impl Engine {
         )
     }
 
-    /// Where a call that wants `key` enters again, if it is inside a hold of it.
+    /// Returns where a call that wants `key` re-enters, if it runs inside a hold of that key.
     ///
     /// # Errors
     ///
-    /// When the enclosing call has the key in a kind that has no room for the one wanted.
+    /// When the enclosing call holds the key in a kind that excludes the wanted one.
     fn host(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<Option<Host>, Failure> {
         let find = |grant: &Arc<Grant>| {
             let (held, at) = grant.pass.hold.find(key)?;
@@ -303,21 +305,21 @@ impl Engine {
         Ok(Some((lane, part)))
     }
 
-    /// Whether a call that wants `key` enters again, since it is inside a hold of it.
+    /// Whether a call that wants `key` is re-entrant, because it runs inside a hold of that key.
     ///
     /// # Errors
     ///
-    /// When the enclosing call has the key in a kind that leaves no room for the one wanted.
+    /// When the enclosing call holds the key in a kind that excludes the wanted one.
     pub fn is_hosted(&self, key: &LockKey, kind: Kind, scope: &Scope) -> Result<bool, Failure> {
         Ok(self.host(key, kind, scope)?.is_some())
     }
 
-    /// Returns the last error of a call, and when it came.
+    /// Returns the last error of a call, and when it occurred.
     pub fn last_error(&self) -> Option<(Tick, StoreError)> {
         self.health.last_error()
     }
 
-    /// Runs `f` on a lane as the caller of a lock, unless it has been forgotten.
+    /// Runs `f` on a lane on behalf of a caller, unless the lane was removed.
     pub(crate) fn with_host<R>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
@@ -327,12 +329,12 @@ impl Engine {
         (!state.removed).then(|| self.run(lane, state, Mode::Awaited, f))
     }
 
-    /// Runs `f` on a lane that is in use, and carries out what follows.
+    /// Runs `f` on a lane that is in use, and carries out the resulting actions.
     pub(crate) fn with<R>(self: &Arc<Self>, lane: &Arc<Lane>, f: impl FnOnce(&mut State, Tick) -> R) -> R {
         self.run(lane, lock(&lane.state), Mode::Background, f)
     }
 
-    /// Tells the lane's machine what happens.
+    /// Passes an input to the lane's machine.
     pub(crate) fn tell(self: &Arc<Self>, lane: &Arc<Lane>, input: Input<'_>) {
         self.with(lane, |state, now| state.machine.handle(input, now));
     }
@@ -360,8 +362,8 @@ impl Engine {
         }
         let idle = state.machine.is_idle();
         let due = state.machine.poll_timeout();
-        // It may come too early for what is due later by now. Under the mutex, so that none is left
-        // when nothing is due.
+        // The timer is only moved to an earlier time, so it may fire too early. Changed under the
+        // mutex, so that no timer is left when nothing is due.
         if due < state.timer || due == Tick::MAX && state.timer < due {
             self.timers.change(lane.id, state.timer, due, || Arc::downgrade(lane));
             state.timer = due;
@@ -381,7 +383,7 @@ impl Engine {
 
     fn execute(self: &Arc<Self>, lane: &Arc<Lane>, action: Action) {
         match action {
-            // Goes on by itself; the hold's deadline tells how it went.
+            // Goes on by itself; the hold's deadline shows the result.
             Action::Extend(hold, until) => {
                 let lease = move |now| until.since(now).max(Duration::from_millis(1));
                 drop(self.extend(lane, &hold, lease, hold.deadline()));
@@ -398,7 +400,7 @@ impl Engine {
             }
             Action::CountLeft => self.left_to_lease(&lane.key),
             Action::Notify => lane.changed.notify_one(),
-            // Those were taken out before.
+            // Handled by the caller.
             Action::Wake(_) | Action::TellLoss { .. } | Action::Drive => {}
         }
     }
@@ -407,7 +409,7 @@ impl Engine {
         for grant in lost {
             catch_panics(|| grant.signal_lost());
         }
-        // The outermost.
+        // Reported once, for the outermost grant.
         if let Some(grant) = lost.last().filter(|_| is_news) {
             catch_panics(|| {
                 metrics::lost();
@@ -428,9 +430,9 @@ impl Engine {
 
     // ---- grants ---------------------------------------------------------------------------------
 
-    /// A guard is released or dropped: decides at once, under the lane's mutex, what becomes of its
-    /// hold. Only an awaited release may exceed the cap of pending ones. Returns by what the
-    /// store's answer is heard, if it is told now.
+    /// Releases a grant whose guard is released or dropped: decides at once, under the lane's
+    /// mutex, what becomes of its hold. Only an awaited release may exceed the cap on pending
+    /// releases. Returns the receiver of the store's answer, if one is to come.
     pub(crate) fn release(
         self: &Arc<Self>,
         grant: &Arc<Grant>,
@@ -477,7 +479,7 @@ impl Engine {
         self.release_failed(key, &why);
     }
 
-    /// A release is given up: the lease ends the hold.
+    /// Records that a release is given up: the lease ends the hold.
     pub(crate) fn release_failed(&self, key: &LockKey, why: &dyn std::fmt::Display) {
         catch_panics(|| {
             metrics::release_failed();
@@ -489,14 +491,14 @@ impl Engine {
         });
     }
 
-    /// Why a lease cannot be kept up, if it can't: shorter than 100 ms or four round trips, or
+    /// Returns why a lease cannot be kept up: it is shorter than 100 ms or four round trips, or
     /// longer than the store allows.
     pub(crate) fn refuse_lease(&self, key: &LockKey, lease: Duration) -> Option<String> {
         if let Some(reason) = out_of_range(lease) {
             return Some(format!("lock {key}: {reason}"));
         }
-        // Before anything is taken: a hold may be renewed to a longer lease later, in one call with
-        // others.
+        // Checked before anything is taken: a hold may later be renewed to a longer lease, in one
+        // call with others.
         if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} is longer than the longest of this store, {longest:?}. Use a shorter lease \
@@ -504,7 +506,7 @@ impl Engine {
                  any time"
             ));
         }
-        // Longer ones are above four round trips anyway: an answer that takes longer is none.
+        // Longer leases always exceed four round trips, because a slower answer counts as none.
         let doubtful = lease < self.settings.call_timeout * 5;
         let measured = doubtful.then(|| self.rtt.measured(self.clock.now())).flatten();
         measured.filter(|&round_trip| lease < round_trip * 4).map(|round_trip| {
@@ -515,21 +517,21 @@ impl Engine {
         })
     }
 
-    /// By how much a wait that is shorter than a round trip is stretched, so that its one attempt
+    /// Returns the extension of a wait that is shorter than a round trip, so that its one attempt
     /// can be answered.
     pub fn grace(&self) -> Duration {
         GRACE.max(self.rtt.lowest() * 4).min(self.settings.call_timeout)
     }
 
-    /// Makes the engine believe that its holds of `key` are lost, as if the store had said so.
-    /// Returns whether it had any.
+    /// Treats the holds of `key` as lost, as if the store had said so. Returns whether there were
+    /// any.
     #[cfg(feature = "testing")]
     pub fn lose_all(self: &Arc<Self>, key: &LockKey) -> bool {
         let lanes = self.registry.find_all(key);
         lanes.iter().filter(|lane| self.cut_off(lane, crate::failure::Loss::TakenAway)).count() > 0
     }
 
-    /// For tests that look for leaks.
+    /// Returns everything that is left, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub fn leftovers(&self) -> Leftovers {
         Leftovers {
@@ -543,32 +545,33 @@ impl Engine {
 }
 
 #[cfg(feature = "testing")]
-/// What a manager still has: zero but for `timekeepers` when nothing is held, wanted or under way.
+/// The remaining state of a manager. When nothing is held, wanted or under way, all counts are zero
+/// except `timekeepers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftovers {
     /// Keys that are held, wanted, or being released.
     pub keys: usize,
-    /// Lanes that have a time to be looked at: renewals, deadlines, offers.
+    /// Lanes with a due time: renewals, deadlines, offers.
     pub timers: usize,
     /// Background tasks: contenders, releases, withdrawals.
     pub tasks: usize,
-    /// Calls that wait, of all keys.
+    /// Waiting calls, of all keys.
     pub waiters: usize,
     /// Tasks that last as long as the manager: one.
     pub timekeepers: usize,
 }
 
-/// Where a call enters again, and which of the host's keys it wants if they are several.
+/// The lane that a call re-enters, and which of the host's keys it wants if there are several.
 type Host = (Arc<Lane>, Option<u16>);
 
-/// How something is begun.
+/// How a piece of work is begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Its caller awaits it: a driver that it starts is polled at once, if that is in the manager's
-    /// runtime.
+    /// Its caller awaits it: a driver that it starts is polled at once, if the caller runs in the
+    /// manager's runtime.
     Awaited,
-    /// Nobody awaits it. It may be anywhere, as a drop may be in a panic.
+    /// Nobody awaits it. It may run anywhere, even in a drop during a panic.
     Background,
 }
 

@@ -1,5 +1,6 @@
-//! What threads share without a mutex, or across two, in every interleaving and with every value
-//! that the memory orderings allow. Run by `cargo xtask test --only loom`.
+//! Models of the state that threads share without a mutex, or across two. They cover every
+//! interleaving, and every value that the memory orderings allow. Run by
+//! `cargo xtask test --only loom`.
 
 use std::sync::Weak;
 use std::task::{Context, Poll, Waker};
@@ -23,7 +24,7 @@ use crate::tests::{mutex, terms};
 const LEASE: Duration = Duration::from_secs(10);
 
 fn model(threads: impl Fn(Handle) + Send + Sync + 'static) {
-    // Its tasks are never run: what they would do is not what is looked at.
+    // Its tasks are never run: they are not part of the models.
     let runtime = runtime();
     let handle = runtime.handle().clone();
     loom::model(move || threads(handle.clone()));
@@ -48,12 +49,12 @@ fn grant(runtime: &Handle, hold: &Arc<Hold>) -> Arc<Grant> {
     crate::grant::tests::grant(hold, Clock::Model, runtime.clone(), Tick::MAX)
 }
 
-/// From here on the lease is over.
+/// Advances the clock to the end of the lease.
 fn let_it_end() {
     advance(u64::try_from((LEASE - drift_margin(LEASE)).as_nanos()).unwrap());
 }
 
-/// Whoever looks twice does not see it lost and then not lost.
+/// Checks that a lost grant stays lost at a second look.
 fn look(grant: &Grant) {
     let first = grant.is_lost();
     assert!(!first || grant.is_lost(), "lost, and then not lost");
@@ -195,13 +196,13 @@ fn the_latest_time_of_a_request_covers_every_copy() {
     });
 }
 
-/// A store that is never asked.
+/// Makes an engine on a store that is never asked.
 fn engine(settings: EngineSettings, runtime: &Handle) -> Arc<Engine> {
     let store = lock_store_memory::MemoryStore::new("");
     Engine::start(settings, Clock::Model, store, runtime.clone())
 }
 
-/// Asks for the mutex of `key`, for as long as it takes.
+/// Acquires the mutex of `key`, with an endless wait.
 type Acquire = std::pin::Pin<Box<dyn Future<Output = Result<Admission, Refused>> + Send>>;
 
 fn wait_forever(engine: &Arc<Engine>, key: &str) -> Acquire {
@@ -215,7 +216,7 @@ fn poll(acquire: &mut Acquire) -> Poll<Result<Admission, Refused>> {
 #[test]
 fn the_waiters_of_all_keys_stay_below_their_cap() {
     model(|callers| {
-        // Another one than the manager's, or callers would carry out the store's part in their
+        // Not the manager's runtime: there, callers would carry out the driver's part in their
         // first poll.
         let _entered = callers.enter();
         let runtime = runtime();
@@ -235,7 +236,7 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
 #[test]
 fn a_key_that_is_wanted_is_in_the_registry() {
     model(|callers| {
-        // Another one than the manager's, or callers would carry out the store's part in their
+        // Not the manager's runtime: there, callers would carry out the driver's part in their
         // first poll.
         let _entered = callers.enter();
         let runtime = runtime();
@@ -260,7 +261,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
 #[test]
 fn a_shutdown_reaches_everybody_who_waits() {
     model(|callers| {
-        // Another one than the manager's, or callers would carry out the store's part in their
+        // Not the manager's runtime: there, callers would carry out the driver's part in their
         // first poll.
         let _entered = callers.enter();
         let runtime = runtime();

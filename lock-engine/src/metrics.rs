@@ -1,5 +1,5 @@
-//! Counters and histograms through the `metrics` facade; nothing without the feature `metrics`.
-//! The table is in the documentation of the crate.
+//! Counters and histograms through the `metrics` facade; empty without the feature `metrics`. The
+//! documentation of the crate has the table.
 
 #![cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "nothing is recorded"))]
 

@@ -1,4 +1,4 @@
-//! [`InFlightCount`]: how many releases are under way, counted from the moment their guards go.
+//! [`InFlightCount`]: how many releases are under way, counted from the drop of their guards.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub(crate) struct InFlightCount {
     cap: usize,
 }
 
-/// One release that is under way, until this is dropped.
+/// One release that is under way, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Pending(Arc<AtomicUsize>);
 
@@ -20,14 +20,14 @@ impl InFlightCount {
         Self { count: Arc::default(), cap }
     }
 
-    /// One more, if the cap allows it.
+    /// Counts one more, if the cap allows it.
     pub(crate) fn reserve(&self) -> Option<Pending> {
         let below_cap = |count: usize| (count < self.cap).then_some(count + 1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below_cap).ok()?;
         Some(Pending(Arc::clone(&self.count)))
     }
 
-    /// One more, whatever the cap says: somebody awaits it.
+    /// Counts one more, regardless of the cap: its caller awaits it.
     pub(crate) fn count(&self) -> Pending {
         self.count.fetch_add(1, Ordering::Relaxed);
         Pending(Arc::clone(&self.count))

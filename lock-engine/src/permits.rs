@@ -1,8 +1,8 @@
-//! [`PermitsAsLocks`]: permits as the engine holds them.
+//! [`PermitsAsLocks`]: the engine's view of permits as locks.
 //!
-//! A hold of the engine has one owner; its permits' ids follow from the owner's text, which also
-//! says how many they are. So whatever the engine sends again, renews, releases or withdraws is
-//! about the same permits.
+//! A hold of the engine has one owner. The ids of its permits are derived from the owner's text,
+//! which also contains their number. So whatever the engine re-sends, renews, releases or withdraws
+//! concerns the same permits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use lock_core::store::{
 
 use crate::LONGEST;
 
-/// When no held permit ends by itself: longer than any lease, so that nobody takes it for one. If
-/// they have heard nothing, the fallback lets waiters look again long before.
+/// Remaining time when no held permit ends by itself: longer than any lease, so that it is never
+/// mistaken for one. Without a message, the fallback lets waiters look again long before.
 const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
 
 /// The permits of a store, as locks.
@@ -43,7 +43,7 @@ impl LockStore for PermitsAsLocks {
         let answer = self.0.acquire(permits);
         Box::pin(async move {
             Ok(match answer.await? {
-                // Nobody asks for the token of a permit, but the engine wants one.
+                // Nobody uses the token of a permit, but the engine needs one.
                 PermitsAcquired::Granted(server_time) => Acquired::Granted(Granted {
                     tokens: Few::one(TokenRange::ending_at(server_time.as_micros(), request.tokens)),
                     server_time,
@@ -76,7 +76,7 @@ impl LockStore for PermitsAsLocks {
         });
         let answer = self.0.keep(PermitsKeep { holds: holds.collect(), timeout: request.timeout });
         Box::pin(async move {
-            // With one permit of several gone, what was asked for is not held any more.
+            // If one permit of several is gone, the request as a whole is no longer held.
             let kept = |permits: Option<Vec<bool>>| match permits {
                 Some(permits) if permits.contains(&false) => Kept::Gone,
                 Some(_) => Kept::Renewed,

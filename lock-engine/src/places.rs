@@ -1,5 +1,4 @@
-//! [`Counted`] and [`OwnPlace`]: a caller's places among those that wait, given up when they are
-//! dropped.
+//! [`Counted`] and [`OwnPlace`]: a caller's places among the waiters, given up on drop.
 
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use super::lane::Lane;
 use super::machine::Input;
 use crate::metrics;
 
-/// A place among the callers that wait, of all keys.
+/// A place in the count of waiting callers, of all keys.
 pub struct Counted(Arc<Engine>);
 
 impl Counted {
-    /// One more, and how many there were before.
+    /// Takes a place, and returns it with the number of places taken before.
     pub fn new(engine: &Arc<Engine>) -> (Self, usize) {
         let waiting = engine.waiting.fetch_add(1, Ordering::Relaxed);
         let counted = Self(Arc::clone(engine));
@@ -32,7 +31,8 @@ impl Drop for Counted {
     }
 }
 
-/// A place among those who wait for a key in lanes of their own, and in line if it is for permits.
+/// A place among the callers that wait for a key in their own lanes, and in the line if it is for
+/// permits.
 pub struct OwnPlace {
     engine: Arc<Engine>,
     key: (LockKey, bool),
@@ -40,13 +40,13 @@ pub struct OwnPlace {
 }
 
 impl OwnPlace {
-    /// An error has the number of those who wait, if they are `most`.
+    /// Takes a place. When `most` callers wait already, returns their number as the error.
     pub fn new(engine: &Arc<Engine>, key: (LockKey, bool), most: usize) -> Result<Self, usize> {
         engine.registry.wait_in_own(&key, most)?;
         Ok(Self { engine: Arc::clone(engine), key, lane: None })
     }
 
-    /// Its waiter asks the store when it is its turn.
+    /// Puts the waiter in line; it asks the store when its turn comes.
     pub(crate) fn stand_in_line(&mut self, lane: &Arc<Lane>, waiter: u64) {
         self.lane = Some(Arc::clone(lane));
         if self.engine.registry.stand_in_line(lane, waiter) {

@@ -1,4 +1,4 @@
-//! The reaper: gives back holds that the store may still have and that no caller wants.
+//! The reaper: gives back holds that the store may still have, but no caller wants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use lock_core::store::{AcquireRequest, StoreError, Withdrawn};
 use super::pending::Pending;
 use super::{Engine, LONGEST_SLEEP};
 
-/// So many repeated calls are made every few seconds; more of them have longer pauses.
+/// Number of repeated calls from which on their pauses grow in proportion.
 const REPEATS: usize = 1000;
 
 impl Engine {
-    /// The outcome of `request` is unknown: its owner is retired, and it is withdrawn until the
-    /// store answers that no copy of it can be executed any more. As many as releases may be under
-    /// way.
+    /// Withdraws `request`, whose outcome is unknown, until the store answers that no copy of it
+    /// can be executed any more. Its owner is not used again. Limited to as many withdrawals as
+    /// releases may be under way.
     pub(crate) fn reap(self: &Arc<Self>, request: Arc<AcquireRequest>) {
         match self.pending_withdrawals.reserve() {
             Some(pending) => self.spawn(withdraw(Arc::clone(self), request, pending)),
@@ -28,12 +28,12 @@ impl Engine {
         }
     }
 
-    /// One call that withdraws `request`.
+    /// Makes one call that withdraws `request`.
     async fn withdraw(&self, request: &Arc<AcquireRequest>) -> Result<Withdrawn, StoreError> {
         self.bounded(|_| self.store_of(&request.items).withdraw(Arc::clone(request))).await
     }
 
-    /// The same, begun by one call that is awaited.
+    /// Withdraws `request` like [`reap`](Self::reap), but awaits the first call.
     pub(super) async fn undo(self: &Arc<Self>, request: Arc<AcquireRequest>) {
         let withdrawn = self.withdraw(&request).await;
         if !matches!(withdrawn, Ok(Withdrawn::Settled)) {
@@ -41,9 +41,9 @@ impl Engine {
         }
     }
 
-    /// Repeats `call` from `due` on until the store answers it, for as long as the manager lives. A
-    /// lease that is over here need not be over there: the clock of the server, or of a replica
-    /// that took its place, may be behind.
+    /// Repeats `call` from `due` on, until the store answers or the manager ends. A lease that is
+    /// over here need not be over at the store. The clock of the server, or of a replica that
+    /// replaced it, may be behind.
     pub(super) fn insist<F>(self: &Arc<Self>, mut due: Tick, call: impl Fn(Arc<Self>) -> F + Send + 'static)
     where
         F: Future<Output = Result<(), StoreError>> + Send,
@@ -61,7 +61,7 @@ impl Engine {
                 if clock.now() < due {
                     continue;
                 }
-                // Many of them ask the store no more often than a few.
+                // Many repeated calls together ask the store no more often than a few.
                 let crowd = u32::try_from(engine.pending_repeats.len() / REPEATS).unwrap_or(u32::MAX);
                 match call(engine).await {
                     Err(error) if error.may_pass() => {
@@ -71,14 +71,14 @@ impl Engine {
                 }
             }
         };
-        // A shutdown does not await it.
+        // A shutdown does not wait for it.
         drop(self.runtime.spawn(self.part(task)));
     }
 }
 
 async fn withdraw(engine: Arc<Engine>, request: Arc<AcquireRequest>, _pending: Pending) {
-    // After this the store has dropped by itself whatever a copy could have taken, if its clock
-    // goes as ours.
+    // By then the store has dropped by itself anything that a copy could have taken, if its clock
+    // runs like ours.
     let over = engine.clock.now() + request.timeout * 2 + request.lease;
     let mut backoff = Backoff::default();
     loop {

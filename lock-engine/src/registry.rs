@@ -14,8 +14,8 @@ use super::lane::Lane;
 use super::machine::Machine;
 use super::spec::LaneKind;
 
-/// By what a lane is found: one that callers share by its key, one of one caller, or that takes
-/// nobody any more, by its number.
+/// The identifier of a lane. A lane that callers share is found by its kind and key. The lane of a
+/// single caller, and a sealed lane, are found by their number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LaneId {
     Shared(LaneKind, LockKey),
@@ -26,31 +26,31 @@ enum LaneId {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     lanes: Mutex<HashMap<LaneId, Arc<Lane>>>,
-    /// Who waits in lanes of their own.
+    /// The callers that wait in their own lanes.
     waiting: Mutex<AllInOwn>,
 }
 
-/// The callers that wait for a key in lanes of their own.
+/// The callers that wait for one key in their own lanes.
 #[derive(Debug, Default)]
 struct InOwn {
     callers: usize,
-    /// Until when the key is taken, as the store last told one of them; its error if it has failed.
+    /// Until when the key is taken, as the store last told one of them, or the store's error.
     told: Option<Result<Tick, StoreError>>,
-    /// Those who want permits, in the order in which they came, with their waiters. The first asks
-    /// the store.
+    /// The callers that want permits, in order of arrival, with their waiters. The first asks the
+    /// store.
     line: BTreeMap<u64, (Arc<Lane>, u64)>,
 }
 
-/// All of them, by the (first) key's name, and whether it is one of permits.
+/// All such callers, by the (first) key, and whether it is a semaphore.
 #[derive(Debug, Default)]
 struct AllInOwn {
     by_key: HashMap<(LockKey, bool), InOwn>,
-    /// The last place in a line. No two lines have the same one.
+    /// The last place given out in a line. No two lines share a place.
     last_place: u64,
 }
 
 impl Registry {
-    /// The lane's entry, made when it is not there. One of its own is always made.
+    /// Returns the lane, made if necessary. [`LaneKind::Own`] always makes a new one.
     pub(crate) fn get(&self, key: &LockKey, kind: LaneKind, make: impl FnOnce() -> Arc<Lane>) -> Arc<Lane> {
         let mut lanes = lock(&self.lanes);
         if kind == LaneKind::Own {
@@ -61,12 +61,12 @@ impl Registry {
         Arc::clone(lanes.entry(LaneId::Shared(kind, key.clone())).or_insert_with(make))
     }
 
-    /// The lane's entry, if it is one that callers share.
+    /// Returns the shared lane of this kind and key, if there is one.
     pub(crate) fn find(&self, key: &LockKey, kind: LaneKind) -> Option<Arc<Lane>> {
         lock(&self.lanes).get(&LaneId::Shared(kind, key.clone())).cloned()
     }
 
-    /// By what the lane is found.
+    /// Returns the identifier under which the lane is registered.
     fn id_of(lanes: &HashMap<LaneId, Arc<Lane>>, lane: &Lane) -> LaneId {
         let shared = LaneId::Shared(lane.kind, lane.key.clone());
         if lanes.get(&shared).is_some_and(|other| other.id == lane.id) {
@@ -76,23 +76,23 @@ impl Registry {
         }
     }
 
-    /// Every lane that has to do with the locks of `key`. Looks at all lanes.
+    /// Returns every lane with locks of `key`. Looks at all lanes.
     pub(crate) fn find_all(&self, key: &LockKey) -> Vec<Arc<Lane>> {
         let lanes = lock(&self.lanes);
         lanes.values().filter(|lane| lane.spec.permits == 0 && lane.is_of(key)).cloned().collect()
     }
 
-    /// Whoever asks for the lane from now on gets a fresh one.
+    /// Detaches the lane: later lookups get a fresh one.
     pub(crate) fn detach(&self, lane: &Arc<Lane>) {
         let mut lanes = lock(&self.lanes);
-        // Never in neither: a shutdown looks at all lanes.
+        // It is never absent: a shutdown looks at all lanes.
         let id = Self::id_of(&lanes, lane);
         if let Some(detached) = lanes.remove(&id) {
             lanes.insert(LaneId::Own(lane.id), detached);
         }
     }
 
-    /// Forgets the key if nothing of it is left.
+    /// Removes the lane if it is idle.
     pub(crate) fn remove_idle(&self, lane: &Arc<Lane>) {
         let mut lanes = lock(&self.lanes);
         let mut state = lock(&lane.state);
@@ -106,14 +106,14 @@ impl Registry {
         lock(&self.lanes).values().cloned().collect()
     }
 
-    /// Whether the machine of any key is such. Copies nothing: it may be asked often, and of many
-    /// lanes.
+    /// Whether `test` holds for any machine. Copies nothing, because it may be called often and
+    /// with many lanes.
     pub(crate) fn any(&self, test: impl Fn(&Machine) -> bool) -> bool {
         lock(&self.lanes).values().any(|lane| test(&lock(&lane.state).machine))
     }
 
-    /// One more caller waits for `key` in a lane of its own, unless `cap` do so already: how many
-    /// then.
+    /// Counts one more caller that waits for `key` in its own lane. If `cap` callers do so already,
+    /// returns their number as the error.
     pub(crate) fn wait_in_own(&self, key: &(LockKey, bool), cap: usize) -> Result<(), usize> {
         let mut waiting = lock(&self.waiting);
         let callers = waiting.by_key.get(key).map_or(0, |in_own| in_own.callers);
@@ -124,14 +124,16 @@ impl Registry {
         Ok(())
     }
 
-    /// One of them was told until when the key is taken, or why that is not known.
+    /// Records until when the key is taken, as one of the callers was told, or why that is not
+    /// known.
     pub(crate) fn told_in_own(&self, key: &(LockKey, bool), told: Result<Tick, StoreError>) {
         if let Some(in_own) = lock(&self.waiting).by_key.get_mut(key) {
             in_own.told = Some(told);
         }
     }
 
-    /// What the store last told one of them: for how long the key is still taken, or its error.
+    /// Returns for how long the key is still taken, or the store's error, as one of the callers was
+    /// last told.
     pub(crate) fn taken_in_own(
         &self,
         key: &(LockKey, bool),
@@ -142,7 +144,7 @@ impl Registry {
         Ok(told.filter(|&until| now < until).map(|until| until.since(now)))
     }
 
-    /// One caller less waits so.
+    /// Counts one caller less.
     pub(crate) fn stop_waiting_in_own(&self, key: &(LockKey, bool)) {
         let mut waiting = lock(&self.waiting);
         if let Some(in_own) = waiting.by_key.get_mut(key) {
@@ -153,8 +155,8 @@ impl Registry {
         }
     }
 
-    /// The lane's waiter wants permits, and asks when all before it have asked; whether it is the
-    /// first.
+    /// Puts the lane's waiter, which wants permits, at the end of the line. Returns whether it is
+    /// the first.
     pub(crate) fn stand_in_line(&self, lane: &Arc<Lane>, waiter: u64) -> bool {
         let mut waiting = lock(&self.waiting);
         let AllInOwn { by_key, last_place } = &mut *waiting;
@@ -165,8 +167,8 @@ impl Registry {
         in_own.line.len() == 1
     }
 
-    /// The lane's waiter has permits, or has gone. Returns whose turn it is now, if it was the
-    /// first.
+    /// Removes the lane's waiter from the line, because it has permits or has left. If it was the
+    /// first, returns the next.
     pub(crate) fn leave_line(&self, lane: &Lane) -> Option<(Arc<Lane>, u64)> {
         let mut waiting = lock(&self.waiting);
         let place = lane.place.load(Ordering::Relaxed);
@@ -176,7 +178,7 @@ impl Registry {
         line.first_key_value().filter(|_| was_first).map(|(_, next)| next.clone())
     }
 
-    /// Lanes in use, for tests that look for leaks.
+    /// Returns the number of lanes in use, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         lock(&self.lanes).len() + lock(&self.waiting).by_key.len()

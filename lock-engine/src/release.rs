@@ -1,5 +1,5 @@
-//! Releases: sent by engine tasks only, re-sent until they are answered; after the lease by the
-//! reaper.
+//! Releases: sent by engine tasks only, and re-sent until they are answered; after the end of the
+//! lease, by the reaper.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,10 @@ use super::pending::Pending;
 use crate::failure::{Failure, Loss};
 use crate::trace::TARGET;
 
-/// How much longer than `min_hold` a key stays taken when its process is gone and can't end it in
-/// time.
+/// Extra time beyond `min_hold` for which a key stays taken if its process dies.
 const LINGER_SLACK: Duration = Duration::from_millis(500);
 
-/// Makes the call.
+/// Sends the release once.
 async fn call(
     engine: &Engine,
     hold: &Hold,
@@ -33,12 +32,12 @@ async fn call(
 }
 
 /// Releases `hold`, re-sending on failure until the store should have dropped it by itself. After
-/// that it is the reaper's.
+/// that, the reaper takes over.
 ///
-/// Returns when the call was sent that the store answered, and the answer; `None` when it gave up.
+/// Returns when the answered call was sent, and its answer; `None` when it gave up.
 ///
-/// `watches` of the hold's keys are the caller's own. `report` hears the first outcome: a failure
-/// is told at once, although the release goes on being re-sent.
+/// `watches` is the number of the caller's own watches of the keys. `report` gets the first
+/// outcome: a failure is reported at once, although the release goes on being re-sent.
 pub(crate) async fn send(
     engine: &Arc<Engine>,
     hold: &Arc<Hold>,
@@ -50,7 +49,7 @@ pub(crate) async fn send(
     let key = &hold.item.key;
     let mut unconfirmed = Unconfirmed { engine: Arc::clone(engine), hold: Arc::clone(hold), over: false };
     let mut backoff = Backoff::default();
-    // It may have been renewed to more than was asked for.
+    // The hold may have been renewed to more than the requested lease.
     let longest = hold.lease.duration.max(hold.deadline().since(engine.clock.now()));
     let mut unanswered = false;
     loop {
@@ -63,7 +62,7 @@ pub(crate) async fn send(
                 unconfirmed.over = true;
                 if let Some(report) = report {
                     let held = !released.held.is_empty() && released.held.iter().all(|held| *held);
-                    // An earlier copy whose answer never came may have released it, while it was
+                    // An earlier copy whose answer was lost may have released the hold while it was
                     // certainly ours.
                     let certain = unanswered && now < hold.deadline();
                     let lost = || Failure::Lost(Loss::TakenAway);
@@ -86,11 +85,11 @@ pub(crate) async fn send(
             let cause = error.clone();
             let _ = report.send(Err(Failure::Unconfirmed(cause)));
         }
-        // The margin was taken off the lease for us; the store's own clock ends the hold that much
-        // later.
+        // The margin was subtracted from the lease on our side; the store's own clock ends the hold
+        // that much later.
         let over = hold.deadline() + drift_margin(longest) * 2;
         let now = engine.clock.now();
-        // Then what is there is not our hold.
+        // With such an error, the key does not have our hold.
         let is_final = matches!(error.kind(), StoreErrorKind::ForeignData | StoreErrorKind::Unsupported);
         if now >= over || is_final || engine.runtime_is_gone() {
             unconfirmed.over = true;
@@ -104,8 +103,8 @@ pub(crate) async fn send(
     }
 }
 
-/// Says so when the task of a release goes before the store has answered: with its runtime, or by a
-/// panic.
+/// Reports the release as failed when its task ends before the store has answered: with its
+/// runtime, or by a panic.
 struct Unconfirmed {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
@@ -120,15 +119,15 @@ impl Drop for Unconfirmed {
     }
 }
 
-/// A lost hold: nobody has it any more, but if the store still knows it, it is given back to the
-/// others, at the end of its `min_hold`.
+/// Gives back a lost hold, at the end of its `min_hold`: no caller has it any more, but the store
+/// may.
 pub(crate) fn abandon(
     engine: Arc<Engine>,
     hold: Arc<Hold>,
     rest: Duration,
     pending: Pending,
 ) -> impl Future<Output = ()> {
-    // From now on, and not only from the first poll.
+    // Effective from now on, not only from the first poll.
     let unconfirmed = Unconfirmed { engine: Arc::clone(&engine), hold: Arc::clone(&hold), over: false };
     async move {
         let mut unconfirmed = unconfirmed;
@@ -142,31 +141,31 @@ pub(crate) fn abandon(
     }
 }
 
-/// Keeps the key taken for `rest` more. If this process goes away meanwhile, the store ends the
-/// hold by itself.
+/// Keeps the key taken for `rest` more. If this process dies meanwhile, the store ends the hold by
+/// itself.
 pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duration) {
     let end = engine.clock.now() + rest;
-    // An inner call may have asked for a longer `min_hold` than the hold's lease.
+    // An inner call may have asked for a `min_hold` that exceeds the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
         let lease = rest + LINGER_SLACK;
         let _ = engine.keep(hold.keep_items(lease).collect()).await;
     }
     if let Err(error) = call(engine, hold, rest + LINGER_SLACK, None, 0).await {
-        // The hold ends with its lease at the latest, which is at least `min_hold` long.
+        // The hold ends at the latest with its lease, which is at least `min_hold` long.
         tracing::debug!(target: TARGET, key = %hold.item.key, %error, "min_hold not shortened");
         engine.release_later(Arc::clone(hold), end);
     }
 }
 
 impl Engine {
-    /// Copies of its request that were not answered can't be granted any more.
+    /// Withdraws unanswered copies of the hold's request, so that none can be granted any more.
     fn withdraw_copies(self: &Arc<Self>, hold: &Hold) {
         if let Some(request) = &hold.unanswered {
             self.reap(Arc::clone(request));
         }
     }
 
-    /// The release of `hold` has failed. It is sent again at `due`, see [`Engine::insist`].
+    /// Re-sends the failed release of `hold` at `due`, see [`Engine::insist`].
     fn release_later(self: &Arc<Self>, hold: Arc<Hold>, due: Tick) {
         self.insist(due, move |engine| {
             let hold = Arc::clone(&hold);

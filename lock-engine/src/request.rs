@@ -1,4 +1,4 @@
-//! [`Request`]: what a caller wants of the engine.
+//! [`Request`]: a caller's request to the engine.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::spec::Spec;
 use super::terms::Terms;
 use crate::metrics::Label;
 
-/// What a lock builder has collected.
+/// A request, as collected by a lock builder.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub engine: Arc<Engine>,
@@ -19,14 +19,14 @@ pub struct Request {
     pub spec: Spec,
     pub terms: Terms,
     pub label: Label,
-    /// Its own cap of those who wait.
+    /// The request's own cap on waiters.
     pub max_waiters: usize,
-    /// Since when it waits; it may have to begin again.
+    /// When the wait began; it may have to start over.
     pub asked: Option<Tick>,
 }
 
 impl Request {
-    /// Returns why nobody can have what is asked for, if its lease can't be kept up.
+    /// Returns the failure if the request's lease cannot be kept up.
     pub fn refusal(&self) -> Option<Failure> {
         let mut reason = self.engine.refuse_lease(&self.key, self.terms.lease.duration)?;
         if self.terms.lease.is_renewed && self.terms.min_hold > self.engine.settings.lease {

@@ -1,4 +1,4 @@
-//! [`RetrySchedule`]: when a contender tries again. No I/O and no clock of its own.
+//! [`RetrySchedule`]: when a contender tries again. Does no I/O, and reads no clock.
 
 use std::time::Duration;
 
@@ -6,38 +6,39 @@ use lock_core::Replication;
 use lock_core::internal::clock::Tick;
 use lock_core::store::StoreError;
 
-/// First poll interval when the store cannot deliver messages, and its cap.
+/// First poll interval when the store cannot deliver messages, and its maximum.
 const POLL_FIRST: Duration = Duration::from_millis(20);
 pub(crate) const POLL_LONGEST: Duration = Duration::from_millis(250);
 /// First interval of the fallback that covers lost messages; it doubles up to the configured one.
 const FALLBACK_FIRST: Duration = Duration::from_millis(250);
-/// Back-off after a store error.
+/// First and maximum back-off after a store error.
 const ERROR_FIRST: Duration = Duration::from_millis(10);
 const ERROR_LONGEST: Duration = Duration::from_secs(1);
-/// Bounds of a step-back.
+/// Minimum and maximum of a step-back.
 const STEP_BACK_SHORTEST: Duration = Duration::from_millis(2);
 const STEP_BACK_LONGEST: Duration = Duration::from_millis(10);
-/// So many step-backs without an answer make the listeners phantoms for so long.
+/// Number of unanswered step-backs after which listeners count as phantoms, and for how long.
 const UNANSWERED_STEP_BACKS: u32 = 3;
 const PHANTOM_TIME: Duration = Duration::from_secs(1);
 
-/// A driver that asked after a message and found that another was first has lost a race. It pauses
-/// after the next message, for a random time of up to 2 ms. Each race that is lost doubles that, up
-/// to this for each listener and to [`TURNS_LONGEST`]. Timers go by milliseconds, so some ask at
-/// once.
+/// Pause after a message, per listener; limited by [`TURNS_LONGEST`].
+///
+/// A driver that asked after a message and found another one first has lost a race. After the next
+/// message it pauses for a random time of up to 2 ms; each lost race doubles that, up to this
+/// limit. Timers have a resolution of a millisecond, so some drivers ask at once.
 const TURN: Duration = Duration::from_micros(100);
 const TURNS_LONGEST: Duration = Duration::from_millis(50);
-/// A driver that has lost so many races asks at once after the next message. Else two drivers that
-/// have just won, and so don't pause, could keep the key to themselves.
+/// Number of lost races after which a driver asks at once after the next message. Otherwise two
+/// drivers that have just won, and so don't pause, could keep the key between them.
 const RACES: u32 = 8;
 
-/// What a contender knows about its rivals, and the earliest time of its next attempt.
+/// A contender's knowledge about its rivals, and the earliest time of its next attempt.
 #[derive(Debug, Default)]
 pub struct RetrySchedule {
     not_before: Tick,
     interval: Duration,
     failures: Failures,
-    /// While others go first: whether our own release is still to be heard by our own subscription.
+    /// Set while others go first: whether our own subscription is still to deliver our own release.
     step_back: Option<bool>,
     unanswered: u32,
     phantoms_until: Tick,
@@ -45,20 +46,20 @@ pub struct RetrySchedule {
     listening: bool,
     /// Whether the next attempt comes after a message.
     races: bool,
-    /// How many such attempts in a row found that another was first.
+    /// Number of such attempts in a row that found another contender first.
     lost_races: u32,
-    /// How long after a message the next one is.
+    /// Pause between the next message and the attempt.
     turn: Duration,
 }
 
-/// What holds back those who want a grant that replicas confirm, and nobody else.
+/// The back-off of callers that want replicas to confirm; it does not affect others.
 #[derive(Debug, Default)]
 struct Setback {
     until: Tick,
     failures: Failures,
 }
 
-/// Attempts in a row to which the store has answered with an error.
+/// Failed attempts in a row, and the last error.
 #[derive(Debug, Default)]
 struct Failures {
     count: u32,
@@ -66,7 +67,7 @@ struct Failures {
 }
 
 impl Failures {
-    /// One more; returns how long to hold back.
+    /// Counts a failure; returns the back-off.
     fn note(&mut self, error: StoreError, random: f64) -> Duration {
         let longest = (ERROR_FIRST * 2u32.saturating_pow(self.count.min(10))).min(ERROR_LONGEST);
         *self = Self { count: self.count.saturating_add(1), last: Some(error) };
@@ -75,30 +76,30 @@ impl Failures {
 }
 
 impl RetrySchedule {
-    /// The earliest time of the next attempt.
+    /// Returns the earliest time of the next attempt.
     pub fn not_before(&self) -> Tick {
         self.not_before
     }
 
-    /// The same for an attempt with this policy.
+    /// Returns the earliest time of the next attempt with this policy.
     pub(crate) fn not_before_with(&self, wanted: Replication) -> Tick {
         if wanted.is_none() { self.not_before } else { self.not_before.max(self.setback.until) }
     }
 
-    /// Whether those with a policy are held back.
+    /// Whether callers with a policy are held back.
     pub(crate) fn is_set_back(&self, now: Tick) -> bool {
         now < self.setback.until
     }
 
-    /// Why there was no grant with this policy, if the store has failed.
+    /// Returns the store's error that prevented a grant with this policy, if there was one.
     pub fn last_error_for(&self, wanted: Replication) -> Option<StoreError> {
         let of_policy = self.setback.failures.last.as_ref().filter(|_| !wanted.is_none());
         of_policy.or(self.failures.last.as_ref()).cloned()
     }
 
-    /// What an attempt would find was just seen in another way, so the next one is due at `until`.
-    /// A contender that can't hear of a change tries nevertheless, unless it is `far` from its
-    /// turn.
+    /// Schedules the next attempt for `until`, because the current state was just seen by other
+    /// means. A contender that can't hear of a change polls nevertheless, unless it is `far` from
+    /// its turn.
     pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) {
         if self.failures.count == 0 && self.step_back.is_none() && now < self.not_before {
             let hears = self.listening || far;
@@ -106,15 +107,15 @@ impl RetrySchedule {
         }
     }
 
-    /// Try at once.
+    /// Schedules an attempt at once.
     pub(crate) fn reset(&mut self, now: Tick) {
         self.not_before = now;
         self.step_back = None;
     }
 
-    /// Somebody new wants the key. What failed before is not their failure, so the back-off is not
-    /// theirs either; it goes on growing if this attempt fails, too. For who is `alone`, every
-    /// pause is that of others, who have left a driver that has not noticed yet.
+    /// Adjusts the schedule to a new caller. Earlier failures should not delay it, so it need not
+    /// wait for the back-off, which goes on growing if the new attempt fails, too. If it is
+    /// `alone`, all pauses stem from callers that have left a driver that has not noticed yet.
     pub(crate) fn on_new_waiter(&mut self, wanted: Replication, alone: bool, now: Tick) {
         if alone && self.not_before_with(wanted) > now + STEP_BACK_LONGEST {
             self.reset(now);
@@ -124,12 +125,12 @@ impl RetrySchedule {
         }
     }
 
-    /// Tries at `at`, unless an earlier attempt is due.
+    /// Schedules an attempt at `at`, unless an earlier one is due.
     pub(crate) fn bring_forward(&mut self, at: Tick) {
         self.not_before = self.not_before.min(at);
     }
 
-    /// Somebody else holds the key for `remaining` more, unless they renew it.
+    /// Records that another owner holds the key for `remaining` more, unless it is renewed.
     ///
     /// `random` is uniform in 0..1 and spreads the polls of many processes.
     pub fn on_busy(
@@ -153,12 +154,12 @@ impl RetrySchedule {
         self.interval =
             if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
         let jittered = self.interval.mul_f64(0.75 + random / 4.0);
-        // A millisecond more than the store said, since its reply is rounded down.
+        // One millisecond more than the store said, because it rounds down.
         self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
     }
 
-    /// So many listen for the same release, although some may only have listened a moment ago. Only
-    /// one of them gets the key, so those who have lost a race don't all ask at the same time.
+    /// Records how many listen for the same release, although some may have just begun. Only one of
+    /// them gets the key, so drivers that have lost a race don't all ask at the same time.
     pub(crate) fn rivals(&mut self, listeners: u32, random: f64) {
         if std::mem::take(&mut self.races) {
             self.lost_races = self.lost_races.saturating_add(1);
@@ -171,26 +172,26 @@ impl RetrySchedule {
         self.turn = Duration::from_millis(u64::try_from(longest.mul_f64(random).as_millis()).unwrap_or(0));
     }
 
-    /// A message arrived: the key may be free. `true` when it is worth an attempt.
+    /// Handles a message: the key may be free. Returns `true` when it is worth an attempt.
     pub fn on_notification(&mut self, now: Tick) -> bool {
         match self.step_back {
             Some(true) => {
                 self.step_back = Some(false);
                 return false;
             }
-            // It was answered.
+            // The step-back was answered.
             Some(false) => (self.step_back, self.unanswered) = (None, 0),
             None => {}
         }
         self.interval = Duration::ZERO;
         self.races = true;
-        // A second message does not make it later.
+        // A second message does not delay the attempt.
         self.bring_forward(now + self.turn);
         true
     }
 
-    /// Messages arrive from now on. One may have been missed before, so an attempt follows when it
-    /// is our turn. A step back stands.
+    /// Records that messages arrive from now on. One may have been missed before, so an attempt
+    /// follows when it is our turn. A step-back stays in force.
     pub fn listening(&mut self, now: Tick) {
         self.listening = true;
         self.interval = Duration::ZERO;
@@ -199,8 +200,8 @@ impl RetrySchedule {
         }
     }
 
-    /// Messages can't be counted on: polls, beginning with the shortest pause. A back-off or a step
-    /// back stands.
+    /// Switches to polling, from the shortest interval, because messages can't be relied on. A
+    /// back-off or a step-back stays in force.
     pub fn deaf(&mut self, now: Tick) {
         self.listening = false;
         if self.failures.count == 0 && self.step_back.is_none() {
@@ -209,25 +210,26 @@ impl RetrySchedule {
         }
     }
 
-    /// The store failed.
+    /// Backs off after a store error.
     pub fn on_failure(&mut self, now: Tick, error: StoreError, random: f64) {
         self.step_back = None;
         self.not_before = now + self.failures.note(error, random);
     }
 
-    /// An attempt failed that replicas had to confirm. Whoever asks without them may try at once,
-    /// and no message makes the others try earlier: the undo of their own attempt is one.
+    /// Holds back callers that want replicas to confirm, after such an attempt has failed. Callers
+    /// without a policy may try at once. No message brings the others forward, because the undo of
+    /// their own attempt causes one.
     pub(crate) fn set_back(&mut self, now: Tick, error: StoreError, random: f64) {
         self.step_back = None;
         self.setback.until = now + self.setback.failures.note(error, random);
     }
 
-    /// The key was granted to us, and replicas have confirmed it if they had to.
+    /// Records a grant to us, with the confirmation of replicas if required.
     pub(crate) fn confirmed(&mut self) {
         self.setback = Setback::default();
     }
 
-    /// The key was granted to us.
+    /// Records a grant to us.
     pub(crate) fn on_granted(&mut self, now: Tick) {
         (self.races, self.lost_races, self.turn) = (false, 0, Duration::ZERO);
         self.failures = Failures::default();
@@ -241,13 +243,14 @@ impl RetrySchedule {
         }
     }
 
-    /// The key was released for everybody and others listen: they go first, for a moment.
+    /// Steps back for a moment, because the key was released for everybody and others listen: they
+    /// go first.
     pub(crate) fn step_back(&mut self, now: Tick, round_trip: Duration, echo: bool) {
         self.step_back = Some(echo);
         self.not_before = now + (round_trip * 2).clamp(STEP_BACK_SHORTEST, STEP_BACK_LONGEST);
     }
 
-    /// Whether listeners are to be ignored, because they let the last step-backs pass.
+    /// Whether to ignore listeners, because they did not answer the last step-backs.
     pub(crate) fn listeners_are_phantoms(&self, now: Tick) -> bool {
         now < self.phantoms_until
     }

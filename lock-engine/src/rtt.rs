@@ -5,15 +5,15 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 
-/// How long a measurement counts, at most twice this.
+/// How long a measurement counts; at most twice as long.
 const PERIOD: Duration = Duration::from_secs(10);
-/// So many measurements, one after the other, make the lowest one a round trip: single ones have
-/// connecting or loading a script in them, and those that overlap the same pause.
+/// Number of measurements, one after the other, that make their minimum reliable. Single ones
+/// include connecting or loading a script, and overlapping ones may all have met the same pause.
 const ENOUGH: u32 = 8;
-/// What is assumed before the first call.
+/// Round trip assumed before the first call.
 const ASSUMED: Duration = Duration::from_millis(1);
 
-/// The smallest round trip of this period and the last one.
+/// The smallest round trip of the current period and the last one.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrip(Mutex<Periods>);
 
@@ -22,7 +22,7 @@ struct Periods {
     current: Lowest,
     last: Lowest,
     started: Tick,
-    /// When the last call that counts was answered.
+    /// When the last counted call was answered.
     answered: Tick,
 }
 
@@ -33,7 +33,7 @@ struct Lowest {
 }
 
 impl RoundTrip {
-    /// A call that was sent at `sent` has been answered.
+    /// Records a call that was sent at `sent` and has been answered.
     pub(crate) fn record(&self, sent: Tick, now: Tick) {
         let mut periods = lock(&self.0);
         if now.since(periods.started) > PERIOD {
@@ -50,14 +50,14 @@ impl RoundTrip {
         }
     }
 
-    /// The lowest recent round trip, if there were enough calls to be sure of it.
+    /// Returns the lowest recent round trip, if there were enough calls for it to be reliable.
     pub(crate) fn measured(&self, now: Tick) -> Option<Duration> {
         let periods = lock(&self.0);
         let enough = periods.current.count.saturating_add(periods.last.count) >= ENOUGH;
         periods.lowest().filter(|_| enough && now.since(periods.started) <= PERIOD * 2)
     }
 
-    /// The lowest recent round trip, or a guess.
+    /// Returns the lowest recent round trip, or a guess.
     pub(crate) fn lowest(&self) -> Duration {
         lock(&self.0).lowest().unwrap_or(ASSUMED)
     }

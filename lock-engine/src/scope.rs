@@ -1,10 +1,11 @@
-//! The task-local chain of grants: what makes re-entrancy lexical.
+//! The task-local chain of grants, which makes re-entrancy lexical.
 //!
 //! A scope is the list of the grants of all enclosing locked calls. It is captured when an acquire
-//! future is first polled, and set around every poll of a locked body and around its drop. It
-//! belongs to the task that polls the body. Spawned tasks start without one, also those that a
-//! `LocalSet` or a runtime inside the body polls on the same thread. `in_current_scope` carries it
-//! over on purpose.
+//! future is first polled, and set around every poll of a locked body and around its drop.
+//!
+//! A scope belongs to the task that polls the body. Spawned tasks start without one, even if a
+//! `LocalSet` or a runtime inside the body polls them on the same thread. `in_current_scope`
+//! carries it over on purpose.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -24,16 +25,16 @@ thread_local! {
         const { RefCell::new(Entered { scope: Scope { innermost: None, outer: None }, task: None }) };
 }
 
-/// A scope, and the task that entered it. A future that `block_on` polls has no number, or that of
-/// the task around it.
+/// A scope, and the task that entered it. A future polled by `block_on` has no task id, or that of
+/// the surrounding task.
 #[derive(Default)]
 struct Entered {
     scope: Scope,
     task: Option<task::Id>,
 }
 
-/// The chain of grants of the enclosing locked calls, innermost first. Most have one, which takes
-/// no further memory.
+/// The chain of grants of the enclosing locked calls, innermost first. A chain of one grant, as
+/// most are, needs no allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     innermost: Option<Arc<Grant>>,
@@ -43,13 +44,12 @@ pub struct Scope {
 #[derive(Debug)]
 struct Outer {
     scope: Scope,
-    /// Grants from here outwards.
+    /// Number of grants from here outwards.
     depth: usize,
 }
 
 impl Drop for Outer {
-    /// One by one, not each inside the drop of the next: a chain may be longer than the stack is
-    /// deep.
+    /// Drops the chain iteratively, because it may be too long for recursive drops.
     fn drop(&mut self) {
         let mut outer = self.scope.outer.take();
         while let Some(mut next) = outer.and_then(Arc::into_inner) {
@@ -59,11 +59,11 @@ impl Drop for Outer {
 }
 
 impl Scope {
-    /// The scope in which this code runs.
+    /// Returns the scope in which the caller runs.
     pub fn current() -> Self {
         let current = CURRENT.try_with(|current| {
             let Entered { scope, task } = &*current.borrow();
-            // Another task is no part of the call, though it is polled inside.
+            // Another task is no part of the call, although it is polled inside.
             if scope.is_empty() || *task != task::try_id() { Self::default() } else { scope.clone() }
         });
         current.unwrap_or_default()
@@ -73,10 +73,10 @@ impl Scope {
         self.innermost.is_none()
     }
 
-    /// This scope with one more grant inside. Leaves out those that have ended: nobody enters them
-    /// again, and a task that hands its scope on to its successor would collect them without end.
+    /// Adds a grant inside this scope. Removes grants that have ended, since nobody re-enters them;
+    /// a chain of tasks that each pass their scope on would collect them without end.
     pub fn with(self, grant: Arc<Grant>) -> Self {
-        // Looked for whenever the chain has doubled, so that a long one costs no more than a short
+        // Checked whenever the chain has doubled, so that a long one costs no more than a short
         // one.
         let look = self.depth().is_power_of_two();
         let ended = look && self.grants().any(|grant| grant.has_ended());
@@ -94,7 +94,7 @@ impl Scope {
         usize::from(!self.is_empty()) + self.outer.as_ref().map_or(0, |outer| outer.depth)
     }
 
-    /// Innermost first.
+    /// Returns the grants, innermost first.
     pub(crate) fn grants(&self) -> impl Iterator<Item = &Arc<Grant>> {
         let scopes =
             std::iter::successors(Some(self), |scope| scope.outer.as_ref().map(|outer| &outer.scope));
@@ -106,14 +106,14 @@ impl Scope {
         live.into_iter().rev().fold(Self::default(), |outer, grant| outer.and(Arc::clone(grant)))
     }
 
-    /// Numbers of the grants of `lane` that enclosing calls have.
+    /// Returns the numbers of the enclosing calls' grants in `lane`.
     pub(crate) fn inside(&self, lane: &Arc<Lane>) -> Few<u64> {
         self.grants().filter(|grant| Arc::ptr_eq(&grant.lane, lane)).map(|grant| grant.pass.number).collect()
     }
 
     /// Runs `f` in this scope.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        // While a thread ends its thread-locals are gone: what is dropped then is dropped without a
+        // While a thread ends, its thread-locals are gone: code that runs in drops then has no
         // scope.
         let entered = Entered { scope: self.clone(), task: task::try_id() };
         let _reset = CURRENT.try_with(|current| Reset(current.replace(entered)));
@@ -121,7 +121,7 @@ impl Scope {
     }
 }
 
-/// Puts the outer scope back, also when the body panics.
+/// Restores the outer scope, even when the body panics.
 struct Reset(Entered);
 
 impl Drop for Reset {
@@ -131,7 +131,7 @@ impl Drop for Reset {
     }
 }
 
-/// A future, or a body, that is polled, and dropped, in a scope.
+/// A future, or a body, that is polled and dropped in a scope.
 #[pin_project(PinnedDrop)]
 pub struct Scoped<F> {
     scope: Scope,
@@ -144,12 +144,12 @@ impl<F> Scoped<F> {
         Self { scope, future: Some(future) }
     }
 
-    /// What is in it, unless it was cancelled.
+    /// Returns the content, unless it was cancelled.
     pub fn get(&self) -> Option<&F> {
         self.future.as_ref()
     }
 
-    /// Runs `f` on what is in it, in the scope; `None` when it was cancelled.
+    /// Runs `f` on the content, in its scope; `None` when it was cancelled.
     pub fn with<R>(self: Pin<&mut Self>, f: impl FnOnce(Pin<&mut F>) -> R) -> Option<R> {
         let mut this = self.project();
         this.scope.enter(|| this.future.as_mut().as_pin_mut().map(f))
@@ -168,8 +168,8 @@ impl<F: Future> Future for Scoped<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         match self.as_mut().with(|future| future.poll(cx)) {
             Some(Poll::Ready(output)) => {
-                // The body's locals are gone already; what is left of the future is dropped in the
-                // scope too.
+                // The body's locals are gone already; the rest of the future is dropped in the
+                // scope, too.
                 self.cancel();
                 Poll::Ready(output)
             }
@@ -196,7 +196,7 @@ mod tests {
         Scope::current().depth()
     }
 
-    /// A task that hands its scope on to its successor.
+    /// Runs a task that passes its scope on to its successor.
     fn generation(engine: Arc<Engine>, left: u32) -> Pin<Box<dyn Future<Output = usize> + Send>> {
         Box::pin(async move {
             let admission = acquire(mutex(&engine, &format!("k{}", left % 2))).await;

@@ -9,43 +9,43 @@ use lock_core::internal::sync::CachePadded;
 use lock_core::internal::tasks::Process;
 use lock_core::{Replication, TokenRetention};
 
-/// Minimum of [`fallback_poll`](EngineSettings::fallback_poll): a shorter one would ask without
-/// pause.
+/// Minimum of [`fallback_poll`](EngineSettings::fallback_poll): a shorter one would ask
+/// continuously.
 pub const SHORTEST_POLL: Duration = Duration::from_millis(10);
-/// Leases shorter than this are refused.
+/// Minimum lease; shorter ones are refused.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
-/// Longer leases are refused, longer settings are cut to this: a year is as good as for ever, and
-/// can be added to a point in time.
+/// Maximum of leases, which are refused above it, and of other settings, which are cut to it. A
+/// year is as good as forever, and can be added to a point in time.
 pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Settings of an engine; the defaults are the documented ones.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Lease of watchdog holds, renewed every third of it.
+    /// Lease of renewed holds, which are renewed every third of it.
     pub lease: Duration,
-    /// Wait of a request that names none.
+    /// Wait of a request without a `wait` setting.
     pub default_wait: Duration,
     /// Time-out of one store call.
     pub call_timeout: Duration,
     /// Maximum number of callers that wait for one key in this process.
     pub max_waiters_per_key: usize,
-    /// The same for fair locks, whose waiters have each a place at the store.
+    /// Maximum number of callers that wait for one fair lock; each has a place at the store.
     pub max_fair_waiters_per_key: usize,
     /// Maximum number of callers that wait in this process.
     pub max_waiters: usize,
-    /// Maximum number of releases of dropped guards that are under way at once.
+    /// Maximum number of pending releases of dropped guards.
     pub max_pending_releases: usize,
-    /// Longest time for which a hold is handed on inside the process before it is released for
+    /// Maximum time for which a hold is handed off inside the process before it is released for
     /// everybody.
     pub cohort_window: Duration,
-    /// Longest time for which a waiter sleeps without asking the store, when no message comes.
+    /// Maximum time for which a waiter sleeps without asking the store, when no message comes.
     pub fallback_poll: Duration,
-    /// Retention of requests that name none.
+    /// Retention of requests without a retention setting.
     pub token_retention: TokenRetention,
-    /// Replicas that have to confirm a grant, for requests that name none.
+    /// Number of replicas that have to confirm a grant, for requests without a policy.
     pub replication: Replication,
-    /// Makes the owners of the manager.
+    /// Generates the owners of the manager.
     pub owners: Arc<CachePadded<Owners>>,
     /// The simulated process that the manager belongs to.
     #[cfg(feature = "testing")]
@@ -73,7 +73,7 @@ impl Default for EngineSettings {
     }
 }
 
-/// Returns why no lock can have this lease, on whatever store.
+/// Returns why this lease is invalid on any store.
 pub fn out_of_range(lease: Duration) -> Option<String> {
     if lease < SHORTEST_LEASE {
         Some(format!("a lease of {lease:?} is too short; use {SHORTEST_LEASE:?} or more"))

@@ -1,9 +1,9 @@
-//! [`Spec`]: what is locked in a lane; [`LaneKind`]: by whom.
+//! [`Spec`]: what is locked in a lane; [`LaneKind`]: which callers share it.
 
 use lock_core::store::{Few, Item, Kind};
 use lock_core::{LockKey, OwnerId};
 
-/// Who shares one machine: its queue, its contender, its hold.
+/// The callers that share one machine: its queue, its contender, its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LaneKind {
     /// All callers of a key's mutex.
@@ -17,19 +17,19 @@ pub(crate) enum LaneKind {
 }
 
 impl LaneKind {
-    /// Whether its hold goes from one caller to the next without the store.
+    /// Whether its hold is handed off from one caller to the next without the store.
     pub(crate) fn hands_off(self) -> bool {
         matches!(self, Self::Mutex | Self::Write)
     }
 }
 
-/// What is locked in a lane, besides its key.
+/// The locks of a lane, besides its key.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub kind: Kind,
-    /// The other keys of a lock of several.
+    /// The other keys of a lock with several.
     pub more: Box<[(LockKey, Kind)]>,
-    /// Number of permits of a semaphore; 0 for a lock. The text of the owner tells the store, see
+    /// Number of permits of a semaphore; 0 for a lock. Part of the owner's text, see
     /// [`owner_of`](lock_core::internal::owner_of).
     pub permits: u32,
 }
@@ -39,17 +39,17 @@ impl Spec {
         Self { kind, more: Box::default(), permits: 0 }
     }
 
-    /// Permits of a semaphore. Each caller has a lane of its own.
+    /// Creates the spec of semaphore permits. Each caller has its own lane.
     pub fn permits(permits: u32) -> Self {
         Self { permits, ..Self::one(Kind::Mutex) }
     }
 
-    /// All keys and kinds, in their order.
+    /// Returns all keys and kinds, in their order.
     pub fn keys<'a>(&'a self, first: &'a LockKey) -> impl Iterator<Item = (&'a LockKey, Kind)> {
         std::iter::once((first, self.kind)).chain(self.more.iter().map(|(key, kind)| (key, *kind)))
     }
 
-    /// What the store is asked for.
+    /// Returns the items of a request to the store.
     pub(crate) fn items(&self, first: &LockKey, owner: OwnerId) -> Few<Item> {
         let owner = match self.permits {
             0 => owner,
@@ -59,13 +59,13 @@ impl Spec {
         self.keys(first).map(item).collect()
     }
 
-    /// Whether the store has a queue in which somebody who waits for it has a place, and grants it
-    /// the key by a notice.
+    /// Whether the store keeps a queue with a place for each waiter, and grants the key by a
+    /// notice.
     pub(crate) fn is_fair(&self) -> bool {
         self.any(|kind| kind == Kind::Fair)
     }
 
-    /// Whether a waiter keeps an intent at the store, which is short-lived.
+    /// Whether a waiter keeps a short-lived intent to write at the store.
     pub(crate) fn has_an_intent(&self) -> bool {
         self.any(|kind| kind == Kind::Write)
     }

@@ -8,23 +8,23 @@ use lock_core::store::{BoxFuture, Notice, StoreError, Watch};
 pub use super::machine::Heard;
 use super::retry::POLL_LONGEST;
 
-/// A subscription that was not confirmed is asked for again after this.
+/// Delay before an unconfirmed subscription is requested again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A watch, or a pending call for one. A server may take a subscription and never confirm it, so
-/// nobody waits for the answer: the call is polled only while its contender waits for something to
-/// happen. Dropping it gives it up.
+/// A watch, or a pending call for one. A server may accept a subscription and never confirm it, so
+/// nobody blocks on the answer. The call is polled only while its contender is idle. Dropping the
+/// subscription ends it.
 #[derive(Default)]
 pub struct Subscription {
     watch: Option<Watch>,
     call: Option<BoxFuture<Result<Watch, StoreError>>>,
     not_before: Tick,
-    /// The last call brought no confirmed watch.
+    /// Whether the last call brought no confirmed watch.
     deaf: bool,
 }
 
 impl Subscription {
-    /// Whether there is a watch. It may be one that was not confirmed.
+    /// Whether there is a watch, confirmed or not.
     pub(crate) fn is_watched(&self) -> bool {
         self.watch.is_some()
     }
@@ -33,7 +33,7 @@ impl Subscription {
         self.watch.as_ref().is_some_and(Watch::is_confirmed)
     }
 
-    /// Messages are wanted; `call` asks for them, at most once a second.
+    /// Requests messages through `call`, at most once a second.
     pub fn want(&mut self, now: Tick, call: impl FnOnce() -> BoxFuture<Result<Watch, StoreError>>) {
         if !self.is_confirmed() && self.call.is_none() && now >= self.not_before {
             self.not_before = now + AGAIN;
@@ -41,24 +41,25 @@ impl Subscription {
         }
     }
 
-    /// Whether messages arrive, or are expected to once the call is answered.
+    /// Whether messages arrive, or are expected to arrive once the call is answered.
     pub fn listens(&self) -> bool {
         self.is_confirmed() || self.call.is_some() && !self.deaf
     }
 
-    /// The longest pause between two attempts. It is `fallback` where messages arrive.
+    /// Returns the maximum pause between two attempts: `fallback` if messages arrive, less
+    /// otherwise.
     pub fn longest(&self, fallback: Duration) -> Duration {
         if self.is_confirmed() { fallback } else { fallback.min(POLL_LONGEST) }
     }
 
-    /// Forgets what has been heard already.
+    /// Discards the messages that have already arrived.
     pub fn skip(&mut self) {
         if let Some(watch) = &mut self.watch {
             while watch.try_notice().is_some() {}
         }
     }
 
-    /// The next thing to be heard, pending for ever where nothing is wanted. Cancel safe.
+    /// Waits for the next message; stays pending forever if no subscription is wanted. Cancel safe.
     pub async fn hear(&mut self) -> Heard {
         loop {
             tokio::select! {

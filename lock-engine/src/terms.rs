@@ -1,4 +1,4 @@
-//! [`Terms`]: on what terms a caller wants a lock.
+//! [`Terms`]: the terms on which a caller wants a lock.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Wait {
         if limit.is_zero() { Self::No } else { Self::For(limit) }
     }
 
-    /// Returns the longest time that it lasts.
+    /// Returns the maximum duration of the wait.
     pub(crate) fn limit(self) -> Duration {
         match self {
             Self::No => Duration::ZERO,
@@ -27,12 +27,12 @@ impl Wait {
     }
 }
 
-/// How long a hold lives if nobody releases it, and how long its counters outlive it.
+/// How long a hold lives if nobody releases it, and how long its token counters outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub duration: Duration,
-    /// Renewed to `duration` every third of it for as long as a guard lives. Otherwise it ends by
-    /// itself.
+    /// Whether it is renewed to `duration`, every third of it, as long as a guard lives. Otherwise
+    /// the hold ends by itself.
     pub is_renewed: bool,
     pub retention: TokenRetention,
 }
@@ -47,14 +47,14 @@ impl Lease {
     }
 }
 
-/// What a caller asks for, besides the keys.
+/// A caller's settings, besides the keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub wait: Wait,
     pub lease: Lease,
     pub max_hold: Option<Duration>,
     pub min_hold: Duration,
-    /// Replicas that have to confirm the grant.
+    /// The replicas that have to confirm the grant.
     pub replication: Replication,
 }
 

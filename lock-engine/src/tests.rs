@@ -1,4 +1,4 @@
-//! Interleavings that cannot be made from outside.
+//! Interleavings that cannot be produced from outside.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::metrics::Label;
 use crate::request::Request;
 use crate::terms::{Lease, Terms, Wait};
 
-/// Starts an engine on a memory store of its own.
+/// Starts an engine on a new memory store.
 pub(crate) fn engine() -> Arc<Engine> {
     let store = lock_store_memory::MemoryStore::new("");
     Engine::start(EngineSettings::default(), Clock::tokio(), store, Handle::current())
 }
 
-/// The terms of a lock without settings.
+/// Returns the terms of a lock without settings.
 pub(crate) fn terms(wait: Wait) -> Terms {
     let lease = Lease::renewed(EngineSettings::default().lease);
     Terms { wait, lease, max_hold: None, min_hold: Duration::ZERO, replication: Replication::NONE }
@@ -37,7 +37,7 @@ pub(crate) fn mutex(engine: &Arc<Engine>, key: &str) -> Request {
     }
 }
 
-/// Acquires what is asked for.
+/// Acquires the request's locks.
 pub(crate) async fn acquire(request: Request) -> Admission {
     match crate::acquire::acquire(request).await {
         Ok(admission) => admission,
@@ -45,7 +45,7 @@ pub(crate) async fn acquire(request: Request) -> Admission {
     }
 }
 
-/// Returns the scope of what runs inside of `admission`.
+/// Returns the scope of code that runs inside `admission`.
 pub(crate) fn inside(admission: &Admission) -> Scope {
     Scope::current().with(Arc::clone(admission.grant()))
 }
@@ -69,7 +69,7 @@ async fn a_body_keeps_no_driver_that_its_wait_needed() {
     held.release().await.unwrap();
     let guard = waiter.await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    // Its subscription goes with it.
+    // The subscription ends with it.
     assert_eq!(engine.tasks.len(), 0);
     let next = tokio::spawn(acquire(mutex(&engine, "k")));
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -81,11 +81,11 @@ async fn a_body_keeps_no_driver_that_its_wait_needed() {
 async fn a_late_idle_effect_does_not_take_the_sweep_of_a_new_offer() {
     let engine = engine();
     let name = LockKey::new("k").unwrap();
-    // Thread A: an act that leaves the machine idle, stopped between unlocking and what follows.
+    // Thread A: a step that leaves the machine idle, stopped between unlocking and its actions.
     let make = || engine.make_lane(&name, LaneKind::Mutex, &Spec::one(Kind::Mutex));
     let lane = engine.registry.get(&name, LaneKind::Mutex, make);
     assert!(lock(&lane.state).machine.is_idle());
-    // Thread B: a caller that is not polled again gets an offer, its sweep is set.
+    // Thread B: a caller that is not polled again gets an offer, and its timer is set.
     let held = acquire(mutex(&engine, "k")).await;
     let forever = Request { terms: terms(Wait::Forever), ..mutex(&engine, "k") };
     let mut stuck = Box::pin(acquire(forever));

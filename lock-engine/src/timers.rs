@@ -1,4 +1,4 @@
-//! [`Timers`]: when something is due, by lane.
+//! [`Timers`]: when each lane is due.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -9,27 +9,27 @@ use tokio::sync::Notify;
 
 use super::lane::Lane;
 
-/// The next time of each lane at which its machine has something to do. A lane's time is moved
+/// The next time at which the machine of each lane has something to do. A lane's time is changed
 /// under its machine's mutex.
 #[derive(Debug, Default)]
-// Its mutex is not beside what all threads read.
+// The mutex must not share a cache line with data that all threads read.
 #[repr(align(128))]
 pub(crate) struct Timers {
     inner: Mutex<Inner>,
-    /// An earlier time than the one slept for was put in.
+    /// Notified when a lane becomes due earlier than the timekeeper sleeps.
     earlier: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By time, and by the lane's number.
+    /// The lanes, by due time and number.
     queue: BTreeMap<(Tick, u64), Weak<Lane>>,
-    /// What the timekeeper sleeps for.
+    /// The time until which the timekeeper sleeps.
     sleeping_until: Option<Tick>,
 }
 
 impl Timers {
-    /// Moves the time of a lane from `old` to `new`; [`Tick::MAX`] stands for no time.
+    /// Moves the due time of a lane from `old` to `new`; [`Tick::MAX`] stands for no time.
     pub(crate) fn change(&self, id: u64, old: Tick, new: Tick, lane: impl FnOnce() -> Weak<Lane>) {
         let mut inner = lock(&self.inner);
         if old < Tick::MAX {
@@ -46,7 +46,7 @@ impl Timers {
         }
     }
 
-    /// Takes out what is due, of `most` lanes at most.
+    /// Removes and returns the lanes that are due, `most` at most.
     pub(crate) fn due(&self, now: Tick, most: usize) -> Vec<(Tick, Weak<Lane>)> {
         let mut inner = lock(&self.inner);
         let mut lanes = Vec::new();
@@ -60,7 +60,7 @@ impl Timers {
         lanes
     }
 
-    /// When the next lane is due; the timekeeper sleeps until then, or until
+    /// Returns when the next lane is due; the timekeeper sleeps until then, or until
     /// [`earlier`](Self::earlier).
     pub(crate) fn sleep_until(&self) -> Tick {
         let mut inner = lock(&self.inner);
@@ -73,7 +73,7 @@ impl Timers {
         self.earlier.notified().await;
     }
 
-    /// Lanes that have a time, for tests that look for leaks.
+    /// Returns the number of lanes with a due time, for tests that look for leaks.
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         lock(&self.inner).queue.len()

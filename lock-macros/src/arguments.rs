@@ -1,14 +1,14 @@
-//! What a function's arguments are called, and how the block of its body gets at them.
+//! The names of a function's arguments, and how the block of its body captures them.
 //!
 //! The body moves into an `async` block inside the function. That block must not be `async move`:
 //! the function's future holds its arguments already, and a block that owned them would hold them
-//! again. A block that borrows needs `Sync` for what it only reads, which the plain function did
-//! not need. Borrowing *mutably* needs `Send` alone.
+//! again. A block that borrows needs `Sync` for arguments that it only reads, which the plain
+//! function did not need. Borrowing *mutably* needs `Send` alone.
 //!
 //! So the block names `&mut argument` once, for each argument by value that the body uses. It does
-//! so behind a `return`, where only the choice of captures looks: nothing is borrowed, no `mut` is
+//! so behind a `return`, where the code has no other effect: nothing is borrowed, no `mut` is
 //! needed, and lints about the argument stay as they were. References are left to the compiler: a
-//! `&mut &mut T` would cut the lifetime of what the body returns from it.
+//! `&mut &mut T` would shorten the lifetime of a value that the body returns from it.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -32,8 +32,9 @@ impl Arguments {
         Self { names, own: signature.receiver().map(|receiver| receiver.self_token) }
     }
 
-    /// The argument of that name, or `self`; `r#type` and `type` are the same. Its span says what
-    /// the name means, which in code from `macro_rules!` is not what it would mean elsewhere.
+    /// Returns the argument of that name, or `self`; `r#type` and `type` are the same. Its span has
+    /// the hygiene of the argument, on which the meaning of the name depends in code from
+    /// `macro_rules!`.
     pub(crate) fn get(&self, name: &str) -> Option<Ident> {
         let name = name.strip_prefix("r#").unwrap_or(name);
         if name == "self" {
@@ -42,7 +43,7 @@ impl Arguments {
         self.names.iter().find(|argument| argument.unraw() == name).cloned()
     }
 
-    /// The argument, or `self`, whose name is nearest to this one.
+    /// Returns the argument, or `self`, whose name is nearest to this one.
     pub(crate) fn nearest(&self, name: &str) -> Option<String> {
         let own = self.own.map(|_| "self".to_owned());
         let names: Vec<_> =
@@ -50,7 +51,7 @@ impl Arguments {
         nearest(name, names.iter().map(String::as_str)).map(str::to_owned)
     }
 
-    /// The arguments for an error message.
+    /// Lists the arguments for an error message.
     pub(crate) fn list(&self) -> String {
         let own = self.own.map(|_| "`self`".to_owned());
         let names = self.names.iter().map(|name| format!("`{}`", name.unraw()));
@@ -59,8 +60,8 @@ impl Arguments {
     }
 }
 
-/// What makes the block of an `async fn` capture its arguments as told above; for behind a
-/// `return`.
+/// Returns the statements that make the block of an `async fn` capture its arguments as described
+/// above. They go behind a `return`.
 pub(crate) fn captures(signature: &Signature, body: &TokenStream) -> TokenStream {
     let returned = lifetimes_of(&signature.output);
     let mut captured = Vec::new();
@@ -90,14 +91,15 @@ pub(crate) fn captures(signature: &Signature, body: &TokenStream) -> TokenStream
     touched(captured)
 }
 
-/// A variable that is `mut` is borrowed mutably by a body that needs the `mut`. Naming all of it
-/// makes that one borrow, and leaves the others to `unused_mut`.
+/// Names a variable to capture. A body that needs a `mut` borrows the variable mutably by itself,
+/// so `&` is enough to make that one borrow of the whole. A `mut` that is not needed is left to
+/// `unused_mut`.
 fn captured_as(is_mut: bool, name: impl ToTokens) -> TokenStream {
     if is_mut { quote!(&#name) } else { quote!(&mut #name) }
 }
 
-/// Uses all arguments, for an item that comes out as it was written: the mistake in the attribute
-/// is the news.
+/// Uses all arguments, for an item that is emitted as it was written. A warning of an unused one
+/// would distract from the mistake in the attribute.
 pub(crate) fn all_used(signature: &Signature) -> TokenStream {
     let used = bindings(signature).into_iter().map(|Binding { pat, conditions }| {
         let name = &pat.ident;
@@ -106,7 +108,7 @@ pub(crate) fn all_used(signature: &Signature) -> TokenStream {
     touched(used.collect())
 }
 
-/// `let _ = (&a, &b);`. What stands under a `#[cfg]` gets a statement of its own.
+/// Returns `let _ = (&a, &b);`. A borrow under a `#[cfg]` gets its own statement.
 fn touched(borrows: Vec<(Vec<&Attribute>, TokenStream)>) -> TokenStream {
     let allowed = quote!(#[allow(unreachable_code, clippy::used_underscore_binding)]);
     let (always, sometimes): (Vec<_>, Vec<_>) =
@@ -139,8 +141,8 @@ fn is_reference(ty: &Type) -> bool {
     }
 }
 
-/// Types that are `Sync`, and so need no help. With any other type of such a name the worst is a
-/// needless `Sync`.
+/// Types that are `Sync`, and so need no help. If another type has such a name, the worst effect is
+/// a needless `Sync`.
 const PLAIN: [&str; 17] = [
     "bool", "char", "f32", "f64", "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64",
     "u128", "usize", "String",
@@ -151,13 +153,13 @@ fn is_plain(ty: &Type) -> bool {
     ty.path.get_ident().is_some_and(|name| PLAIN.iter().any(|plain| name == plain))
 }
 
-/// Whether what is returned may be borrowed through `ty`: then a mutable borrow of the argument
-/// would end with the body, and the argument is left to the compiler like a reference.
+/// Whether the return value may borrow through `ty`. A mutable borrow of the argument would then
+/// end with the body, so the argument is left to the compiler like a reference.
 fn shares_a_lifetime(ty: &Type, returned: &[String]) -> bool {
     lifetimes_of(ty).iter().any(|lifetime| lifetime != "static" && returned.contains(lifetime))
 }
 
-/// The lifetimes in a type, `_` for those left out of references.
+/// Returns the lifetimes in a type; `_` stands for those left out of references.
 fn lifetimes_of(ty: impl ToTokens) -> Vec<String> {
     let mut found = Vec::new();
     scan_lifetimes(ty.into_token_stream(), &mut found);
@@ -189,7 +191,7 @@ fn scan_lifetimes(tokens: TokenStream, found: &mut Vec<String>) {
 mod tests {
     use super::*;
 
-    /// What a body of these tokens captures.
+    /// Returns the captures of a body of these tokens.
     fn captured(source: &str, body: &str) -> String {
         let signature: Signature = syn::parse_str(source).unwrap();
         let tokens = captures(&signature, &body.parse().unwrap()).to_string();

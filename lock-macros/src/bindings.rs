@@ -10,7 +10,7 @@ pub(crate) struct Binding<'p> {
     pub(crate) conditions: Vec<&'p Attribute>,
 }
 
-/// The variables that the patterns of the arguments bind.
+/// Returns the variables that the patterns of the arguments bind.
 pub(crate) fn bindings(signature: &Signature) -> Vec<Binding<'_>> {
     let mut found = Vec::new();
     for input in &signature.inputs {
@@ -21,14 +21,15 @@ pub(crate) fn bindings(signature: &Signature) -> Vec<Binding<'_>> {
     found
 }
 
-/// The names that a pattern binds, without `r#`.
+/// Returns the names that a pattern binds, without `r#`.
 pub(crate) fn names_in(pat: &Pat) -> impl Iterator<Item = String> {
     let mut found = Vec::new();
     collect_bindings(pat, &[], &mut found);
     found.into_iter().map(|binding| binding.pat.ident.unraw().to_string())
 }
 
-/// Adds the variables that a pattern binds, which is itself under the `outer` conditions.
+/// Adds the variables that `pat` binds to `found`. The pattern itself is under the `outer`
+/// conditions.
 pub(crate) fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found: &mut Vec<Binding<'p>>) {
     match pat {
         Pat::Ident(binding) => {
@@ -55,8 +56,8 @@ pub(crate) fn collect_bindings<'p>(pat: &'p Pat, outer: &[&'p Attribute], found:
     }
 }
 
-/// The `#[cfg]`s among the attributes, those in a `#[cfg_attr]` too: what they leave out must not
-/// be named.
+/// Returns the `#[cfg]`s among the attributes, including those in a `#[cfg_attr]`. The expansion
+/// must not name variables that they leave out.
 pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
     let is_cfg = |token: TokenTree| matches!(token, TokenTree::Ident(name) if name == "cfg");
     let decides = |attribute: &&Attribute| {
@@ -67,7 +68,7 @@ pub(crate) fn conditions(attributes: &[Attribute]) -> Vec<&Attribute> {
     attributes.iter().filter(decides).collect()
 }
 
-/// A name in capitals is a unit struct or a constant.
+/// Whether a name is a variable: one that begins with a capital is a unit struct or a constant.
 fn is_variable(name: &Ident) -> bool {
     !name.unraw().to_string().starts_with(char::is_uppercase)
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// What a mistake in a duration ends with.
+/// The end of every error message about a duration.
 const ACCEPTED: &str =
     "write whole numbers with the units `ms`, `s`, `m`, `h` or `d`, as in \"500ms\", \"5s\" or \"1h 30m\"";
 
-/// What no lease and no wait needs, and what the runtime refuses as a lease: a slip of the finger.
+/// Maximum duration: a longer one is a typing error, and the runtime refuses it as a lease.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// Reads a duration, or says what is wrong with it and what to write.
+/// Parses a duration. The error says what is wrong and what to write.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -24,7 +24,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// One number with its unit, and the text after it.
+/// Splits off one number with its unit. Returns it, and the text after it.
 fn leading(text: &str) -> Result<(Duration, &str), String> {
     let (digits, rest) = split(text, |c| c.is_ascii_digit());
     if digits.is_empty() {

@@ -23,7 +23,7 @@ impl Errors {
         self.add(Error::new_spanned(tokens, message));
     }
 
-    /// Keeps the value or the error.
+    /// Returns the value, or adds the error.
     pub(crate) fn keep<T>(&mut self, result: syn::Result<T>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
@@ -32,7 +32,7 @@ impl Errors {
         self.0.is_none()
     }
 
-    /// One `compile_error!` for each mistake.
+    /// Returns one `compile_error!` for each mistake.
     pub(crate) fn into_tokens(self) -> TokenStream {
         self.0.map(Error::into_compile_error).unwrap_or_default()
     }

@@ -1,11 +1,12 @@
-//! The new function: get the lock, run the body under it, hand back what it returned.
+//! Writes the new function, which takes the lock, runs the body under it, and returns the body's
+//! value.
 //!
 //! An `async fn place(order: Order) -> Result<(), E> { body }` becomes
 //!
 //! ```text
 //! async fn place(order: Order) -> Result<(), E> {
 //!     let returns = Returns::new();
-//!     if let Some(value) = returns.sample() { return value; }    // never runs: tells the compiler what `returns` is of
+//!     if let Some(value) = returns.sample() { return value; }    // never runs: tells the compiler the return type
 //!     let acquire = lock(kind, key).wait(…).acquire();           // the key is complete before anything waits
 //!     let error = 'failed: {
 //!         let guard = match acquire.await { Ok(guard) => guard, Err(error) => break 'failed error.into() };
@@ -18,13 +19,15 @@
 //! }
 //! ```
 //!
-//! Three rules keep it invisible. Names of its own (with `__lock_` before them, because a user's
-//! constant of the same name would turn a binding into a comparison) have the span `mixed_site`, so
-//! that the body neither sees nor hides them, and everything else is reached through
-//! `::lock_runtime::__private`. The body keeps its tokens and braces, so that lints and messages
-//! point where they did. Nothing but the arguments and the running body is alive across an await,
-//! so that the future stays small: statements end before the next one waits, and no `match` holds
-//! the guard in what it matches on.
+//! Three rules keep the expansion invisible:
+//!
+//! - Its own names begin with `__lock_`, because a user's constant of the same name would turn a
+//!   binding into a comparison. They have the span `mixed_site`, so that the body neither sees nor
+//!   hides them. Everything else is reached through `::lock_runtime::__private`.
+//! - The body keeps its tokens and braces, so that lints and messages point where they did.
+//! - Only the arguments and the running body are alive across an await, so that the future stays
+//!   small. Statements end before the next one waits, and no `match` holds the guard in its
+//!   scrutinee.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -41,7 +44,8 @@ use crate::options::{OnBusy, OnLost, Time, Wait};
 use crate::shape::{self, Shape};
 use crate::text::Text;
 
-/// Expands one use of the attribute; with mistakes in it, the item as it was and the errors.
+/// Expands one use of the attribute. If it has mistakes, returns the item as it was written, and
+/// the errors.
 pub(crate) fn attribute(arguments: &TokenStream, item: &TokenStream) -> TokenStream {
     match Locked::parse(arguments.clone(), item.clone()) {
         Ok(locked) => expand(locked, arguments),
@@ -54,7 +58,8 @@ pub(crate) fn attribute(arguments: &TokenStream, item: &TokenStream) -> TokenStr
     }
 }
 
-/// The function, its arguments used: a warning of an unused one would be noise beside the errors.
+/// Returns the function as it was written, with its arguments used: a warning of an unused one
+/// would be noise beside the errors.
 fn as_written(mut function: AnnotatedFn) -> TokenStream {
     let used = all_used(&function.signature);
     let written = function.body.stream();
@@ -120,7 +125,8 @@ fn expand(mut locked: Locked, arguments: &TokenStream) -> TokenStream {
 }
 
 /// Uses the variables that `#[async_trait]` makes of arguments by `let id = id;`, where the
-/// attribute's `arguments` use them: one that only the key needs would be reported as unused.
+/// attribute's `arguments` use them. A variable that only the key needs would otherwise be reported
+/// as unused.
 fn use_rebound(stmts: &mut Vec<Stmt>, arguments: &TokenStream) {
     let rebound = |stmt: &Stmt| match stmt {
         Stmt::Local(Local { pat: Pat::Ident(pat), init: Some(init), .. }) => match &*init.expr {
@@ -140,16 +146,16 @@ fn use_rebound(stmts: &mut Vec<Stmt>, arguments: &TokenStream) {
     *stmts = std::mem::take(stmts).into_iter().flat_map(with_use).collect();
 }
 
-/// `tokens` in the braces of `like`.
+/// Returns `tokens` in the braces of `like`.
 fn braced(like: &Group, tokens: TokenStream) -> Group {
     let mut group = Group::new(like.delimiter(), tokens);
     group.set_span(like.span());
     group
 }
 
-/// The first statement of the body's block: what it returns is what the function returns. Without
-/// it a body could not rely on the return type for coercions and for `?`. `behind` goes behind the
-/// `return`.
+/// Returns the first statement of the body's block, which gives the block the function's return
+/// type. Without it, the body could not rely on that type for coercions and for `?`. `behind` goes
+/// behind the `return`.
 fn tell_body(locked: &Locked, names: &Names, behind: &TokenStream) -> TokenStream {
     let Names { private, returns, value, .. } = names;
     // The compiler shows this `return` as the place where the type of the body comes from.
@@ -160,12 +166,12 @@ fn tell_body(locked: &Locked, names: &Names, behind: &TokenStream) -> TokenStrea
     quote!(if let #private::Some(#value) = #private::Returns::into_sample(#returns) { #tell; #behind })
 }
 
-/// The statements that run `block` under the lock.
+/// Returns the statements that run `block` under the lock.
 fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStream {
     let Names { private, returns, value, error, guard, acquire, failed } = names;
     let request = request(locked, names);
-    // Not `guard.view()`: what was borrowed once keeps its place in the future, also after it has
-    // moved on.
+    // Not `guard.view()`: a variable that was borrowed once keeps its place in the future, even
+    // after it was moved.
     let view =
         locked.options.guard.as_ref().map(|view| quote!(let (#guard, #view) = #private::with_view(#guard);));
     let on_lost = match locked.options.on_lost {
@@ -195,8 +201,8 @@ fn under_lock(locked: &Locked, names: &Names, block: &TokenStream) -> TokenStrea
     }
 }
 
-/// The ends of what the function returns, which is where a return type that does not fit is
-/// reported; of the function's name, if it returns nothing.
+/// Returns the first and the last span of the return type, where the compiler reports a type that
+/// does not fit. If the function returns nothing, both are the span of its name.
 fn returned(locked: &Locked) -> (Span, Span) {
     let signature = &locked.function.signature;
     match &signature.output {
@@ -211,8 +217,8 @@ fn returned(locked: &Locked) -> (Span, Span) {
     }
 }
 
-/// A call of the runtime whose tokens have the spans of the code that it asks something of: that is
-/// what the compiler shows when the answer is no.
+/// Returns a call of the runtime whose tokens have the spans of the code that has to meet its
+/// requirements. The compiler shows that code when it does not meet them.
 fn asking(
     private: &TokenStream,
     name: &str,
@@ -237,8 +243,8 @@ fn first_and_last(tokens: TokenStream) -> (Span, Span) {
     (first, spans.last().unwrap_or(first))
 }
 
-/// The request's builder. Its statement ends before the first await, and with it whatever the
-/// user's expressions borrowed or locked.
+/// Returns the request's builder. Its statement ends before the first await, and so do the borrows
+/// and the locks that the user's expressions took.
 fn request(locked: &Locked, names: &Names) -> TokenStream {
     let Names { private, .. } = names;
     let options = &locked.options;
@@ -273,7 +279,7 @@ fn request(locked: &Locked, names: &Names) -> TokenStream {
     request
 }
 
-/// `&expression`, in parentheses where the expression needs them.
+/// Returns `&expression`, in parentheses where the expression needs them.
 fn reference(expr: &Expr) -> TokenStream {
     let reference = ExprReference {
         attrs: Vec::new(),
@@ -295,7 +301,7 @@ fn duration(time: &Time, private: &TokenStream) -> TokenStream {
     }
 }
 
-/// What the function returns for a lock error.
+/// Returns the expression for the function's return value in case of a lock error.
 fn answer(locked: &Locked, names: &Names) -> TokenStream {
     let Names { private, error, .. } = names;
     let options = &locked.options;
@@ -311,7 +317,7 @@ fn answer(locked: &Locked, names: &Names) -> TokenStream {
     quote!(if #private::LockError::is_busy(&#error) { #busy } else { #other })
 }
 
-/// A call of the user's function; what does not fit is reported on its path.
+/// Returns a call of the user's function. The compiler reports a mismatch on the function's path.
 fn fallback(path: &ExprPath, error: &Ident) -> TokenStream {
     let (_, end) = first_and_last(path.to_token_stream());
     let mut shown = error.clone();

@@ -1,7 +1,7 @@
 //! [`AnnotatedFn`]: the function below the attribute, its body left as tokens.
 //!
-//! The body is not parsed: what the user is typing may not be complete, and may be newer than this
-//! crate's parser.
+//! The body is not parsed: it may be incomplete while the user types, and newer than this crate's
+//! parser.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -59,7 +59,8 @@ impl AnnotatedFn {
     }
 }
 
-/// The braces, also out of the invisible group in which `macro_rules!` passes a `$body:block` on.
+/// Returns the body in its braces, also from the invisible group in which `macro_rules!` passes on
+/// a `$body:block`.
 fn body(token: TokenTree) -> syn::Result<Group> {
     match token {
         TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => Ok(group),
@@ -78,8 +79,8 @@ fn inner_attributes(input: ParseStream<'_>) -> syn::Result<(Vec<Attribute>, Toke
     Ok((input.call(Attribute::parse_inner)?, input.parse()?))
 }
 
-/// Says what to do on items that are no functions, which a signature's parser would only call
-/// unexpected.
+/// Refuses items that are not functions, and says what to do; a signature's parser would only call
+/// them unexpected.
 fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
     let start = input.fork();
     if start.peek(Token![unsafe]) && (start.peek2(Token![impl]) || start.peek2(Token![trait])) {

@@ -1,4 +1,4 @@
-//! [`Key`]: the lock's key or keys, checked templates or the user's expressions, and the tokens
+//! [`Key`]: the lock's key or keys (checked templates, or the user's expressions), and the tokens
 //! that build them.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
@@ -14,14 +14,14 @@ use crate::several::{Listed, Several};
 use crate::template::{self, Piece, Placeholder, Step};
 use crate::text::Text;
 
-/// What stands before the rest of each key, and the rest.
+/// The prefix of each key, and the rest.
 pub(crate) struct Key {
     prefix: Option<Part>,
     rest: Rest,
     arguments: Arguments,
 }
 
-/// What the tokens that build a key refer to.
+/// Tokens of the expansion that a key refers to.
 pub(crate) struct Scope<'s> {
     /// The path of the runtime's hidden module.
     pub(crate) private: &'s TokenStream,
@@ -37,7 +37,7 @@ pub(crate) enum Named {
 
 enum Rest {
     One(Part),
-    /// Each with the function that its text is given to, if there is one.
+    /// Each with the function that takes its text, if there is one.
     Listed(Vec<(Part, Option<Path>)>),
     Computed(Expr),
 }
@@ -63,7 +63,7 @@ impl Key {
             Named::One(key) => Rest::One(Part::new(key, "key", &arguments, errors)?),
             Named::Several(Several::Computed(keys)) => Rest::Computed(keys),
             Named::Several(Several::Listed(keys)) => {
-                // One mistake does not hide the next key's.
+                // A mistake in one key does not hide one in the next.
                 let parts: Vec<_> = keys
                     .into_iter()
                     .map(|Listed { text, of_kind }| {
@@ -82,7 +82,8 @@ impl Key {
         Some(key)
     }
 
-    /// Only a key that is all template has all its braces here.
+    /// Checks the braces of a key that is all template: of any other, not all braces are known
+    /// here.
     fn check_braces(&self, rest: &Part, errors: &mut Errors) {
         let (joined, at) = match (&self.prefix, rest) {
             (None, Part::Template(pieces, at)) => (template::check_braces(pieces), at),
@@ -96,8 +97,8 @@ impl Key {
         }
     }
 
-    /// The call that makes the request, without the options behind it. `manager` is an expression
-    /// of a reference to one.
+    /// Returns the call that makes the request, without the options behind it. `manager` is an
+    /// expression for a reference to a manager.
     pub(crate) fn request(
         &self,
         kind: Kind,
@@ -121,7 +122,7 @@ impl Key {
         }
     }
 
-    /// An expression that implements `IntoLockKey`.
+    /// Returns an expression that implements `IntoLockKey`.
     fn one(&self, rest: &Part, scope: &Scope<'_>) -> TokenStream {
         match (&self.prefix, rest) {
             (None, Part::Expr(expr)) => self.untemplated(expr, scope),
@@ -142,8 +143,8 @@ impl Key {
         }
     }
 
-    /// An expression that is a `Keys`. Each template goes on from a copy of the prefix, which is
-    /// computed once.
+    /// Returns an expression of type `Keys`. Each template goes on from a copy of the prefix, which
+    /// is computed once.
     fn several(&self, kind: &TokenStream, scope: &Scope<'_>) -> TokenStream {
         let Scope { private, .. } = scope;
         let mut keys = quote!(#private::Keys::of(#kind));
@@ -179,7 +180,7 @@ impl Key {
         keys
     }
 
-    /// A key by an expression of the user's.
+    /// Returns a key that comes from an expression of the user.
     fn untemplated(&self, expr: &Expr, scope: &Scope<'_>) -> TokenStream {
         let Scope { private, .. } = scope;
         let origin = self.origin(expr, scope);
@@ -200,8 +201,8 @@ impl Key {
         }
     }
 
-    /// Whether it is a text, or a path that is no argument and ends in capitals: the name of a
-    /// constant.
+    /// Whether `expr` is a constant: a literal, or a path that is not an argument and ends in
+    /// capitals.
     fn is_constant(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Lit(_) => true,
@@ -220,7 +221,7 @@ impl Key {
         }
     }
 
-    /// An expression that is a `KeyText` with the prefix in it.
+    /// Returns an expression of type `KeyText` with the prefix in it.
     fn start(&self, prefix: &Part, scope: &Scope<'_>) -> TokenStream {
         match prefix {
             Part::Template(pieces, literal) => self.text_of(pieces, literal, scope),
@@ -262,8 +263,8 @@ impl Key {
         tokens
     }
 
-    /// An expression for the placeholder's value, by reference. Its tokens have the template's
-    /// span: that is where a missing field is reported.
+    /// Returns an expression for the placeholder's value, by reference. Its tokens have the
+    /// template's span, so that a missing field is reported there.
     fn reference_to(&self, placeholder: &Placeholder, span: Span) -> TokenStream {
         let root = self.arguments.get(&placeholder.root).map(|mut root| {
             root.set_span(root.span().located_at(span));
@@ -387,7 +388,7 @@ fn unknown_argument(placeholder: &Placeholder, option: &str, arguments: &Argumen
     wrong.next().map(|name| format!("`{name}` in `{text}` is not an identifier"))
 }
 
-/// The first placeholder in the texts of a `concat!`.
+/// Returns the first placeholder in the texts of a `concat!`.
 fn in_concat(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Macro(call) if call.mac.path.segments.last()?.ident == "concat" => {
@@ -402,8 +403,8 @@ fn in_concat(expr: &Expr) -> Option<String> {
     }
 }
 
-/// Joins the literals of a `concat!`, and of those inside of it. `None`: it has another macro in
-/// it.
+/// Joins the literals of a `concat!`, and of those inside it. Returns `None` if there is another
+/// macro in it.
 fn join_texts(tokens: TokenStream, joined: &mut String) -> Option<()> {
     for token in tokens {
         match token {
@@ -420,14 +421,14 @@ fn join_texts(tokens: TokenStream, joined: &mut String) -> Option<()> {
     Some(())
 }
 
-/// The identifier of that name, raw where it is a keyword. `gen` is one since edition 2024, which
-/// only the compiler knows of the place.
+/// Returns the identifier of that name, raw where it is a keyword. `gen` is always raw: it is a
+/// keyword since edition 2024, and only the compiler knows the edition of the user's code.
 fn identifier(name: &str, span: Span) -> Option<Ident> {
     let mut ident = match syn::parse_str::<Ident>(name) {
         Ok(_) if name == "gen" => Ident::new_raw(name, span),
         Ok(ident) => ident,
         Err(_) if matches!(name, "self" | "super" | "crate" | "Self" | "_") => return None,
-        // Something that is no identifier at all would make the constructor panic.
+        // A text that is not an identifier at all would make the constructor panic.
         Err(_) => Ident::new_raw(&Ident::parse_any.parse_str(name).ok()?.unraw().to_string(), span),
     };
     ident.set_span(span);

@@ -1,11 +1,11 @@
 //! The `#[distributed_lock]` attribute of `lock-runtime`, which re-exports it: depend on that crate
 //! only.
 //!
-//! An expansion takes one way through this crate: `options` reads the attribute's arguments, `item`
-//! the function below it, `model` puts both together and finds what contradicts, `expand` writes
-//! the new function. Every step collects its mistakes in `errors`; if there is one, the function
-//! comes out as it was written, with the errors beside it, so that an editor keeps understanding
-//! the code around it.
+//! An expansion passes through four modules. `options` reads the attribute's arguments, and `item`
+//! the function below it. `model` joins the two and finds contradictions, and `expand` writes the
+//! new function. Every step collects its mistakes in `errors`. If there is one, the function is
+//! emitted as it was written, with the errors beside it, so that an editor still understands the
+//! code around it.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

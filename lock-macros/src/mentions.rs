@@ -25,14 +25,14 @@ pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {
                 if mentions(value, name) {
                     return true;
                 }
-                // An attribute may take the statement away.
+                // An attribute may remove the statement.
                 if shadowed && !attributed {
                     return false;
                 }
             }
             // Only the macro knows what its words mean.
             TokenTree::Group(group) if bang && has_word(group.stream(), name) => return true,
-            // A field, a method, a lifetime, or in front of a colon.
+            // A field, a method, a lifetime, or a name in front of a colon.
             TokenTree::Ident(_) if dots == 1 || tick || is_punct(tokens.peek(), ':') => {}
             TokenTree::Ident(word) if word.unraw() == name => return true,
             TokenTree::Group(group) if mentions(group.stream(), name) => return true,
@@ -49,7 +49,7 @@ pub(crate) fn mentions(tokens: TokenStream, name: &str) -> bool {
     false
 }
 
-/// Takes a `let` statement up to its end: whether its pattern binds `name`, and its value.
+/// Consumes a `let` statement. Returns whether its pattern binds `name`, and its value.
 fn binding(tokens: &mut Peekable<token_stream::IntoIter>, name: &str) -> (bool, TokenStream) {
     let ends = |token: &TokenTree| is_punct(Some(token), ';');
     let mut pattern = TokenStream::new();
@@ -81,8 +81,8 @@ fn is_punct(token: Option<&TokenTree>, char: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == char)
 }
 
-/// Whether a literal has `name` as a format string (`{name}`, `{:name$}`) or a key template
-/// (`<name>`) has it.
+/// Whether a literal uses `name` as a format string (`{name}`, `{:name$}`) or a key template
+/// (`<name>`) does.
 fn captures(literal: &str, name: &str) -> bool {
     let in_word = |c: char| c == '_' || c.is_alphanumeric();
     literal.match_indices(name).any(|(start, _)| {

@@ -1,4 +1,4 @@
-//! [`Locked`]: a function and its options that fit each other.
+//! [`Locked`]: a function and the options that fit it.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::key::{Key, Named};
 use crate::options::{Options, Time};
 use crate::shape::Shape;
 
-/// The engine refuses shorter leases: a round trip and a pause of the runtime have to fit in.
+/// Minimum lease. The engine refuses shorter ones: a round trip and a pause of the runtime have to
+/// fit in.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 
 /// Everything that an expansion needs.
@@ -25,8 +26,8 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// Reads both parts of a use of the attribute. Not one mistake of the arguments hides one of
-    /// the function.
+    /// Reads the attribute's arguments and the function. Mistakes in the arguments do not hide
+    /// those in the function.
     pub(crate) fn parse(arguments: TokenStream, item: TokenStream) -> Result<Self, Errors> {
         let mut errors = Errors::default();
         let mut options = Options::parse(arguments, &mut errors);
@@ -47,7 +48,7 @@ impl Locked {
     }
 }
 
-/// The value of `key` or of `keys`, whichever is given.
+/// Returns the value of `key` or of `keys`, whichever is given.
 fn one_or_several(options: &mut Options, errors: &mut Errors) -> Option<Named> {
     let mut given = options.seen.iter().filter(|name| *name == "key" || *name == "keys");
     match given.next() {
@@ -73,7 +74,7 @@ fn guard_is_new(options: &Options, arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// Pairs of options that can't both be meant.
+/// Reports a lease that is too short, and pairs of options that contradict each other.
 fn contradictions(options: &Options, errors: &mut Errors) {
     let known = |time: &Option<Time>| match time {
         Some(Time::Known(duration, text)) => Some((*duration, text.clone())),

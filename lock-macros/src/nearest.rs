@@ -1,6 +1,7 @@
-//! [`nearest`]: what a misspelt name was meant to be.
+//! [`nearest`]: finds the name that a misspelt one was meant to be.
 
-/// The candidate that differs from `name` in the fewest letters: in a third of them at most.
+/// Returns the candidate that differs from `name` in the fewest letters, if these are a third of
+/// them at most.
 pub(crate) fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let length = name.chars().count();
     let measured = candidates.into_iter().map(|candidate| (distance(name, candidate), candidate));
@@ -8,12 +9,12 @@ pub(crate) fn nearest<'c>(name: &str, candidates: impl IntoIterator<Item = &'c s
     (distance < length && distance <= length.max(3) / 3).then_some(candidate)
 }
 
-/// The same as the end of an error message; nothing, if no candidate is near.
+/// Returns the same as the end of an error message; an empty text if no candidate is near.
 pub(crate) fn did_you_mean<'c>(name: &str, candidates: impl IntoIterator<Item = &'c str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"))
 }
 
-/// Number of letters that are missing, too many, wrong, or swapped with the next one.
+/// Returns the number of letters that are missing, too many, wrong, or swapped with the next one.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let at = |row: &[usize], column: usize| row.get(column).copied().unwrap_or(usize::MAX / 2);

@@ -32,7 +32,7 @@ const ACCEPTED: [(&str, &str); 15] = [
     ("crate", "crate = path::to::lock_runtime"),
 ];
 
-/// What people coming from other lock libraries write, and what it is called here.
+/// Names that other lock libraries use, and the names of the same options here.
 const ALIASES: [(&str, &str); 20] = [
     ("label", "name"),
     ("lock", "key"),
@@ -56,7 +56,7 @@ const ALIASES: [(&str, &str); 20] = [
     ("token", "guard"),
 ];
 
-/// A duration that is known now, or one of run time.
+/// A duration that is known at compile time, or an expression.
 pub(crate) enum Time {
     Known(Duration, LitStr),
     Expr(Expr),
@@ -69,7 +69,7 @@ pub(crate) enum Wait {
     For(Time),
 }
 
-/// What one lock is; the same names as in the runtime.
+/// The kind of a lock; the variants are named as in the runtime.
 #[derive(Default, Clone, Copy, Debug)]
 pub(crate) enum Kind {
     #[default]
@@ -79,7 +79,7 @@ pub(crate) enum Kind {
     Write,
 }
 
-/// What becomes of a body whose lock is lost.
+/// Policy for a body whose lock is lost.
 #[derive(Default, Clone, Copy)]
 pub(crate) enum OnLost {
     #[default]
@@ -87,7 +87,7 @@ pub(crate) enum OnLost {
     Finish,
 }
 
-/// What a call returns whose lock is busy.
+/// Return value of a call whose lock is busy.
 #[derive(Default)]
 pub(crate) enum OnBusy {
     #[default]
@@ -114,7 +114,7 @@ pub(crate) struct Options {
     pub(crate) on_error: Option<ExprPath>,
     pub(crate) name: Option<Text>,
     pub(crate) krate: Option<Path>,
-    /// The names seen, right or wrong, with a value or without.
+    /// The names of the options seen, including those whose value is wrong or missing.
     pub(crate) seen: Vec<Ident>,
 }
 
@@ -205,7 +205,7 @@ fn unknown(name: &str) -> String {
     format!("unknown option `{name}`{hint} (accepted are {})", accepted())
 }
 
-/// Goes behind the next comma.
+/// Skips everything up to and including the next comma.
 fn skip_option(input: ParseStream<'_>) {
     while !input.is_empty() {
         match input.parse::<TokenTree>() {
@@ -240,7 +240,7 @@ fn kind(input: ParseStream<'_>) -> syn::Result<Kind> {
     choice(input, "kind", &kinds, WRONG)
 }
 
-/// The value of one of `choices`; `wrong` says what they are.
+/// Reads the name of one of `choices`, and returns its value; `wrong` says what they are.
 fn choice<T: Copy>(
     input: ParseStream<'_>,
     option: &str,
@@ -342,7 +342,7 @@ fn duration(expr: Expr, option: &str, zero_hint: &str) -> syn::Result<Time> {
             return Err(Error::new(other.span(), message));
         }
     };
-    // A zero without a unit has worse wrong with it than the unit.
+    // The mistake in a zero without a unit is the zero.
     let parsed = if text.value().trim() == "0" { Ok(Duration::ZERO) } else { duration::parse(&text.value()) };
     match parsed {
         Ok(Duration::ZERO) => Err(Error::new(text.span(), format!("`{option}` is zero; {zero_hint}"))),

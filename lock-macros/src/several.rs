@@ -23,7 +23,7 @@ pub(crate) enum Several {
 /// One key of a list.
 pub(crate) struct Listed {
     pub(crate) text: Text,
-    /// What the text is given to: `MultiKey::read` in `MultiKey::read("rates:<day>")`.
+    /// The function that takes the text: `MultiKey::read` in `MultiKey::read("rates:<day>")`.
     pub(crate) of_kind: Option<Path>,
 }
 
@@ -52,8 +52,8 @@ impl Several {
     }
 }
 
-/// The elements of an array, of a reference to one, or of `vec![…]`: whether a list is one or the
-/// other makes no difference for what its texts mean.
+/// Returns the elements of an array, of a reference to one, or of `vec![…]`. The texts in all of
+/// these mean the same.
 fn list(expr: &Expr) -> Option<Punctuated<Expr, Token![,]>> {
     match expr {
         Expr::Array(array) => Some(array.elems.clone()),
@@ -81,7 +81,7 @@ impl Listed {
     }
 }
 
-/// `MultiKey::read` and its like, from whatever path and under whatever name of the type.
+/// Whether a path is `MultiKey::read` or its like, below any path and under any name of the type.
 fn is_of_kind(path: &Path) -> bool {
     let kind = |name: &syn::Ident| ["mutex", "fair", "read", "write"].iter().any(|kind| name == kind);
     path.segments.len() > 1 && path.segments.last().is_some_and(|last| kind(&last.ident))
@@ -91,7 +91,7 @@ fn is_of_kind(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// What the elements are: `t` a template, `k` one with a kind of its own, `e` an expression.
+    /// Returns what the elements are: `t` a template, `k` one with its own kind, `e` an expression.
     fn elements(source: &str) -> Result<String, String> {
         let parse = |input: ParseStream<'_>| Several::parse(input);
         match parse.parse_str(source).map_err(|error| error.to_string())? {

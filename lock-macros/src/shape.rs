@@ -1,4 +1,4 @@
-//! [`Shape`]: where in a function the future is that has to run under the lock.
+//! [`Shape`]: where a function has the future that must run under the lock.
 
 use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -15,8 +15,7 @@ use crate::item::AnnotatedFn;
 pub(crate) enum Shape {
     /// `async fn`: the body is the future.
     Async,
-    /// A plain fn that ends in an `async` block, which is what `#[async_trait]` and other macros
-    /// leave.
+    /// A plain fn that ends in an `async` block, as `#[async_trait]` and other macros emit it.
     Block(Option<Box<Tail>>),
 }
 
@@ -43,7 +42,7 @@ impl Shape {
             }
             return Some(Self::Block(Some(Box::new(tail))));
         }
-        // What is wrong with a `const` or `extern` fn has been said.
+        // The mistake in a `const` or `extern` fn has already been reported.
         if signature.constness.is_none() && signature.abi.is_none() {
             errors.at(signature.fn_token, not_async(signature));
         }
@@ -52,7 +51,7 @@ impl Shape {
 }
 
 impl Shape {
-    /// The tail, which an expansion takes apart.
+    /// Takes the tail out, for the expansion to change it.
     pub(crate) fn take_tail(&mut self) -> Option<Box<Tail>> {
         match self {
             Self::Async => None,
@@ -61,7 +60,7 @@ impl Shape {
     }
 }
 
-/// `T` in `Pin<Box<dyn Future<Output = T>>>` and in `impl Future<Output = T>`.
+/// Returns `T` of `Pin<Box<dyn Future<Output = T>>>` and of `impl Future<Output = T>`.
 pub(crate) fn future_output(ty: &Type) -> Option<&Type> {
     match ty {
         Type::Path(ty) => in_arguments(&ty.path),
@@ -124,7 +123,7 @@ impl Tail {
         Some(Self { before: stmts, boxed, block })
     }
 
-    /// The function's body with `inside` in place of what the `async` block had.
+    /// Returns the function's body, with `inside` as the content of the `async` block.
     pub(crate) fn with(mut self, inside: TokenStream) -> TokenStream {
         self.block.block.stmts = vec![Stmt::Expr(Expr::Verbatim(inside), None)];
         let Self { before, boxed, block } = self;
@@ -139,7 +138,7 @@ impl Tail {
     }
 }
 
-/// Where a statement in front of the `async` block leaves the function.
+/// Returns the place where a statement in front of the `async` block leaves the function.
 fn early_return(stmt: &Stmt) -> Option<Span> {
     match stmt {
         Stmt::Item(_) => None,
@@ -147,7 +146,7 @@ fn early_return(stmt: &Stmt) -> Option<Span> {
     }
 }
 
-/// A `return` that is not that of a closure or of another `async` block.
+/// Returns the place of a `return` that is not in a closure or another `async` block.
 fn return_in(tokens: TokenStream) -> Option<Span> {
     let mut before = None;
     for token in tokens {
@@ -170,7 +169,7 @@ fn return_in(tokens: TokenStream) -> Option<Span> {
     None
 }
 
-/// `Box::pin`, from whatever path.
+/// Whether a function is `Box::pin`, under any path.
 fn is_box_pin(function: &Expr) -> bool {
     let Expr::Path(function) = function else { return false };
     let Path { segments, .. } = &function.path;

@@ -1,4 +1,5 @@
-//! Key templates: `"order:<id>"` into literal text and placeholders. Knows nothing of tokens.
+//! Key templates: splits `"order:<id>"` into literal text and placeholders. Works on text and knows
+//! nothing of tokens.
 
 /// A part of a template.
 #[derive(Debug, PartialEq, Eq)]
@@ -9,14 +10,14 @@ pub(crate) enum Piece {
     Value(Placeholder),
 }
 
-/// What stands between `<` and `>`.
+/// The content between `<` and `>`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Placeholder {
     /// As written, with its angle brackets.
     pub(crate) text: String,
     /// The argument, or `self`.
     pub(crate) root: String,
-    /// What is taken from it, from left to right.
+    /// The steps from the argument to the value, from left to right.
     pub(crate) steps: Vec<Step>,
 }
 
@@ -62,7 +63,7 @@ impl Step {
     }
 }
 
-/// An identifier at the start of `text`, raw or not, and what follows.
+/// Splits off the identifier at the start of `text`, raw or not. Returns it, and what follows.
 fn name(text: &str) -> Option<(&str, &str)> {
     let prefix = if text.starts_with("r#") { 2 } else { 0 };
     let (_, bare) = text.split_at_checked(prefix)?;
@@ -80,10 +81,10 @@ fn number(text: &str) -> Option<(u32, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// Takes a template apart. `<<` is a literal `<`; a `>` outside a placeholder is itself.
+/// Splits a template into pieces. `<<` is a literal `<`; a `>` outside a placeholder is itself.
 ///
-/// The error says everything that is wrong with the form; whether the arguments exist is not known
-/// here.
+/// The error lists everything that is wrong with the form. Whether the arguments exist is checked
+/// elsewhere.
 pub(crate) fn parse(template: &str) -> Result<Vec<Piece>, Vec<String>> {
     let mut pieces = Vec::new();
     let mut problems = Vec::new();
@@ -127,21 +128,21 @@ pub(crate) fn parse(template: &str) -> Result<Vec<Piece>, Vec<String>> {
     if problems.is_empty() { Ok(pieces) } else { Err(problems) }
 }
 
-/// The first placeholder in a text that is not read as a template.
+/// Returns the first placeholder in a text that is not read as a template.
 pub(crate) fn placeholder_in(text: &str) -> Option<String> {
     let found = |piece: &str| Placeholder::parse(piece.rsplit_once('<')?.1);
     let (closed, _) = text.rsplit_once('>')?;
     closed.split('>').find_map(found).map(|placeholder| placeholder.text)
 }
 
-/// What stands between braces in literal text, with the text itself: users of `format!` write
-/// arguments so.
+/// Returns the texts between braces in literal text, which is how users of `format!` write
+/// arguments.
 pub(crate) fn braced(text: &str) -> impl Iterator<Item = &str> {
     text.split('{').skip(1).filter_map(|after| after.split_once('}')).map(|(content, _)| content)
 }
 
-/// Whether the braces of a template are none or one hash tag. Values never have braces and are
-/// never empty, so this is known before they are.
+/// Checks that a template has no braces, or one hash tag. Values never have braces and are never
+/// empty, so they need not be known for this.
 pub(crate) fn check_braces<'p>(pieces: impl IntoIterator<Item = &'p Piece>) -> Result<(), &'static str> {
     let mut outline = String::new();
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! [`Text`]: what an option that takes a text is given.
+//! [`Text`]: the value of an option that takes a text.
 
 use syn::{Error, Expr, Lit, LitStr};
 
@@ -9,7 +9,8 @@ pub(crate) enum Text {
 }
 
 impl Text {
-    /// A literal that is no text is an error, and `wrong` says what is accepted.
+    /// Makes a value of `expr`. A literal that is not a text is an error with the message `wrong`,
+    /// which says what is accepted.
     pub(crate) fn of(expr: Expr, wrong: &str) -> syn::Result<Self> {
         match literal(&expr) {
             Some(Lit::Str(text)) => Ok(Self::Literal(text.clone())),
@@ -19,8 +20,8 @@ impl Text {
     }
 }
 
-/// The literal that an expression is, looked for below the invisible groups that `macro_rules!`
-/// puts around it.
+/// Returns the literal that an expression is, if it is one. Looks below parentheses, and the
+/// invisible groups that `macro_rules!` puts around it.
 pub(crate) fn literal(expr: &Expr) -> Option<&Lit> {
     match expr {
         Expr::Lit(literal) => Some(&literal.lit),

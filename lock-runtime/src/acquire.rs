@@ -1,4 +1,4 @@
-//! [`Acquire`]: the future that a caller polls.
+//! [`Acquire`]: the future that waits for a lock.
 
 use std::fmt;
 use std::future::Future;
@@ -17,14 +17,14 @@ use lock_engine::spec::Spec;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
-/// Waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
+/// A future that waits for a lock; made by [`Lock::acquire`](crate::Lock::acquire).
 ///
 /// Nothing happens before the first poll.
 ///
 /// # Cancel safety
 ///
-/// Dropping it leaves the queue. If the lock has just been granted to it, the grant goes to the
-/// next waiter or is released in the background; nothing stays behind.
+/// Dropping it leaves the queue. A lock that was just granted goes to the next waiter or is
+/// released in the background; nothing stays behind.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire {
     state: State,
@@ -35,7 +35,7 @@ type Running<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 enum State {
     Refused(LockError),
-    /// All keys are in one lane.
+    /// A request of one key.
     One(Running<Result<Admission, Refused>>),
     Several(Running<Result<LockGuard, LockError>>),
     Done,
@@ -86,8 +86,7 @@ fn guarded(admission: Result<Admission, Refused>) -> Result<LockGuard, LockError
     admission.map(LockGuard::new).map_err(|(key, failure)| LockError::of(key, failure))
 }
 
-/// Takes several keys in one lane, or, where enclosing calls hold some of them, one after the
-/// other.
+/// Takes several keys together. If enclosing calls hold some of them, enters those again first.
 async fn all(request: Request) -> Result<LockGuard, LockError> {
     let (held, free) = split(&request)?;
     if held.is_empty() { guarded(acquire(request).await) } else { several(request, held, free).await }
@@ -95,7 +94,7 @@ async fn all(request: Request) -> Result<LockGuard, LockError> {
 
 type KindedKeys = Vec<(LockKey, Kind)>;
 
-/// The keys that enclosing calls hold, and the others.
+/// Splits the keys into those that enclosing calls hold and the others.
 fn split(request: &Request) -> Result<(KindedKeys, KindedKeys), LockError> {
     if let Some(failure) = request.refusal() {
         return Err(LockError::of(request.key.clone(), failure));
@@ -110,8 +109,8 @@ fn split(request: &Request) -> Result<(KindedKeys, KindedKeys), LockError> {
     Ok((held, free))
 }
 
-/// Enters again what enclosing calls hold, one after the other in the order of the keys, then takes
-/// the others together.
+/// Enters the `held` keys again, one after the other in key order, then takes the `free` ones
+/// together.
 async fn several(mut request: Request, held: KindedKeys, free: KindedKeys) -> Result<LockGuard, LockError> {
     request.asked.get_or_insert(request.engine.clock.now());
     let bare = Request { spec: Spec::one(request.spec.kind), ..request.clone() };
@@ -122,7 +121,7 @@ async fn several(mut request: Request, held: KindedKeys, free: KindedKeys) -> Re
     let mut guards = Vec::with_capacity(held.len() + 1);
     let mut scope = Scope::current();
     for (key, kind) in held {
-        // Each inside the ones before: two of the keys may belong to one grant.
+        // Each key is entered inside the ones before it: two of them may belong to one grant.
         let guard = Scoped::new(scope.clone(), of(key, kind, Vec::new())).await?;
         scope = guard.inside_of(scope);
         guards.push(guard);
@@ -132,7 +131,7 @@ async fn several(mut request: Request, held: KindedKeys, free: KindedKeys) -> Re
         guards.push(Scoped::new(scope, of(key, kind, free.collect())).await?);
     }
     match guards.pop().map(|guard| guard.and(guards)) {
-        // What was entered first may be over: the call stands in line like everybody else.
+        // A key that was entered first may be lost by now: the call then waits like any other.
         Some(guard) if guard.is_lost() => {
             drop(guard);
             Box::pin(Acquire::new(Ok(request))).await

@@ -1,4 +1,4 @@
-//! [`Run`]: a body under a lock.
+//! [`Run`]: the future of a body under a lock.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,7 @@ use crate::guard::LockGuard;
 use crate::guarded::Guarded;
 pub use crate::guarded::OnLost;
 
-/// Runs a body under a lock and releases the lock at its end.
+/// A future that runs a body under a lock and releases the lock at its end.
 ///
 /// A body that has returned wins: its value is returned even if the lock was lost or the release
 /// failed meanwhile. The release is awaited for one call time-out at most.
@@ -23,7 +23,7 @@ pub struct Run<F: Future> {
     body: Body<F>,
 }
 
-/// The output lies where the body was, so that the whole is no larger than the body.
+/// The output takes the place of the body, so that the future is no larger than the body.
 #[pin_project(project = BodyProjection)]
 enum Body<F: Future> {
     Running(#[pin] Guarded<F>),
@@ -64,7 +64,7 @@ impl<F: Future> Future for Run<F> {
     }
 }
 
-/// Has no caller to tell: what goes wrong is counted and traced.
+/// Releases the lock after its body. There is no caller to tell, so a failure is logged.
 async fn release(guard: LockGuard) {
     let key = guard.key().clone();
     let (limit, runtime) = guard.call_limit();

@@ -1,4 +1,4 @@
-//! [`LockManagerBuilder`]: the settings of a manager, checked, and the runtime on which it lives.
+//! [`LockManagerBuilder`]: the settings of a manager, their checks, and the choice of its runtime.
 
 #[cfg(feature = "redis")]
 use std::error::Error;
@@ -19,12 +19,12 @@ use tokio::runtime::Handle;
 
 use crate::error::ConnectError;
 
-/// What is shorter is a mistake, such as the wrong unit.
+/// Minimum time-out: a shorter one is a mistake, such as the wrong unit.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug, Default)]
 enum Runtime {
-    /// The one that is current when the manager is built.
+    /// The runtime that is current when the manager is built.
     #[default]
     Current,
     Given(Handle),
@@ -41,22 +41,22 @@ pub struct LockManagerBuilder {
     runtime: Runtime,
 }
 
-/// Settings that the stores follow; the defaults are the documented ones.
+/// Settings of the stores; the defaults are the documented ones.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreSettings {
-    /// Put in front of every key.
+    /// Prefix of every key at the store.
     pub(crate) prefix: String,
     /// Time-out of making a connection.
     pub(crate) connect_timeout: Duration,
     /// How long a release channel stays subscribed after its last waiter left.
     pub(crate) subscription_linger: Duration,
-    /// The longest lease on a quorum of servers.
+    /// Maximum lease on a quorum of servers.
     pub(crate) max_lease: Duration,
-    /// How many replicas a single primary has.
+    /// Number of replicas of a single primary.
     pub(crate) replicas: Option<u32>,
     /// Whether warnings about the server's configuration are errors.
     pub(crate) strict: bool,
-    /// Asked for user and password at each connection.
+    /// Returns user and password for each connection.
     #[cfg(feature = "redis")]
     pub(crate) credentials: Option<Provider>,
 }
@@ -77,140 +77,143 @@ impl Default for StoreSettings {
 }
 
 impl LockManagerBuilder {
-    /// Put in front of every key at the store. Default `lock:`; the empty text to share locks with
-    /// Java.
+    /// Sets the prefix of every key at the store. Default `lock:`; use the empty text to share
+    /// locks with Java.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.store.prefix = prefix.into();
         self
     }
 
-    /// Lease of locks that name none; the watchdog renews it every third of it. Default 30 s, at
-    /// least 100 ms.
+    /// Sets the lease of locks that name none. Default 30 s, at least 100 ms. The watchdog renews
+    /// such a lock every third of its lease.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.engine.lease = lease;
         self
     }
 
-    /// Wait of requests that name none. Default 10 s; zero is one attempt.
+    /// Sets the wait of requests that name none. Default 10 s; zero is one attempt.
     pub fn default_wait(mut self, wait: Duration) -> Self {
         self.engine.default_wait = wait;
         self
     }
 
-    /// Time-out of one call to the store. Default 2 s.
+    /// Sets the time-out of one call to the store. Default 2 s.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.engine.call_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Time-out of connecting. Default 5 s.
+    /// Sets the time-out of making a connection. Default 5 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.store.connect_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Most callers that wait for one key in this process; more get
-    /// [`TooManyWaiters`](crate::LockError::TooManyWaiters) at once. Default 10 000.
+    /// Sets the maximum number of callers of this process that wait for one key. Default 10 000.
+    /// Any more fail with [`TooManyWaiters`](crate::LockError::TooManyWaiters) at once.
     pub fn max_waiters_per_key(mut self, cap: usize) -> Self {
         self.engine.max_waiters_per_key = cap;
         self
     }
 
-    /// The same for a fair lock, if that is less than
-    /// [`max_waiters_per_key`](Self::max_waiters_per_key). Each of its waiters has a place and a
-    /// channel at the store. Default 10 000.
+    /// Sets the same maximum for a fair lock, where it is less than
+    /// [`max_waiters_per_key`](Self::max_waiters_per_key). Default 10 000. Each waiter of a fair
+    /// lock has a place and a channel at the store.
     pub fn max_fair_waiters_per_key(mut self, cap: usize) -> Self {
         self.engine.max_fair_waiters_per_key = cap;
         self
     }
 
-    /// Most callers that wait for locks and latches in this process. Default 100 000. Callers that
-    /// wait for permits of semaphores have a cap of the same size.
+    /// Sets the maximum number of callers of this process that wait, for locks, permits and latches
+    /// together. Default 100 000.
     pub fn max_waiters(mut self, cap: usize) -> Self {
         self.engine.max_waiters = cap;
         self
     }
 
-    /// Most releases under way at once; a guard that is dropped beyond that is left to its lease.
-    /// Default 100 000.
+    /// Sets the maximum number of releases under way at once. Default 100 000. A guard that is
+    /// dropped beyond it is left to its lease.
     pub fn max_pending_releases(mut self, cap: usize) -> Self {
         self.engine.max_pending_releases = cap;
         self
     }
 
-    /// Longest time for which a lock is handed on inside this process before other processes get a
-    /// chance. Default and maximum 250 ms; the window is also bounded by a tenth of the lease and
-    /// follows the round-trip time. Zero switches hand-off off.
+    /// Sets the longest time for which a lock is handed on inside this process before other
+    /// processes get a chance. Default and maximum 250 ms. The window is also bounded by a tenth of
+    /// the lease, and follows the round-trip time. Zero switches hand-off off.
     pub fn cohort_window(mut self, window: Duration) -> Self {
         self.engine.cohort_window = window;
         self
     }
 
-    /// How long a release channel stays subscribed after its last waiter left. Default 5 s.
+    /// Sets how long a release channel stays subscribed after its last waiter left. Default 5 s.
     pub fn subscription_linger(mut self, linger: Duration) -> Self {
         self.store.subscription_linger = linger.min(LONGEST);
         self
     }
 
-    /// Longest time for which a waiter does not ask the store when no message comes. Default 5 s.
+    /// Sets the longest time for which a waiter does not ask the store while no message comes.
+    /// Default 5 s.
     pub fn fallback_poll(mut self, interval: Duration) -> Self {
         self.engine.fallback_poll = interval.min(LONGEST);
         self
     }
 
-    /// How long the fencing counter of a key outlives its last hold, for locks that [say nothing
-    /// else](crate::Lock::token_retention). Default 15 minutes. On Redis, a counter takes about 180
-    /// bytes.
+    /// Sets how long a key's fencing counter outlives its last hold, for locks that [name no
+    /// retention](crate::Lock::token_retention). Default 15 minutes. On Redis, a counter takes
+    /// about 180 bytes.
     pub fn token_retention(mut self, retention: TokenRetention) -> Self {
         self.engine.token_retention = retention;
         self
     }
 
-    /// How many replicas have to confirm a grant before it counts, for locks that
-    /// [say nothing else](crate::Lock::replication). Default [`Replication::NONE`].
+    /// Sets how many replicas have to confirm a grant before it counts, for locks that [name no
+    /// replication](crate::Lock::replication). Default [`Replication::NONE`].
     ///
-    /// For locks only: permits of semaphores are never waited for.
+    /// This is for locks only: permits of semaphores never wait for replicas.
     pub fn replication(mut self, replication: Replication) -> Self {
         self.engine.replication = replication;
         self
     }
 
-    /// How many replicas the primary has, those that are down included, for
+    /// Sets how many replicas the primary has, including those that are down, for
     /// [`Replication::majority`]. Needed with a `redis://` address only: Sentinel and Cluster know
-    /// it.
+    /// the number.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.store.replicas = Some(replicas);
         self
     }
 
-    /// The longest lease on a `quorum:` of servers, also of a `min_hold`; longer ones are refused.
-    /// Default 60 s. Elsewhere it is not looked at.
+    /// Sets the longest lease on a `quorum:` of servers, and the longest `min_hold`; longer ones
+    /// are refused. Default 60 s. Other stores ignore it.
     ///
-    /// A server that was started again without its data has no vote for so long: the locks that it
-    /// has forgotten are over then. *All programs that use the servers have to set the same.*
+    /// A server that restarts without its data has no vote for this long: by then, the locks that
+    /// it has forgotten are over. *All programs that use the servers have to set the same value.*
     pub fn max_lease(mut self, max_lease: Duration) -> Self {
         self.store.max_lease = max_lease.min(LONGEST);
         self
     }
 
-    /// Connecting fails with [`ConnectError::Misconfigured`], instead of warning, when the server
-    /// is configured in a way that can lose locks (a `maxmemory-policy` other than `noeviction`).
+    /// Makes connecting fail with [`ConnectError::Misconfigured`], instead of warning, when the
+    /// server is configured in a way that can lose locks (a `maxmemory-policy` other than
+    /// `noeviction`).
     pub fn strict(mut self) -> Self {
         self.store.strict = true;
         self
     }
 
     /// Asks `provider` for user and password whenever a connection to a Redis server is made,
-    /// instead of taking those of the URL: for passwords that are rotated, and tokens that expire.
-    /// It is asked for nodes of a cluster, for the primary that sentinels name, and for the
-    /// sentinels, see [`Endpoint::is_sentinel`]: these are connected to each time that the primary
-    /// is, and about every 10 s, so a token that takes long to get is better kept until it expires.
+    /// instead of using those of the URL. This is for passwords that are rotated, and for tokens
+    /// that expire. The provider is asked for the nodes of a cluster, for the primary that
+    /// sentinels name, and for the sentinels themselves, see [`Endpoint::is_sentinel`]. Sentinels
+    /// are connected to whenever the primary is, and about every 10 s. If a token takes long to
+    /// get, the provider should keep it until it expires.
     ///
-    /// It has the `connect_timeout`, together with the connection; what it fails with is in the
-    /// error of the call that needs the connection. A server that refuses the credentials is asked
-    /// again, with new ones, for as long as callers wait: they may have changed in between. A
-    /// connection that lives is not interrupted: where tokens expire, the server closes it, or
-    /// forgets who it belongs to, and another one is made.
+    /// The `connect_timeout` covers the provider and the connection together. An error of the
+    /// provider is part of the error of the call that needs the connection. If a server refuses the
+    /// credentials, the provider is asked for new ones for as long as callers wait, since they may
+    /// have changed. A live connection is not interrupted: when a token expires, the server closes
+    /// the connection or forgets its owner, and a new one is made.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), lock_runtime::ConnectError> {
@@ -237,21 +240,21 @@ impl LockManagerBuilder {
         self
     }
 
-    /// The runtime on which the manager's background tasks live. Default: the one in which it is
-    /// built.
+    /// Sets the runtime on which the manager's background tasks run. Default: the runtime in which
+    /// the manager is built.
     pub fn runtime(mut self, handle: Handle) -> Self {
         self.runtime = Runtime::Given(handle);
         self
     }
 
-    /// The manager's background tasks get a thread of their own, so that renewals go on while the
-    /// program's executor is blocked by code that does not yield.
+    /// Runs the manager's background tasks on their own thread. Renewals then go on while code that
+    /// does not yield blocks the program's executor.
     pub fn dedicated_thread(mut self) -> Self {
         self.runtime = Runtime::Dedicated;
         self
     }
 
-    /// Starts an engine on the store that `open` makes of these settings.
+    /// Starts an engine on the store that `open` makes from these settings.
     pub(crate) fn start(
         mut self,
         clock: Clock,
@@ -264,7 +267,7 @@ impl LockManagerBuilder {
                 "the tokio runtime has no timers; build it with `enable_all()`",
             ));
         }
-        // A builder may be used again.
+        // A builder may be used again, and each manager needs its own owners.
         self.engine.owners = Arc::new(CachePadded(Owners::default()));
         let store = open(&self, &runtime)?;
         let engine = Engine::start(self.engine, clock, store, runtime);
@@ -325,13 +328,13 @@ impl LockManagerBuilder {
     }
 }
 
-/// A runtime for the manager's tasks alone, and the thread that it is for.
+/// A runtime for the manager's tasks alone, and for the thread that runs it.
 struct DedicatedThread(Option<tokio::runtime::Runtime>);
 
 impl Drop for DedicatedThread {
     fn drop(&mut self) {
-        // A manager that could not be built is dropped inside the caller's runtime. A drop that
-        // waits is a panic there.
+        // A manager that could not be built is dropped inside the caller's runtime, where a drop
+        // that blocks panics.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

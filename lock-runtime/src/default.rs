@@ -1,4 +1,4 @@
-//! The manager that `#[distributed_lock]` uses when it is given no other.
+//! The default manager: the one that `#[distributed_lock]` uses when it names no other.
 
 use std::future::Future;
 use std::sync::{PoisonError, RwLock};
@@ -17,14 +17,14 @@ tokio::task_local! {
     static OVERRIDE: LockManager;
 }
 
-/// Sets the manager that `#[distributed_lock]` uses when it is given no other, for the whole
-/// process. Returns the one that was set before.
+/// Sets the manager that `#[distributed_lock]` uses when it names no other, for the whole process.
+/// Returns the manager that was set before.
 pub fn set_default(locks: LockManager) -> Option<LockManager> {
     DEFAULT.write().unwrap_or_else(PoisonError::into_inner).replace(locks)
 }
 
-/// The manager that `#[distributed_lock]` would use here: the innermost [`with_default`] around
-/// this code, else the one given to [`set_default`].
+/// Returns the manager that `#[distributed_lock]` would use here: that of the innermost
+/// [`with_default`] around this code, else that of [`set_default`].
 #[must_use]
 pub fn default_manager() -> Option<LockManager> {
     let here = OVERRIDE.try_with(Clone::clone).ok();
@@ -39,7 +39,8 @@ pub fn with_default<F: Future>(locks: LockManager, future: F) -> impl Future<Out
     OVERRIDE.scope(locks, future)
 }
 
-/// The default manager's lock; without a default, acquiring it says what to do.
+/// Returns a lock of the default manager. Without one, acquiring the lock fails and says what to
+/// do.
 pub(crate) fn default_lock(kind: Kind, key: impl IntoLockKey) -> Lock {
     match default_manager() {
         Some(locks) => locks.of_kind(kind, key),
@@ -50,7 +51,7 @@ pub(crate) fn default_lock(kind: Kind, key: impl IntoLockKey) -> Lock {
     }
 }
 
-/// The default manager's lock of several keys.
+/// Returns a lock of several keys of the default manager.
 pub(crate) fn default_multi(keys: impl IntoIterator<Item = MultiKey>) -> Lock {
     match default_manager() {
         Some(locks) => locks.multi(keys),

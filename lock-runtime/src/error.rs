@@ -9,7 +9,7 @@ use lock_core::store::{Kind, StoreError, StoreErrorKind};
 use lock_core::{InvalidKey, LockKey};
 use lock_engine::failure::{Failure, Loss};
 
-/// Why a manager could not be made.
+/// The reason why a manager could not be built.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -23,7 +23,7 @@ pub enum ConnectError {
     /// The URL, the settings or the server's configuration cannot work.
     #[error("{reason}")]
     Misconfigured {
-        /// What, and what to do.
+        /// The problem, and what to do about it.
         reason: Arc<str>,
     },
 }
@@ -31,19 +31,19 @@ pub enum ConnectError {
 /// Everything that can go wrong with a lock. All calls of locks, guards, semaphores, latches and
 /// listings return it, and so does `#[distributed_lock]`.
 ///
-/// An error type of your own with `#[from] LockError` therefore works with `?` at each of them. See
+/// Your own error type with `#[from] LockError` therefore works with `?` at each of them.
 /// [`is_busy`](Self::is_busy), [`is_retryable`](Self::is_retryable) and
-/// [`body_started`](Self::body_started) for what to do. [`source`](std::error::Error::source) is
-/// the [`StoreError`], where a store is the cause; the text has it, too.
+/// [`body_started`](Self::body_started) say what to do about an error. Where a store is the cause,
+/// [`source`](std::error::Error::source) is its [`StoreError`], which is in the text, too.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// The lock is held by somebody else and the caller did not want to wait.
+    /// Another caller holds the lock, and this one did not want to wait.
     #[error("lock {key} is busy")]
     Busy {
         /// The key.
         key: LockKey,
-        /// For how long the key is still taken, as far as this process knows. A renewed hold may
+        /// Time for which the key is still taken, as far as this process knows. A renewed hold may
         /// last longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
@@ -54,42 +54,42 @@ pub enum LockError {
         key: LockKey,
         /// How long the call waited.
         waited: Duration,
-        /// For how long the key is still taken, as far as this process knows. A renewed hold may
+        /// Time for which the key is still taken, as far as this process knows. A renewed hold may
         /// last longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
-    /// Too many callers wait already; the caps are set on the manager's builder, and by
+    /// Too many callers wait already. The caps are set on the manager's builder, and by
     /// [`max_waiters`](crate::Lock::max_waiters).
     #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
     TooManyWaiters {
         /// The key.
         key: LockKey,
-        /// How many wait.
+        /// Number of callers that wait.
         waiting: usize,
-        /// Which cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters`, all of
-        /// the manager, or `max_waiters of this lock`.
+        /// The cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters` of the
+        /// manager, or `max_waiters of this lock`.
         cap: &'static str,
-        /// For how long the key is still taken, as far as this process knows. A renewed hold may
+        /// Time for which the key is still taken, as far as this process knows. A renewed hold may
         /// last longer, a released one ends earlier. `None` when unknown.
         remaining: Option<Duration>,
     },
     /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
-    /// [`with`](crate::Lock::with) was dropped at its last await; what a guard protects goes on.
+    /// [`with`](crate::Lock::with) was dropped at its last await; code under a guard goes on.
     #[error("lock {key} was lost: {why}")]
     Lost {
         /// The key.
         key: LockKey,
-        /// Why.
+        /// The reason.
         why: Loss,
     },
-    /// The grant had ended already.
+    /// The grant had already ended.
     #[error("lock {key} is not held by this grant any more")]
     NotHeld {
         /// The key.
         key: LockKey,
     },
-    /// The store did not confirm a release or an extension: what the lock protects had begun, or
-    /// was done.
+    /// The store did not confirm a release, a downgrade or an extension. The work under the lock
+    /// had begun, or was done.
     #[error("lock {key} was held, and the store did not confirm what became of it: {cause}")]
     Unconfirmed {
         /// The key.
@@ -98,8 +98,8 @@ pub enum LockError {
         #[source]
         cause: StoreError,
     },
-    /// The lock could not be acquired: the store could not be reached, answered with errors until
-    /// the wait ended, or did not answer at all in that time.
+    /// The lock could not be acquired: until the wait ended, the store could not be reached,
+    /// answered with errors, or did not answer at all.
     #[error("lock {key}: the store is unavailable: {cause}")]
     Unavailable {
         /// The key.
@@ -114,8 +114,8 @@ pub enum LockError {
         /// The key.
         key: LockKey,
     },
-    /// An enclosing call has the key in a kind that leaves no room for the one wanted: a reader
-    /// can't become a writer, since two that tried would wait for each other for ever.
+    /// An enclosing call holds the key in a kind that excludes the one wanted. A reader can't
+    /// become a writer, for example: two that tried would wait for each other forever.
     #[error(
         "lock {key} is held as {held:?} by an enclosing call and can't be taken as {wanted:?} inside it; take it as \
          {wanted:?} outside, or release it first"
@@ -123,18 +123,18 @@ pub enum LockError {
     KindConflict {
         /// The key.
         key: LockKey,
-        /// How the enclosing call has it.
+        /// The kind in which the enclosing call holds it.
         held: Kind,
-        /// How this one wants it.
+        /// The kind in which this call wants it.
         wanted: Kind,
     },
-    /// Something has to be changed in the program or at the store before this can work.
+    /// The program or the store has to be changed before this can work.
     #[error("{reason}")]
     Misconfigured {
-        /// What, and what to do.
+        /// The problem, and what to do about it.
         reason: Arc<str>,
     },
-    /// The text is not a lock key.
+    /// The text is not a valid lock key.
     #[error(transparent)]
     InvalidKey(#[from] InvalidKey),
     /// The store failed in a call that is not about one key, such as a listing or a connection.
@@ -144,22 +144,24 @@ pub enum LockError {
         #[source]
         cause: StoreError,
     },
-    /// A [`shutdown`](crate::LockManager::shutdown) had to cut off what was still held.
+    /// A [`shutdown`](crate::LockManager::shutdown) had to cut off locks, or has left releases
+    /// unconfirmed.
     #[error(transparent)]
     CutOff(#[from] ShutdownError),
-    /// Not enough replicas confirmed the grant until the wait ended, so it was undone; see
+    /// Too few replicas confirmed the grant before the wait ended, so it was undone; see
     /// [`Replication`](crate::Replication).
     #[error("lock {key}: {cause}")]
     NotReplicated {
         /// The key.
         key: LockKey,
-        /// How many did.
+        /// The store's error, which says how many did.
         #[source]
         cause: StoreError,
     },
 }
 
-/// What a [`LockManager::shutdown`](crate::LockManager::shutdown) could not finish in good order.
+/// The error of a [`LockManager::shutdown`](crate::LockManager::shutdown) that did not end in good
+/// order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ShutdownError {
     cut_off: usize,
@@ -187,14 +189,14 @@ impl ShutdownError {
         Self { cut_off, drained }
     }
 
-    /// How many locks were held when the grace time was over.
+    /// Returns how many locks were still held when the grace time was over.
     #[must_use]
     pub fn cut_off(&self) -> usize {
         self.cut_off
     }
 
-    /// Whether every release was answered by the store. If not, those keys are freed by the end of
-    /// their leases.
+    /// Whether the store answered every release. If not, the keys of the unanswered ones are freed
+    /// by the end of their leases.
     #[must_use]
     pub fn drained(&self) -> bool {
         self.drained
@@ -202,40 +204,40 @@ impl ShutdownError {
 }
 
 impl LockError {
-    /// Whether somebody else holds the lock: [`Busy`](Self::Busy), [`TimedOut`](Self::TimedOut) or
+    /// Whether another caller holds the lock: [`Busy`](Self::Busy), [`TimedOut`](Self::TimedOut) or
     /// [`TooManyWaiters`](Self::TooManyWaiters). The body never started.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Busy { .. } | Self::TimedOut { .. } | Self::TooManyWaiters { .. })
     }
 
-    /// Whether the same call may succeed a moment later, and may be sent again without harm because
+    /// Whether the same call may succeed a moment later, and can be repeated without harm because
     /// its body never started.
     ///
-    /// This speaks of the lock that [`key`](Self::key) names. A function that takes a second lock
-    /// inside its body and hands that lock's error on with `?` has started, whatever the error
-    /// says.
+    /// This is about the lock that [`key`](Self::key) names. A function that takes a second lock
+    /// inside its body, and passes that lock's error on with `?`, has started nevertheless.
     ///
-    /// [`Semaphore::add_permits`](crate::Semaphore::add_permits) and
-    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) count twice when they are
-    /// sent again after [`Unavailable`](Self::Unavailable): they may have been done.
+    /// Do not repeat [`Semaphore::add_permits`](crate::Semaphore::add_permits) and
+    /// [`CountDownLatch::count_down`](crate::CountDownLatch::count_down) after
+    /// [`Unavailable`](Self::Unavailable): the first call may have been executed, and the second
+    /// would count again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.is_busy()
             || matches!(self, Self::Unavailable { .. } | Self::NotReplicated { .. } | Self::Store { .. })
     }
 
-    /// Whether the lock had been granted when this happened. If not, nothing of its body was
-    /// executed.
+    /// Whether the lock had been granted before the error came up. If not, its body was not
+    /// executed at all.
     ///
-    /// As with [`is_retryable`](Self::is_retryable), "body" is that of the lock that the error
+    /// As with [`is_retryable`](Self::is_retryable), the body is that of the lock that the error
     /// names.
     #[must_use]
     pub fn body_started(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::NotHeld { .. } | Self::Unconfirmed { .. })
     }
 
-    /// The key, where the error belongs to one.
+    /// Returns the key, if the error is about one.
     #[must_use]
     pub fn key(&self) -> Option<&LockKey> {
         match self {
@@ -257,7 +259,7 @@ impl LockError {
         Self::Misconfigured { reason: reason.into() }
     }
 
-    /// What a caller is told about an error that is not, or no longer, retried.
+    /// Returns the caller's error for a store error that is not, or no longer, retried.
     pub(crate) fn from_store(key: LockKey, cause: StoreError) -> Self {
         if cause.kind().is_misconfiguration() {
             Self::Misconfigured { reason: format!("lock {key}: {cause}").into() }
@@ -268,7 +270,7 @@ impl LockError {
         }
     }
 
-    /// Tells a caller that wanted `key` why it does not get it.
+    /// Returns the error for a caller that does not get `key`.
     pub(crate) fn of(key: LockKey, failure: Failure) -> Self {
         match failure {
             Failure::Busy { remaining } => Self::Busy { key, remaining },
@@ -303,7 +305,8 @@ impl From<StoreError> for ConnectError {
     }
 }
 
-/// Without a key: [`LockError::Store`], or [`LockError::Misconfigured`] where no waiting helps.
+/// For errors without a key: [`LockError::Store`], or [`LockError::Misconfigured`] where no waiting
+/// helps.
 impl From<StoreError> for LockError {
     fn from(cause: StoreError) -> Self {
         ConnectError::from(cause).into()

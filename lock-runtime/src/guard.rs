@@ -20,25 +20,24 @@ use crate::error::LockError;
 /// the outcome.
 ///
 /// A guard is owned and `'static`: it can be stored, sent to another task, and dropped anywhere,
-/// also outside of a runtime. Unless the lock was taken with a fixed lease, the watchdog renews it
-/// for as long as the guard lives.
+/// even outside a runtime. Unless the lock was taken with a fixed lease, the watchdog renews it for
+/// as long as the guard lives.
 ///
 /// # What is certain
 ///
-/// While [`is_lost`](Self::is_lost) says `false`, no other guard of this key is live (the
-/// conditions are in `docs/guarantees.md`, P1). The answer is computed from the local clock at the
-/// moment of the call; the code that runs after it may be paused for any time. Pass
-/// [`fencing_token`](Self::fencing_token) to the resource and let it refuse smaller tokens where
-/// that matters.
+/// While [`is_lost`](Self::is_lost) returns `false`, no other guard of this key is live, under the
+/// conditions in `docs/guarantees.md`, P1. The answer comes from the local clock at the moment of
+/// the call; the code after it may be paused for any time. Where that matters, pass
+/// [`fencing_token`](Self::fencing_token) to the resource and let it refuse smaller tokens.
 #[must_use = "the guard releases its lock when it is dropped, and `let _ = …` drops it at once: write `let _guard = …`"]
 pub struct LockGuard {
     admission: Admission,
-    /// Further entries, of other keys, that belong to it: keys of a lock of several that enclosing
-    /// calls held already.
+    /// Guards of further keys that belong to this one: keys of a lock of several that enclosing
+    /// calls already held.
     inside: Option<Box<Inside>>,
 }
 
-/// Behind one small pointer: most guards have none.
+/// The further guards, behind one small pointer since most guards have none.
 struct Inside(Vec<LockGuard>);
 
 impl LockGuard {
@@ -64,27 +63,28 @@ impl LockGuard {
         LockError::of(self.key().clone(), failure)
     }
 
-    /// The key; the first one of a guard of several, see [`tokens`](Self::tokens).
+    /// Returns the key; of a guard of several keys, the first, see [`tokens`](Self::tokens).
     #[must_use]
     pub fn key(&self) -> &LockKey {
         self.grant().first().0
     }
 
-    /// The number of this grant: larger than that of every earlier grant of the key. Re-entrant
-    /// guards share it, and so do readers that share a hold. Of a guard of several keys, that of
-    /// [`key`](Self::key).
+    /// Returns the number of this grant, which is larger than that of every earlier grant of the
+    /// key. Re-entrant guards share it, and so do readers that share a hold. A guard of several
+    /// keys returns the token of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.grant().first().1
     }
 
-    /// The key and its token, of a guard of several keys each of them, in the order of the keys.
+    /// Returns each key with its token, in key order; a single pair unless the guard is of several
+    /// keys.
     #[must_use]
     pub fn tokens(&self) -> Vec<(LockKey, FencingToken)> {
         self.view().tokens()
     }
 
-    /// For how long the lock is certain if it is not renewed; zero when it is lost.
+    /// Returns for how long the lock is certain if it is not renewed; zero when it is lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let inside = self.inside().iter().map(Self::remaining);
@@ -92,30 +92,30 @@ impl LockGuard {
     }
 
     /// Whether the lock is lost: its lease is over by the local clock, the store said so, or
-    /// `max_hold` is over. A guard of several keys is lost with the first of them.
+    /// `max_hold` is over. A guard of several keys is lost as soon as one of them is.
     ///
-    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays
-    /// `true`.
+    /// This is computed from the local clock, and needs neither a task nor a message. Once `true`,
+    /// it stays `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.grant().is_lost() || self.inside().iter().any(Self::is_lost)
     }
 
-    /// Resolves when the lock is lost, no later than at the local deadline and without help from
-    /// the store.
+    /// Waits until the lock is lost: at the local deadline at the latest, and without help from the
+    /// store.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
         self.view().lost().await;
     }
 
-    /// Cancelled when the lock is lost. Not cancelled by a release.
+    /// Returns a token that is cancelled when the lock is lost, but not when it is released.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.view().cancellation_token()
     }
 
-    /// A view that can be cloned and kept; it keeps nothing alive.
+    /// Returns a view that can be cloned and kept; it keeps nothing alive.
     #[must_use]
     pub fn view(&self) -> HeldLock {
         let inside =
@@ -126,9 +126,9 @@ impl LockGuard {
     /// Runs `future` inside this lock: calls in it that ask for the same key enter again instead of
     /// waiting.
     ///
-    /// Two calls side by side in `future` (`join!`) still exclude each other, and tasks it spawns
-    /// are strangers, see [`in_current_scope`](crate::in_current_scope). The lost signal does not
-    /// end the future; use [`with`](crate::Lock::with) for that.
+    /// Concurrent calls in `future` (`join!`) still exclude each other. Tasks that it spawns are
+    /// outside the lock, see [`in_current_scope`](crate::in_current_scope). Losing the lock does
+    /// not end the future; use [`with`](crate::Lock::with) for that.
     ///
     /// Cancel safe if `future` is.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
@@ -139,23 +139,23 @@ impl LockGuard {
         self.inside_of(Scope::current())
     }
 
-    /// The scope of what runs inside this lock, inside `scope`.
+    /// Returns the scope of code that runs inside this lock, nested in `scope`.
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
         let grants = self.inside().iter().map(Self::grant).chain([self.grant()]);
         grants.fold(scope, |scope, grant| scope.with(Arc::clone(grant)))
     }
 
-    /// Who holds it, at the store.
+    /// Returns the owner of the hold at the store.
     pub(crate) fn owner(&self) -> &OwnerId {
         self.admission.owner()
     }
 
-    /// The time-out of a store call, and where it is counted.
+    /// Returns the time-out of a store call, and the runtime that counts it.
     pub(crate) fn call_limit(&self) -> (Duration, Handle) {
         self.admission.call_limit()
     }
 
-    /// Why the lock is lost; asked when it is.
+    /// Returns why the lock is lost; to be called only when it is.
     pub(crate) fn loss(&self) -> Loss {
         match self.inside().iter().find(|guard| guard.is_lost()) {
             Some(guard) if !self.grant().is_lost() => guard.loss(),
@@ -163,13 +163,12 @@ impl LockGuard {
         }
     }
 
-    /// Enters the lock once more, without a store call: the lock is released when every guard of it
-    /// is.
+    /// Enters the lock once more, without a store call. The lock is released when the last of its
+    /// guards is.
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] when this guard's lock is lost: whoever wants the key has to stand in
-    /// line again.
+    /// [`LockError::Lost`] when this guard's lock is lost: the key then has to be acquired anew.
     pub fn reenter(&self) -> Result<Self, LockError> {
         let inside: Result<Vec<_>, _> = self.inside().iter().map(Self::reenter).collect();
         let again = self.admission.reenter();
@@ -178,24 +177,24 @@ impl LockGuard {
     }
 
     /// Turns a write lock into a read lock without letting another writer in between, and lets
-    /// waiting readers in. The token stays, and so do views. A guard of a read lock is returned as
-    /// it is.
+    /// waiting readers in. The token and the views stay valid. A guard of a read lock is returned
+    /// as it is.
     ///
     /// The same happens when a write lock's guard is released while a read lock that was taken
-    /// inside it, see [`scope`](Self::scope), is still held. There is no way back: a reader can't
+    /// inside it (see [`scope`](Self::scope)) is still held. There is no way back: a reader can't
     /// become a writer.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`]: the lock is lost, and the guard gone.
+    /// - [`LockError::Lost`]: the lock is lost, and the guard is gone.
     /// - [`LockError::Misconfigured`]: the guard is of another kind, or of several keys. It is
     ///   released.
-    /// - [`LockError::Unconfirmed`]: the store did not confirm. The downgrade is re-sent in the
-    ///   background; the guard is gone, and with it the lock.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The downgrade is sent again in the
+    ///   background; the guard is gone, and the lock with it.
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it leaves nothing behind: the lock is released.
+    /// Dropping the future leaves nothing behind: the lock is released.
     pub async fn downgrade(self) -> Result<Self, LockError> {
         if !self.inside().is_empty() || !self.admission.can_be_downgraded() {
             let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
@@ -205,21 +204,21 @@ impl LockGuard {
         Ok(self)
     }
 
-    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never
-    /// shortens.
+    /// Extends a fixed lease so that at least `lease` remains, counted from the call. Never
+    /// shortens it.
     ///
     /// # Errors
     ///
     /// - [`LockError::Lost`]: the lock is lost; extending does not bring it back.
     /// - [`LockError::Misconfigured`]: the lock is renewed by the watchdog, or `lease` is under 100
     ///   ms, under four round trips, or longer than the store allows.
-    /// - [`LockError::NotHeld`]: the grant ended while this was under way.
+    /// - [`LockError::NotHeld`]: the grant ended while the call was under way.
     /// - [`LockError::Unconfirmed`]: the store did not confirm; the lock is held until its old
     ///   deadline at least.
     ///
     /// # Cancel safety
     ///
-    /// The call goes on in the background when this future is dropped; the lease may or may not be
+    /// When this future is dropped, the call goes on in the background; the lease may or may not be
     /// longer then.
     #[doc(alias = "renew")]
     #[doc(alias = "expire")]
@@ -231,21 +230,22 @@ impl LockGuard {
     }
 
     /// Releases the lock and awaits the store's answer, for at most two call time-outs (default 4
-    /// s). `Ok` also when it was handed on inside this process, when outer guards still hold it, or
-    /// when [`min_hold`](crate::Lock::min_hold) keeps the key taken for a while.
+    /// s). Returns `Ok` also when the lock was handed on inside this process, when outer guards
+    /// still hold it, or when [`min_hold`](crate::Lock::min_hold) keeps the key taken for a while.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`]: the lock had been lost before, so somebody else may have held it
+    /// - [`LockError::Lost`]: the lock had been lost before, so another caller may have held it
     ///   meanwhile.
-    /// - [`LockError::NotHeld`]: the grant had ended in good order; a mistake in the program.
-    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is re-sent in the
+    /// - [`LockError::NotHeld`]: the grant had already ended in good order, which is a mistake in
+    ///   the program.
+    /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the
     ///   background until the lease is over.
     ///
     /// # Cancel safety
     ///
-    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped
-    /// before that, it is dispatched by the drop.
+    /// The first poll dispatches the release, which goes on when this future is dropped. A future
+    /// that is dropped before its first poll dispatches the release in its drop.
     #[doc(alias = "unlock")]
     pub async fn release(self) -> Result<(), LockError> {
         let key = self.key().clone();
@@ -268,7 +268,7 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// A view of a lock that somebody holds: its key, its token, and whether it is lost.
+/// A view of a held lock: its key, its token, and whether it is lost.
 ///
 /// Cheap to clone. It keeps nothing alive: when the guard goes, the lock is released and the view
 /// says so.
@@ -287,19 +287,20 @@ impl HeldLock {
         std::iter::once(&self.grant).chain(self.inside().iter().map(|view| &view.grant))
     }
 
-    /// The key; the first one of a lock of several.
+    /// Returns the key; of a lock of several keys, the first.
     #[must_use]
     pub fn key(&self) -> &LockKey {
         self.grant.first().0
     }
 
-    /// The number of the grant; of a lock of several keys, that of [`key`](Self::key).
+    /// Returns the number of the grant; of a lock of several keys, that of [`key`](Self::key).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.grant.first().1
     }
 
-    /// The key and its token, of a lock of several keys each of them, in the order of the keys.
+    /// Returns each key with its token, in key order; a single pair unless the lock is of several
+    /// keys.
     #[must_use]
     pub fn tokens(&self) -> Vec<(LockKey, FencingToken)> {
         let tokens = self.grants().flat_map(|grant| grant.tokens()).map(|(key, token)| (key.clone(), token));
@@ -308,7 +309,8 @@ impl HeldLock {
         tokens
     }
 
-    /// For how long the lock is certain if it is not renewed; zero when it is lost or released.
+    /// Returns for how long the lock is certain if it is not renewed; zero when it is lost or
+    /// released.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.grants().map(|grant| grant.remaining()).min().unwrap_or_default()
@@ -320,14 +322,14 @@ impl HeldLock {
         self.grants().all(|grant| grant.is_live())
     }
 
-    /// Whether the lock was lost while it was held. A release in good order is no loss.
+    /// Whether the lock was lost while it was held. A release in good order is not a loss.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.grants().any(|grant| grant.is_lost())
     }
 
-    /// Resolves when the lock is lost, no later than at the local deadline. Pending for ever after
-    /// a release in good order.
+    /// Waits until the lock is lost, at the local deadline at the latest. After a release in good
+    /// order, it stays pending forever.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
@@ -342,7 +344,7 @@ impl HeldLock {
         .await;
     }
 
-    /// Cancelled when the lock is lost. Not cancelled by a release.
+    /// Returns a token that is cancelled when the lock is lost, but not when it is released.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         if self.inside.is_none() {

@@ -11,19 +11,19 @@ use pin_project::pin_project;
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
-/// What happens to a body, or a handler, whose lock is lost while it runs.
+/// Policy for a body, or a handler, whose lock is lost while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// It is dropped at the await where it is suspended, before it runs on without the lock, and
-    /// the caller is told that the lock was lost. What it had done until then is done.
+    /// The body is dropped at the await where it is suspended, and the caller is told that the lock
+    /// was lost. The work that it did until then stays done.
     Cancel,
-    /// It runs to its end without the lock, and its value is returned: what it writes has to be
-    /// protected by the fencing token.
+    /// The body runs to its end without the lock, and its value is returned. The fencing token has
+    /// to protect its writes.
     Finish,
 }
 
-/// Tells of the loss of one lock; made when somebody has to wait for it.
+/// A signal of the loss of one lock; made when a task first has to wait for it.
 #[derive(Default)]
 pub(crate) struct LostSignal(Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>);
 
@@ -44,11 +44,13 @@ impl fmt::Debug for LostSignal {
     }
 }
 
-/// Runs a future in the scope of a lock, and gives its output back together with the guard.
+/// A future that runs another one in the scope of a lock, and returns its output together with the
+/// guard.
 ///
-/// Every poll looks at the clock, then polls the future, then, if that is pending, listens for the
-/// loss. A lost future is dropped inside its scope and before the guard. One that has returned
-/// wins: its output is given back even if the lock was lost meanwhile.
+/// With [`OnLost::Cancel`], each poll looks at the clock, then polls the future and, if that is
+/// pending, listens for the loss. When the lock is lost, the future is dropped inside its scope and
+/// before the guard. A future that has returned wins: its output is returned even if the lock was
+/// lost meanwhile.
 #[pin_project]
 pub(crate) struct Guarded<F> {
     #[pin]
@@ -63,7 +65,7 @@ impl<F> Guarded<F> {
         Self::begin(guard, on_lost, || future)
     }
 
-    /// Makes the future in the scope of the lock too.
+    /// As `new`, but makes the future in the scope of the lock, too.
     pub(crate) fn begin(guard: LockGuard, on_lost: OnLost, future: impl FnOnce() -> F) -> Self {
         let scope = guard.inner_scope();
         let future = scope.enter(future);

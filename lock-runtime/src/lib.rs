@@ -1,10 +1,10 @@
-//! Distributed locks that people put on a function and forget.
+//! Distributed locks that you put on a function and forget.
 //!
 //! ```
 //! # #[cfg(feature = "macros")] mod example {
 //! use lock_runtime::{LockError, LockManager, distributed_lock, set_default};
 //!
-//! /// In all processes together, at most one call for an order is in here.
+//! /// At most one call for an order runs at a time, in all processes together.
 //! #[distributed_lock(key = "order:<id>", wait = "5s")]
 //! pub async fn ship(id: u64) -> Result<(), LockError> {
 //!     println!("shipping order {id}");
@@ -26,42 +26,43 @@
 //!
 //! | you want | use |
 //! |---|---|
-//! | one at a time, as fast as can be | [`mutex`](LockManager::mutex), which is the default of the attribute |
-//! | one at a time, first come first served across processes | [`fair`](LockManager::fair) |
-//! | many that read, one that writes | [`read`](LockManager::read) and [`write`](LockManager::write) |
+//! | one holder at a time, as fast as possible | [`mutex`](LockManager::mutex), the attribute's default |
+//! | one holder at a time, first come first served across processes | [`fair`](LockManager::fair) |
+//! | many readers, or one writer | [`read`](LockManager::read) and [`write`](LockManager::write) |
 //! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
-//! | at most n at a time | [`semaphore`](LockManager::semaphore), whose size is set by [`try_set_permits`](Semaphore::try_set_permits) |
-//! | to wait until so many things are done | [`latch`](LockManager::latch) |
+//! | at most n holders at a time | [`semaphore`](LockManager::semaphore), whose size is set by [`try_set_permits`](Semaphore::try_set_permits) |
+//! | to wait until a number of things are done | [`latch`](LockManager::latch) |
 //! | a lock for each request of a service | the module `layer` |
-//! | a job that every machine starts and one does | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
+//! | a job that every machine starts and only one runs | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
 //! | a hot item, sold many times a second | [`stock`](LockManager::stock), see [`segmented`] |
 //!
-//! Begin with the mutex. Inside one process it is first come first served too, and it hands the
-//! lock on without the store. Between processes whoever asks first after a release gets it; nobody
-//! is shut out, since a process lets others have their turn after a quarter of a second at most,
-//! but there is no order. `fair` has one, for a message and a place in the store's queue for every
-//! hand-off.
+//! Begin with the mutex. Inside one process it is first come, first served too, and is handed on
+//! without a call to the store. Between processes there is no order: the first caller to ask after
+//! a release gets the lock. No process is shut out, since each lets others have their turn after a
+//! quarter of a second at most. `fair` keeps an order across processes, at the price of a message
+//! and a place in the store's queue for every hand-off.
 //!
-//! Read and write locks pay where reads are long or many: a short read costs as much as a mutex,
-//! and a writer waits until the readers have left. A lock that only keeps two copies of a periodic
-//! job apart is a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
+//! Read and write locks pay off where reads are long or many. A short read costs as much as a
+//! mutex, and a writer waits until the readers have left. To keep two copies of a periodic job
+//! apart, use a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
 //!
-//! In the attribute the kind is `kind = fair | read | write`, and several keys are
-//! `keys = ["a:<from>", "a:<to>"]`. All kinds of locks have the same builder ([`Lock`]), the same
+//! In the attribute, the kind is `kind = fair | read | write`, and several keys are
+//! `keys = ["a:<from>", "a:<to>"]`. Locks of all kinds have the same builder ([`Lock`]), the same
 //! guard ([`LockGuard`]) and the same promises, and every grant has a fencing token.
 //!
 //! # What is where
 //!
-//! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). One for the program, given
+//! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). A program needs one, given
 //!   to [`set_default`].
-//! - `#[distributed_lock]` (feature `macros`): the attribute. [`Lock`]: the same in calls,
+//! - `#[distributed_lock]` (feature `macros`): the attribute. [`Lock`]: the same as method calls,
 //!   `locks.mutex("order:42").wait(…).acquire()`.
 //! - [`LockManager::health`]: one call for readiness probes.
 //! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the
 //!   number of the grant.
 //! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and
 //!   `body_started` say what to do about it.
-//! - [`Semaphore`] and [`CountDownLatch`]: what is counted rather than locked.
+//! - [`Blocking`]: the same for threads without a tokio runtime.
+//! - [`Semaphore`] and [`CountDownLatch`]: permits and counts that processes share.
 //! - `layer` (a feature): a tower layer that locks each request, for axum and tonic.
 //! - [`segmented`]: a stock in parts that is never oversold, and locks in parts.
 //! - [`store`]: the storage trait, for custom backends.
@@ -69,31 +70,32 @@
 //!
 //! # What a lock is, and is not
 //!
-//! A lock is a lease. The watchdog renews it for as long as its guard lives, so a crash frees the
-//! key after at most one lease, and a holder that is paused for longer than a lease has lost its
-//! lock without knowing. [`LockGuard::is_lost`] says so by the local clock, without asking anybody;
-//! a body under the attribute or under [`Lock::with`] is dropped at its next await. Code between
-//! two awaits can't be stopped by any lock service. Where a late write does harm, pass
-//! [`LockGuard::fencing_token`] along with it, and let the resource refuse smaller ones than it has
-//! seen.
+//! A lock is a lease, which the watchdog renews for as long as the guard lives. A crash therefore
+//! frees the key after at most one lease. A holder that is paused for longer than a lease has lost
+//! its lock without knowing. [`LockGuard::is_lost`] tells it so from the local clock alone. A body
+//! under the attribute or under [`Lock::with`] is dropped at its next await, but no lock service
+//! can stop code between two awaits. Where a late write does harm, pass
+//! [`LockGuard::fencing_token`] along with it, and let the resource refuse tokens smaller than the
+//! largest it has seen.
 //!
 //! `docs/guarantees.md` in the repository lists what is promised, with the tests behind it, and
 //! what is not.
 //!
 //! # Runtime
 //!
-//! A manager's tasks live on the tokio runtime on which it was built, which needs `enable_all` (as
-//! `#[tokio::main]` has it); see [`LockManagerBuilder::dedicated_thread`] for programs that block
-//! theirs or have none. The futures of this crate may be polled by any executor, and guards may be
-//! dropped anywhere. Time-outs are counted by the tokio runtime in whose context a future is polled
-//! first, which has to run, with timers; under another executor by the manager's.
+//! A manager's background tasks run on the tokio runtime on which it was built. That runtime needs
+//! `enable_all`, which `#[tokio::main]` switches on. Programs that block their runtime, or have
+//! none, use [`LockManagerBuilder::dedicated_thread`]. Any executor may poll the futures of this
+//! crate, and guards may be dropped anywhere. A future's time-outs are counted by the tokio runtime
+//! in whose context it is first polled, which has to run, with timers. Under another executor, the
+//! manager's runtime counts them.
 //!
-//! A process that forks has to make its managers afterwards. A child that uses a manager of its
-//! parent's has the same names at the store, which takes one for the other.
+//! A process that forks has to build its managers afterwards. A child that used a manager of its
+//! parent would have the same owners at the store, which could not tell the two processes apart.
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`, through the facade of that name:
+//! With the feature `metrics`, the crate reports through the facade of that name:
 //!
 //! | name | kind | labels |
 //! |---|---|---|
@@ -107,10 +109,10 @@
 //! | `lock_layer_refused_total` | counter | `lock`, `reason` |
 //! | `lock_layer_unlocked_total` | counter | `lock` |
 //!
-//! The label `lock` is the name given by [`Lock::name`] or `name` in the attribute (by default
-//! module and function), never the key: keys are unbounded. `outcome` is `granted`, `handed_off`,
-//! `reentered`, `busy`, `timed_out`, `too_many_waiters`, `unavailable`, `not_replicated`,
-//! `shut_down` or `misconfigured`.
+//! The label `lock` is the name given by [`Lock::name`], or by `name` in the attribute (default:
+//! module and function). It is never the key: keys are unbounded. `outcome` is `granted`,
+//! `handed_off`, `reentered`, `busy`, `timed_out`, `too_many_waiters`, `unavailable`,
+//! `not_replicated`, `shut_down` or `misconfigured`.
 //!
 //! # Features
 //!
@@ -119,12 +121,12 @@
 //! | `macros` | yes | `#[distributed_lock]` |
 //! | `redis` | yes | the Redis store |
 //! | `layer` | | the tower layer: a lock for each request; `axum` and `tonic` switch it on |
-//! | `axum` | | path parameters and extractors as keys, answers made of errors |
+//! | `axum` | | path parameters and extractors as keys, responses made from errors |
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `sqlite`, `postgres` | | stocks in a database: `segmented::SqlStocks` on a pool of `sqlx` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
-//! | `testing` | | helpers for tests: a memory manager, forced loss, a look for leftovers |
+//! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -133,6 +135,7 @@
 )]
 
 mod acquire;
+mod blocking;
 mod body;
 mod builder;
 mod connect;
@@ -153,6 +156,7 @@ pub mod segmented;
 pub mod testing;
 
 pub use acquire::Acquire;
+pub use blocking::Blocking;
 pub use builder::LockManagerBuilder;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
@@ -175,7 +179,7 @@ pub use scope::in_current_scope;
 #[cfg(all(feature = "testing", feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzing {
-    //! What the fuzz targets in `fuzz/` reach that nobody else has to. Not public API.
+    //! Entry points for the fuzz targets in `fuzz/`. Not public API.
 
     use crate::ConnectError;
     use crate::connect::address::Address;
@@ -185,7 +189,7 @@ pub mod fuzzing {
     ///
     /// # Errors
     ///
-    /// Those of [`connect_lazy`](crate::LockManager::connect_lazy) for a URL that can't be one.
+    /// Those of [`connect_lazy`](crate::LockManager::connect_lazy) for a malformed URL.
     pub fn url(text: &str) -> Result<(), ConnectError> {
         Address::parse(text).map(drop)
     }
@@ -193,29 +197,29 @@ pub mod fuzzing {
 
 #[doc(hidden)]
 pub mod __private {
-    //! What `#[distributed_lock]` expands to. Not public API.
+    //! Items that the expansion of `#[distributed_lock]` names. Not public API.
 
     pub use crate::body::{OnLost, Run};
     pub use crate::private::*;
     use crate::{IntoLockKey, Lock, LockGuard};
     pub use lock_core::store::Kind;
 
-    /// On the task's or the process's default manager.
+    /// Returns a lock on the task's or the process's default manager.
     pub fn lock(kind: Kind, key: impl IntoLockKey) -> Lock {
         crate::default::default_lock(kind, key)
     }
 
-    /// On the manager that the user named.
+    /// Returns a lock on the manager that the user named.
     pub fn lock_on<M: Manager + ?Sized>(manager: &M, kind: Kind, key: impl IntoLockKey) -> Lock {
         manager.manager().of_kind(kind, key)
     }
 
-    /// All keys or none, on the task's or the process's default manager.
+    /// Returns a lock of several keys on the task's or the process's default manager.
     pub fn multi(keys: Keys) -> Lock {
         crate::default::default_multi(keys)
     }
 
-    /// All keys or none, on the manager that the user named.
+    /// Returns a lock of several keys on the manager that the user named.
     pub fn multi_on<M: Manager + ?Sized>(manager: &M, keys: Keys) -> Lock {
         manager.manager().multi(keys)
     }

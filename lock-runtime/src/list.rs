@@ -8,14 +8,14 @@ use lock_engine::Engine;
 
 use crate::error::LockError;
 
-/// The locks that are held and whose keys begin with a prefix, for operators; made by
+/// The held locks whose keys begin with a prefix, for operators; made by
 /// [`LockManager::list`](crate::LockManager::list).
 #[derive(Debug)]
 #[must_use = "nothing is asked before `next_page`"]
 pub struct LockList {
     engine: Arc<Engine>,
     prefix: String,
-    /// `None`: the last page was read.
+    /// `None` when the last page was read.
     cursor: Option<u64>,
 }
 
@@ -24,18 +24,18 @@ impl LockList {
         Self { engine, prefix, cursor: Some(0) }
     }
 
-    /// The next page, in no order; `None` after the last. A page may be empty although others
-    /// follow, and a lock may be in more than one. One that is held from the first page to the last
-    /// is in one at least.
+    /// Returns the next page, in no order; `None` after the last. A page may be empty although
+    /// others follow, and a lock may be on several pages. A lock that is held from the first page
+    /// to the last is on at least one.
     ///
     /// # Errors
     ///
     /// [`LockError::Store`], or [`Misconfigured`](LockError::Misconfigured) where the store can't
-    /// list or may not: the same page may be asked for again.
+    /// list locks or is not allowed to. The same page may be asked for again.
     ///
     /// # Cancel safety
     ///
-    /// The next call asks for the same page.
+    /// After a cancelled call, the next one asks for the same page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<(LockKey, LockStatus)>>, LockError> {
         let Some(cursor) = self.cursor else { return Ok(None) };
         let timeout = self.engine.settings.call_timeout;

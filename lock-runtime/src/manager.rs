@@ -16,7 +16,7 @@ use crate::kinds::{Lock, MultiKey, sorted};
 use crate::list::LockList;
 use crate::segmented::{SegmentedLock, SegmentedStock, StockError};
 
-/// The key that [`LockManager::health`] looks at. Nobody locks it.
+/// The key that [`LockManager::health`] reads. It is never locked.
 const HEALTH_KEY: &str = "lock-runtime-health";
 
 /// A connection to a lock store, and everything this process holds there. Cheap to clone; one per
@@ -36,8 +36,8 @@ const HEALTH_KEY: &str = "lock-runtime-health";
 ///
 /// # Runtime
 ///
-/// The manager's background tasks (renewal, waiting, releases) live on the tokio runtime on which
-/// it was built, see [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime). When that
+/// The manager's background tasks (renewal, waiting, releases) run on the tokio runtime on which it
+/// was built, see [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime). When that
 /// runtime is gone, acquires fail with [`LockError::ShutDown`] and held locks are lost.
 #[derive(Clone)]
 #[doc(alias = "RedissonClient")]
@@ -49,14 +49,14 @@ pub struct LockManager {
 }
 
 impl LockManager {
-    /// A lock with one holder at a time, on the same keys as Redisson's `RLock`.
+    /// Returns a lock with one holder at a time. It uses the same keys as Redisson's `RLock`.
     ///
     /// # Fairness
     ///
-    /// Callers of one process get the lock in the order in which they were first polled; one that
-    /// is not polled when its turn comes lets others pass. Between processes, who is next is a
-    /// race; see [`fair`](Self::fair). A process hands the lock on inside for a short window (at
-    /// most 250 ms) and then lets the others have it.
+    /// Callers of one process get the lock in the order in which they were first polled. A caller
+    /// that is not polled when its turn comes lets others pass. Between processes, the next holder
+    /// is decided by a race; see [`fair`](Self::fair). A process hands the lock on among its own
+    /// callers for a short window (at most 250 ms), and then lets other processes have it.
     #[doc(alias = "lock")]
     #[doc(alias = "RLock")]
     #[doc(alias = "getLock")]
@@ -65,26 +65,26 @@ impl LockManager {
         self.of_kind(Kind::Mutex, key)
     }
 
-    /// A lock with one holder at a time that goes to those who wait in the order in which the store
-    /// heard of them, across processes; on the same keys as Redisson's fair lock.
+    /// Returns a lock with one holder at a time, which serves the waiters of all processes in the
+    /// order in which the store heard of them. It uses the same keys as Redisson's fair lock.
     ///
-    /// Every wait costs the store a place in a queue that is kept alive, and every hand-off a
-    /// message, so it is slower than a [`mutex`](Self::mutex) wherever many callers of one process
-    /// want one key. A waiter whose process is gone or stands still for 3 s loses its place. A try
-    /// does not overtake those who wait.
+    /// Every wait takes a place in the store's queue, which has to be kept alive, and every
+    /// hand-off takes a message. A fair lock is therefore slower than a [`mutex`](Self::mutex)
+    /// wherever many callers of one process want one key. A waiter loses its place when its process
+    /// is gone or stands still for 3 s. A try does not overtake waiters.
     #[doc(alias = "getFairLock")]
     pub fn fair(&self, key: impl IntoLockKey) -> Lock {
         self.of_kind(Kind::Fair, key)
     }
 
-    /// The reading side of a readers-writer lock: many readers at a time, none beside a writer. On
-    /// the same keys as Redisson's `RReadWriteLock`.
+    /// Returns the reading side of a readers-writer lock: many readers at a time, none beside a
+    /// writer. It uses the same keys as Redisson's `RReadWriteLock`.
     ///
-    /// Readers of one process that have the default lease share one hold, and one fencing token, as
-    /// long as it is young (its window is at most 250 ms). While a [writer](Self::write) waits, no
-    /// new reader enters, in any Rust process; Java's readers know nothing of that. So two keys
-    /// that are read one inside the other need one order everywhere, also that of a writer of both:
-    /// take them together, with [`multi`](Self::multi), or give the inner one a limited wait.
+    /// Readers of one process that have the default lease share one hold, and one fencing token,
+    /// while the hold is young (its window is at most 250 ms). While a [writer](Self::write) waits,
+    /// no new reader enters, in any Rust process; Java's readers do not know of it. Two keys that
+    /// are read one inside the other therefore need one order everywhere, also in a writer of both.
+    /// Take them together, with [`multi`](Self::multi), or give the inner one a limited wait.
     #[doc(alias = "RwLock")]
     #[doc(alias = "rwlock")]
     #[doc(alias = "RReadWriteLock")]
@@ -92,11 +92,11 @@ impl LockManager {
         self.of_kind(Kind::Read, key)
     }
 
-    /// The writing side of a readers-writer lock: one holder at a time. On the same keys as
-    /// Redisson's `RReadWriteLock`.
+    /// Returns the writing side of a readers-writer lock: one holder at a time. It uses the same
+    /// keys as Redisson's `RReadWriteLock`.
     ///
     /// A writer may read inside, and [become a reader](crate::LockGuard::downgrade). A reader can't
-    /// become a writer: asking for it is [`LockError::KindConflict`].
+    /// become a writer: the attempt fails with [`LockError::KindConflict`].
     #[doc(alias = "RwLock")]
     #[doc(alias = "rwlock")]
     #[doc(alias = "RReadWriteLock")]
@@ -104,12 +104,12 @@ impl LockManager {
         self.of_kind(Kind::Write, key)
     }
 
-    /// A lock of several keys, all or nothing: one wait, one guard, one lost signal, and a [token
-    /// for each key](crate::LockGuard::tokens). Keys are mutexes unless a [`MultiKey`] says
-    /// otherwise.
+    /// Returns a lock of several keys, taken all or none: one wait, one guard, one lost signal, and
+    /// a [token for each key](crate::LockGuard::tokens). Keys are mutexes unless a [`MultiKey`]
+    /// says otherwise.
     ///
-    /// The keys, at most 1000, are sorted and taken in one step, so two calls never wait for each
-    /// other. Keys that enclosing calls hold are entered again, and the others are taken.
+    /// The keys, at most 1000, are sorted and taken in one step, so two calls can't deadlock. Keys
+    /// that enclosing calls hold are entered again, and the others are taken.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -127,13 +127,13 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), sorted(keys.into_iter().map(Into::into)))
     }
 
-    /// The locks of a hot item in `segments` parts, see [`SegmentedLock`].
+    /// Returns the locks of a hot item that is split into `segments` parts, see [`SegmentedLock`].
     pub fn segmented(&self, name: impl IntoLockKey, segments: u32) -> SegmentedLock {
         let name = name.into_lock_key().map_err(LockError::from);
         SegmentedLock::new(self.template(), name, segments)
     }
 
-    /// The stock of this name, in segments, at the manager's store; see [`SegmentedStock`].
+    /// Returns the stock of this name, in segments, at the manager's store; see [`SegmentedStock`].
     pub fn stock(&self, name: impl IntoLockKey) -> SegmentedStock {
         let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
         let store = || {
@@ -149,7 +149,7 @@ impl LockManager {
         &self.engine.runtime
     }
 
-    /// A lock without a key, for [`Lock::of`].
+    /// Returns a lock without a key, for [`Lock::of`].
     pub(crate) fn template(&self) -> Lock {
         Lock::new(Ok(Arc::clone(&self.engine)), Err(LockError::misconfigured("a lock without a key")))
     }
@@ -159,8 +159,8 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
 
-    /// A semaphore: a number of permits, each held by one holder at a time; on the same keys as
-    /// Redisson's `RPermitExpirableSemaphore`.
+    /// Returns a semaphore: a number of permits, each held by one holder at a time. It uses the
+    /// same keys as Redisson's `RPermitExpirableSemaphore`.
     ///
     /// Permits are leased and renewed like locks, so those of a crashed process come back after at
     /// most one lease.
@@ -169,7 +169,7 @@ impl LockManager {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
     /// let reports = locks.semaphore("reports");
-    /// reports.try_set_permits(3).await?; // whoever comes first
+    /// reports.try_set_permits(3).await?; // the first call wins
     /// let permit = reports.acquire().await?;
     /// // …at most three at a time, in all processes together
     /// permit.release().await?;
@@ -181,8 +181,8 @@ impl LockManager {
         Semaphore::new(Arc::clone(&self.counting), name)
     }
 
-    /// A count-down latch: many wait until others have counted it down to zero; on the same keys as
-    /// Redisson's `RCountDownLatch`.
+    /// Returns a count-down latch: callers wait until others have counted it down to zero. It uses
+    /// the same keys as Redisson's `RCountDownLatch`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -193,7 +193,7 @@ impl LockManager {
     /// // in each worker
     /// ready.count_down().await?;
     /// # ready.count_down().await?;
-    /// // in whoever waits for them
+    /// // in each process that waits for them
     /// ready.wait(Duration::from_secs(60)).await?;
     /// # Ok(()) }
     /// ```
@@ -203,12 +203,12 @@ impl LockManager {
         CountDownLatch::new(Arc::clone(&self.counting), name)
     }
 
-    /// What the store knows about `key`: how and by whom it is held, how often each of them has
-    /// entered, the remaining time, who waits, the highest token.
+    /// Returns what the store knows about `key`: its kind, its holders and how often each has
+    /// entered, the remaining time, the number of waiters, and the highest token.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`], [`LockError::Misconfigured`] when the key holds something else
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`] when the key holds something other
     /// than a lock, or [`LockError::InvalidKey`]. Cancel safe.
     #[doc(alias = "isLocked")]
     #[doc(alias = "owner")]
@@ -219,9 +219,9 @@ impl LockManager {
         status.map_err(|error| LockError::from_store(key, error))
     }
 
-    /// Asks the store for one key, and says how long that took and what the store's last error was:
-    /// for readiness probes. Reads only, and changes nothing. In a cluster it is always the same
-    /// primary that answers, the one with that key; of a quorum it takes a majority.
+    /// Reads one key at the store. Returns how long that took, and the store's last error; for
+    /// readiness probes. Changes nothing. In a cluster, the answer always comes from the primary
+    /// that has this key; in a quorum, it takes a majority.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -231,19 +231,19 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     ///
-    /// A server that answers but refuses writes, since it is a replica or full, is found by the
-    /// last error only: look at [`Health::last_error`] too, or take a lock. On Redis it is the key
-    /// `lock-runtime-health` behind the prefix, which needs the rights of a mutex, see
+    /// A server that answers but refuses writes, because it is a replica or full, shows in the last
+    /// error only: look at [`Health::last_error`] too, or take a lock. On Redis, the key is
+    /// `lock-runtime-health` behind the prefix. Reading it needs the rights of a mutex, see
     /// `docs/servers.md`.
     ///
-    /// A pod whose store is down should answer "not ready" and not "not alive": restarting it does
-    /// not help.
+    /// A pod whose store is down should answer "not ready" rather than "not alive": restarting it
+    /// does not help.
     ///
     /// # Errors
     ///
     /// - [`LockError::Store`]: the store can't be reached, or has not answered within the call
     ///   time-out.
-    /// - [`LockError::Misconfigured`]: it answered, and will go on answering so.
+    /// - [`LockError::Misconfigured`]: the store answered with an error that no retry can cure.
     /// - [`LockError::ShutDown`]: the manager was shut down.
     ///
     /// # Cancel safety
@@ -265,9 +265,9 @@ impl LockManager {
         })
     }
 
-    /// The locks that are held and whose keys begin with `prefix` (all, if it is empty), page by
-    /// page. Walks over the store's keys in small steps, without holding anybody up: on a Redis
-    /// server with many other keys it takes long.
+    /// Lists the held locks whose keys begin with `prefix` (all, if it is empty), page by page.
+    /// Scans the store's keys in small steps that block no other client. On a Redis server with
+    /// many other keys, it takes long.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -285,9 +285,9 @@ impl LockManager {
         LockList::new(Arc::clone(&self.engine), prefix.into())
     }
 
-    /// Frees `key`, whoever holds it and in whatever kind, and wakes who waits for it; `false` when
-    /// it was free. A holder in this process learns of its loss at once, others at their next
-    /// renewal. Fencing tokens go on growing.
+    /// Frees `key`, whatever its holder and kind, and wakes its waiters. Returns `false` when it
+    /// was free. A holder in this process learns of its loss at once, others at their next renewal.
+    /// Fencing tokens go on growing.
     ///
     /// This breaks mutual exclusion on purpose: the old holder may still be running.
     ///
@@ -306,12 +306,12 @@ impl LockManager {
         freed.map_err(|failure| LockError::of(key, failure))
     }
 
-    /// Ends the manager. Waiters fail with [`LockError::ShutDown`] at once and nothing new is
-    /// granted. Bodies that hold a lock have until `grace` is over to finish; then their locks are
-    /// lost, which cancels them, and released. Finally the releases that are under way are awaited,
-    /// for at most two call time-outs. Those that the store has not answered until the end of the
-    /// lease are not among them: they are sent again for as long as the manager is there. Stocks
-    /// hold nothing in this process; their handles go on working.
+    /// Ends the manager. Waiters fail with [`LockError::ShutDown`] at once, and nothing new is
+    /// granted. Bodies that hold a lock have until `grace` is over to finish. Then their locks are
+    /// lost, which cancels the bodies, and are released. Finally, the releases under way are
+    /// awaited, for at most two call time-outs. Releases that the store has not answered by the end
+    /// of their lease are not awaited. They are sent again for as long as the manager exists.
+    /// Stocks hold nothing in this process, so their handles go on working.
     ///
     /// # Errors
     ///
@@ -320,7 +320,7 @@ impl LockManager {
     ///
     /// # Cancel safety
     ///
-    /// Dropped, it leaves the manager shut down for new callers; locks that are held stay held.
+    /// Dropping the future leaves the manager shut down for new callers; held locks stay held.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), ShutdownError> {
         self.counting.shut_down();
         match self.engine.shutdown(grace).await {
@@ -329,8 +329,8 @@ impl LockManager {
         }
     }
 
-    /// The first part of this manager's owners at the store, `<uuid>:<counter>`, as
-    /// [`status`](Self::status) shows them.
+    /// Returns the first part of this manager's owners, which are `<uuid>:<counter>` at the store,
+    /// as [`status`](Self::status) shows them.
     #[must_use]
     pub fn id(&self) -> &str {
         self.engine.settings.owners.uuid()
@@ -370,20 +370,20 @@ pub struct Health {
 }
 
 impl Health {
-    /// Which store it is, as its `Debug` shows it: without a password.
+    /// Returns the store as its `Debug` shows it: without a password.
     #[must_use]
     pub fn store(&self) -> &str {
         &self.store
     }
 
-    /// How long the store took to answer.
+    /// Returns how long the store took to answer.
     #[must_use]
     pub fn latency(&self) -> Duration {
         self.latency
     }
 
-    /// The last error of a call of this manager's locks, and how long ago it was. `None`: there was
-    /// none.
+    /// Returns the last error of a store call for this manager's locks, and how long ago it was.
+    /// `None` when there was none.
     #[must_use]
     pub fn last_error(&self) -> Option<(&StoreError, Duration)> {
         self.last_error.as_ref().map(|(error, ago)| (error, *ago))

@@ -1,4 +1,4 @@
-//! [`in_current_scope`]: how the scope of a lock gets into another task.
+//! [`in_current_scope`]: takes the scope of a lock into another task.
 
 use std::future::Future;
 
@@ -7,8 +7,8 @@ use lock_engine::scope::{Scope, Scoped};
 /// Runs `future` in the scope of the calling code, wherever it is polled: a task spawned with it
 /// re-enters the locks of its spawner.
 ///
-/// The scope names grants, it does not keep them: once the spawner's lock is released, the task is
-/// a stranger and waits like everybody else.
+/// The scope does not keep the spawner's locks: once they are released, the task waits for them
+/// like any other.
 ///
 /// Cancel safe if `future` is.
 ///

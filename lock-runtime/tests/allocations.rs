@@ -1,5 +1,5 @@
-//! How much an uncontended pair of acquire and drop allocates. One test in its process: all threads
-//! are counted.
+//! How many allocations an uncontended acquire and drop needs. It is the only test of its process,
+//! since all threads are counted.
 #![allow(missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -38,8 +38,8 @@ static ALLOCATOR: Counting = Counting;
 
 const PAIRS: u64 = 1000;
 
-/// The key, the future, the key's machine, the waiter, the owner, the request, the hold, the grant;
-/// and the tasks and calls of acquire and release.
+/// Allocations of one acquire and release: the key, the future, the key's machine, the waiter, the
+/// owner, the request, the hold, the grant, and the tasks and calls of both.
 const A_PAIR: u64 = 14;
 
 async fn pairs(locks: &LockManager, keys: &[String]) -> u64 {
@@ -57,10 +57,10 @@ fn an_uncontended_pair_on_the_memory_store_allocates_little() {
         let locks = LockManager::connect("memory:").await.unwrap();
         for count in [1, 1000] {
             let keys: Vec<String> = (0..count).map(|number| format!("order:{number}")).collect();
-            // What the store keeps of a key, and rooms that grow.
+            // Warm-up: the store's state of each key, and buffers that grow.
             pairs(&locks, &keys).await;
             let allocated = pairs(&locks, &keys).await;
-            // Recorders have labels; and now and then the timekeeper looks, or a room grows.
+            // Recorders allocate labels. Occasionally the timekeeper runs, or a buffer grows.
             let most = (A_PAIR + if cfg!(feature = "metrics") { 4 } else { 0 }) * PAIRS + PAIRS / 4;
             assert!(allocated <= most, "{allocated} for {PAIRS} pairs on {count} keys");
         }

@@ -1,5 +1,4 @@
-//! The default manager, which is one per process, so everything about it is one test in a program
-//! of its own.
+//! The default manager. There is one per process, so this is a separate program with a single test.
 #![allow(missing_docs)]
 
 use lock_runtime::{LockError, LockManager, default_manager, set_default, with_default};

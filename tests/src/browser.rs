@@ -1,4 +1,4 @@
-//! A headless Chromium, driven by WebDriver: `chromedriver`, and JSON over plain HTTP.
+//! A headless Chromium, driven through WebDriver: `chromedriver`, with JSON over plain HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::process::Process;
 
-/// How long a browser may take to start, or to do anything that it is asked to.
+/// Maximum time for a browser to start, or to carry out a command.
 const SOON: Duration = Duration::from_secs(60);
 
-/// As which a page is looked at.
+/// The preferred colour scheme of a page's viewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `prefers-color-scheme: light`.
@@ -25,7 +25,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// As CSS has it.
+    /// Returns the name in CSS.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,18 +35,18 @@ impl Scheme {
     }
 }
 
-/// A browser with one page, which ends with its handle.
+/// A browser with one page. Ended on drop.
 #[derive(Debug)]
 pub struct Browser {
     port: u16,
     session: String,
-    // The driver ends the browser, and the folder of its profile goes last.
+    // The driver ends the browser; the folder of the browser's profile goes last.
     driver: Process,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts one without animations, and without connections of its own.
+    /// Starts a browser without animations and without background connections.
     ///
     /// # Panics
     ///
@@ -96,13 +96,13 @@ impl Browser {
         self.post("url", &json!({ "url": url }));
     }
 
-    /// The page is so large from now on, in CSS pixels that are pixels.
+    /// Sets the size of the page in CSS pixels. One CSS pixel is one pixel of a screenshot.
     pub fn size(&mut self, width: u32, height: u32) {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.devtools("Emulation.setDeviceMetricsOverride", &metrics);
     }
 
-    /// The page is looked at with this preference from now on.
+    /// Sets the preferred colour scheme.
     pub fn scheme(&mut self, scheme: Scheme) {
         let features = json!([
             { "name": "prefers-color-scheme", "value": scheme.name() },
@@ -111,20 +111,20 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// What a function body returns in the page.
+    /// Runs a function body in the page, and returns its result.
     pub fn script(&mut self, body: &str) -> Value {
         self.post("execute/sync", &json!({ "script": body, "args": [] }))
     }
 
-    /// What the page looks like.
+    /// Takes a screenshot of the page.
     pub fn shot(&mut self) -> Picture {
         let png = self.get("screenshot");
         let png = BASE64_STANDARD.decode(png.as_str().expect("a picture")).expect("base64");
         Picture::decode(png)
     }
 
-    /// What was written to the console since the last time: by the page, and by the browser about
-    /// the page.
+    /// Returns the console messages since the last call: those of the page, and those of the
+    /// browser about the page.
     pub fn console(&mut self) -> Vec<String> {
         let entries = self.post("se/log", &json!({ "type": "browser" }));
         let entries = entries.as_array().expect("a list");
@@ -145,9 +145,11 @@ impl Browser {
         self.call("GET", &path, None)
     }
 
+    /// Sends one command to the driver and returns the value of its answer.
+    ///
     /// # Panics
     ///
-    /// When the driver answers with an error, whose text the panic has.
+    /// When the driver answers with an error; the panic contains its text.
     fn call(&mut self, method: &str, path: &str, body: Option<&Value>) -> Value {
         let body = body.map(Value::to_string).unwrap_or_default();
         let (status, answer) = http(self.port, method, path, &body);
@@ -168,7 +170,7 @@ impl Drop for Browser {
     }
 }
 
-/// The driver chooses a port that is free, and says which.
+/// Returns the port that the driver has chosen.
 fn started_on(output: ChildStdout) -> u16 {
     let mut output = BufReader::new(output);
     let mut line = String::new();
@@ -181,12 +183,13 @@ fn started_on(output: ChildStdout) -> u16 {
             break port;
         }
     };
-    // Whoever writes into a pipe that nobody reads is ended.
+    // Reads on: the driver would end when it writes to a closed pipe.
     std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
     port
 }
 
-/// The driver looks for Chrome by itself, and not for Chromium under all of its names.
+/// Returns the browser's path. The driver looks for Chrome by itself, but not for every name of
+/// Chromium.
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
@@ -195,11 +198,11 @@ fn chromium() -> Option<PathBuf> {
         .find_map(|name| std::env::split_paths(&path).map(|dir| dir.join(name)).find(|at| at.is_file()))
 }
 
-/// One request on a connection of its own: its status and its body.
+/// Sends one request on a new connection, and returns the status and the body of the answer.
 ///
 /// # Panics
 ///
-/// When there is no answer that can be read.
+/// When there is no readable answer.
 #[must_use]
 pub fn http(port: u16, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
@@ -233,27 +236,27 @@ pub fn http(port: u16, method: &str, path: &str, body: &str) -> (u16, String) {
     (status, String::from_utf8(body).expect("text"))
 }
 
-/// A part of a picture, in pixels.
+/// A rectangle of a picture, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// From the left.
+    /// Distance from the left.
     pub x: u32,
-    /// From the top.
+    /// Distance from the top.
     pub y: u32,
-    /// To the right.
+    /// Extent to the right.
     pub width: u32,
-    /// Down.
+    /// Extent downwards.
     pub height: u32,
 }
 
 /// A screenshot.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// As it came.
+    /// The file, as the browser sent it.
     pub png: Vec<u8>,
-    /// In pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// In pixels.
+    /// Height in pixels.
     pub height: u32,
     colours: Vec<[u8; 3]>,
 }
@@ -272,8 +275,8 @@ impl Picture {
         Self { png, width: info.width, height: info.height, colours }
     }
 
-    /// How much of `area` has this colour, 0 to 1. Edges are blended, so a colour that is nearly
-    /// the same counts.
+    /// Returns the share of `area` that has this colour, from 0 to 1. Edges are blended, so nearly
+    /// equal colours count.
     #[must_use]
     pub fn share(&self, area: Area, colour: [u8; 3]) -> f64 {
         let mut hits = 0_u64;
@@ -286,7 +289,7 @@ impl Picture {
         hits as f64 / f64::from(area.width * area.height).max(1.0)
     }
 
-    /// How many colours there are.
+    /// Returns the number of different colours.
     #[must_use]
     pub fn colours(&self) -> usize {
         self.colours.iter().collect::<std::collections::HashSet<_>>().len()

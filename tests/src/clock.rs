@@ -1,9 +1,9 @@
-//! One clock for all processes of a machine.
+//! A clock that all processes of a machine share.
 
 use std::time::Duration;
 
-/// Nanoseconds on a clock that all processes of this machine share and nobody sets:
-/// `CLOCK_BOOTTIME` on Linux, the one that lock validity counts on; elsewhere the monotonic clock.
+/// Returns nanoseconds on a clock that all processes of this machine share and nobody sets. On
+/// Linux it is `CLOCK_BOOTTIME`, on which lock validity is counted; elsewhere the monotonic clock.
 #[must_use]
 pub fn now_nanos() -> u64 {
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -16,14 +16,14 @@ pub fn now_nanos() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
-/// `now_nanos` plus `duration`.
+/// Returns `now_nanos` plus `duration`.
 #[must_use]
 pub fn nanos_from_now(duration: Duration) -> u64 {
     now_nanos().saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// By how much [`now_nanos`] is ahead of the monotonic clock, which Java's `System.nanoTime` is on
-/// Linux: for how long the machine has been suspended. 0 elsewhere.
+/// Returns how far [`now_nanos`] is ahead of the monotonic clock: the time for which the machine
+/// has been suspended. 0 outside Linux. Java's `System.nanoTime` uses the monotonic clock on Linux.
 #[must_use]
 pub fn nanos_ahead_of_monotonic() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

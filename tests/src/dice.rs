@@ -1,35 +1,35 @@
-//! [`Dice`]: chance that can be repeated.
+//! [`Dice`]: repeatable random numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Numbers that follow from a seed (SplitMix64). For choices of tests, not for secrets.
+/// Random numbers that follow from a seed (SplitMix64). For choices of tests, not for secrets.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice that always fall in the same way for the same seed.
+    /// Creates dice that give the same numbers for the same seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A seed that nobody has chosen.
+    /// Returns a random seed.
     #[must_use]
     pub fn draw_seed() -> u64 {
-        // The standard library's hashers are keyed by the system's randomness. Short enough to be
+        // The system's randomness seeds the hashers of the standard library. Short enough to be
         // typed in again.
         RandomState::new().build_hasher().finish() % 1_000_000_000
     }
 
-    /// Dice of their own for the `n`th user of these.
+    /// Returns independent dice for the `n`th user of these.
     #[must_use]
     pub fn fork(&self, n: u64) -> Self {
         let mut dice = Self(self.0 ^ n.wrapping_mul(0xd6e8_feb8_6659_fd93));
         Self(dice.roll())
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut n = self.0;
@@ -38,17 +38,17 @@ impl Dice {
         n ^ (n >> 31)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.roll().checked_rem(end).unwrap_or(0)
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times on average.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// A time of whole milliseconds from `from` to below `to`.
+    /// Returns a duration of whole milliseconds from `from` to below `to`.
     pub fn between(&mut self, from: Duration, to: Duration) -> Duration {
         let span = to.saturating_sub(from).as_millis();
         from + Duration::from_millis(self.below(u64::try_from(span).unwrap_or(u64::MAX)))

@@ -10,9 +10,8 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// A port of the loopback interface behind which a server is far away: every byte takes the same
-/// time to get there, and the same time to come back. What is sent meanwhile is under way
-/// meanwhile. Closed on drop.
+/// A port of the loopback interface that simulates a distant server: every byte takes the same time
+/// in each direction. Any number of bytes can be under way at once. Closed on drop.
 #[derive(Debug)]
 pub struct Distance {
     port: u16,
@@ -20,7 +19,7 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// A port from which the server at `addr` is `way` away; a round trip takes twice that.
+    /// Opens a port from which the server at `addr` is `way` away. A round trip takes twice that.
     ///
     /// # Panics
     ///
@@ -40,7 +39,7 @@ impl Distance {
         Self { port, task }
     }
 
-    /// `redis://127.0.0.1:<port>`.
+    /// Returns `redis://127.0.0.1:<port>`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)

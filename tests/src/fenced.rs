@@ -17,8 +17,7 @@ if tonumber(ARGV[1]) < seen then return false end
 redis.call('HSET', KEYS[1], 'token', ARGV[1])
 return redis.call('HGET', KEYS[1], 'value') or ''";
 
-/// A value on a Redis server that only takes writes whose token is not smaller than the largest it
-/// has seen.
+/// A value on a Redis server that rejects writes with a smaller token than the largest it has seen.
 ///
 /// Speaks to the server without the library under test.
 #[derive(Debug)]
@@ -28,18 +27,18 @@ pub struct FencedRegister {
 }
 
 impl FencedRegister {
-    /// The register `key` of the server at `addr`.
+    /// Opens the register `key` of the server at `addr`.
     ///
     /// # Panics
     ///
-    /// When nobody listens there.
+    /// When no server listens there.
     #[must_use]
     pub fn open(addr: SocketAddr, key: &str) -> Self {
         let connection = Connection::open(addr, Duration::from_secs(20)).expect("the server is up");
         Self { connection, key: key.to_owned() }
     }
 
-    /// Writes `value`; `false` when the token is too old.
+    /// Writes `value`. Returns `false` when the token is too old.
     ///
     /// # Panics
     ///
@@ -51,8 +50,8 @@ impl FencedRegister {
         }
     }
 
-    /// The value for somebody who is going to [write](Self::write) what follows from it; `None`
-    /// when the token is too old. Nobody with an older token writes any more.
+    /// Returns the value to a caller that will [write](Self::write) a value based on it. Returns
+    /// `None` when the token is too old. From now on writes with older tokens are refused.
     ///
     /// # Panics
     ///
@@ -65,7 +64,7 @@ impl FencedRegister {
         }
     }
 
-    /// The value, empty before the first write.
+    /// Returns the value; empty before the first write.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! What tests of all kinds of locks have in common: how to take a lock of a given kind, who is its
-//! rival, and that nothing is left in the end.
+//! Helpers for tests of all kinds of locks: making a lock of a given kind, finding its rival, and
+//! checking that nothing is left.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use lock_runtime::{Kind, Lock, LockManager, LockStatus};
 
 use crate::{Site, eventually};
 
-/// Every kind that has one key.
+/// Every kind of lock with one key.
 pub const KINDS: [Kind; 4] = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
 
 /// The kinds with one holder at a time.
 pub const EXCLUSIVE: [Kind; 3] = [Kind::Mutex, Kind::Fair, Kind::Write];
 
-/// Longer than anything here takes on a busy machine.
+/// Maximum time of any wait here on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The lock of this kind.
+/// Returns the lock of this kind.
 ///
 /// # Panics
 ///
@@ -32,7 +32,7 @@ pub fn lock(locks: &LockManager, kind: Kind, key: &str) -> Lock {
     }
 }
 
-/// The kind that has to wait for a holder of this one, and whom that one waits for.
+/// Returns the kind that waits for a holder of this kind, and makes it wait in turn.
 #[must_use]
 pub fn rival_of(kind: Kind) -> Kind {
     match kind {
@@ -41,7 +41,7 @@ pub fn rival_of(kind: Kind) -> Kind {
     }
 }
 
-/// Whether the lock is to be had now. It is given back before this returns.
+/// Whether the lock is free. Acquires it for a moment.
 ///
 /// # Panics
 ///
@@ -56,21 +56,21 @@ pub async fn is_free(lock: Lock) -> bool {
     }
 }
 
-/// What the store knows about the key.
+/// Returns the status of the key in the store.
 ///
 /// # Panics
 ///
-/// When the store does not say.
+/// When the store does not answer.
 pub async fn status(locks: &LockManager, key: &str) -> LockStatus {
     locks.status(key).await.unwrap_or_else(|error| panic!("{key}: {error}"))
 }
 
-/// Whether somebody has the key.
+/// Whether the key is locked.
 pub async fn is_locked(locks: &LockManager, key: &str) -> bool {
     status(locks, key).await.is_locked()
 }
 
-/// Which of the keys somebody has.
+/// Returns for each key whether it is locked.
 pub async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
     let mut locked = Vec::new();
     for key in keys {
@@ -79,7 +79,7 @@ pub async fn locked(locks: &LockManager, keys: &[&str]) -> Vec<bool> {
     locked
 }
 
-/// Returns when the store knows of so many waiters of the key. For a fair lock these are the
+/// Waits until the store reports this number of waiters of the key. For a fair lock these are the
 /// entries of its queue.
 #[track_caller]
 pub fn waiters_are(locks: &LockManager, key: &str, number: u64) -> impl Future<Output = ()> {
@@ -87,8 +87,8 @@ pub fn waiters_are(locks: &LockManager, key: &str, number: u64) -> impl Future<O
     eventually(async move || status(&locks, &key).await.waiters == number, PATIENCE)
 }
 
-/// Returns when nothing is left: the managers have no key, no timer, no task and no waiter, the
-/// store has none of `keys`, and a server has nothing but counters of tokens.
+/// Waits until nothing is left. The managers have no key, timer, task or waiter, and the store has
+/// none of `keys`. A server only has token counters and markers of quorums.
 #[track_caller]
 pub fn nothing_is_left(site: &Site, managers: &[&LockManager], keys: &[&str]) -> impl Future<Output = ()> {
     let managers: Vec<LockManager> = managers.iter().map(|&locks| locks.clone()).collect();
@@ -117,7 +117,8 @@ pub fn nothing_is_left(site: &Site, managers: &[&LockManager], keys: &[&str]) ->
     }
 }
 
-/// Whether a server has no key but counters of tokens; a memory store has none to look at.
+/// Whether a server only has token counters and markers of quorums. A memory store has no server to
+/// ask.
 fn has_only_counters(site: &Site) -> bool {
     site.keys().iter().all(|key| key.starts_with("redisson_lock_token:") || key.contains("quorum"))
 }

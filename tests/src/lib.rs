@@ -1,13 +1,14 @@
-//! Support for the integration tests.
+//! Support for the integration tests. The servers are in [`lock_test_servers`].
 //!
-//! The servers are those of [`lock_test_servers`]. Here are what fails on purpose: a network that
-//! breaks ([`Proxy`]), a long way to a server ([`Distance`]), and [`chaos`]; rivals: helper
-//! programs, Redisson's own client ([`java`]); checkers: of what happens in a run ([`history`]), of
-//! what several processes did under one lock ([`overlap`]), of the calls to a store ([`probe`]);
-//! what tests of all kinds of locks share ([`kinds`]); stocks: a model ([`stock_model`]), where
-//! they are and who sells from them ([`stocks`]), those in SQL ([`stock_sql`]), and programs that
-//! die within an operation ([`stock_steps`]); a browser (`browser`), and waiting for conditions
-//! ([`eventually`]).
+//! - Deliberate trouble: a network that breaks ([`Proxy`]), a distant server ([`Distance`]), and
+//!   [`chaos`].
+//! - Rivals: helper programs, and Redisson's own client ([`java`]).
+//! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
+//!   of the calls to a store ([`probe`]).
+//! - Helpers for all kinds of locks ([`kinds`]).
+//! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), SQL ([`stock_sql`]),
+//!   and programs that die within an operation ([`stock_steps`]).
+//! - A browser (`browser`), and waiting for conditions ([`eventually`]).
 //!
 //! Nothing here reads `LOCK_URL`.
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]

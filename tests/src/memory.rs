@@ -1,12 +1,12 @@
-//! How much memory this process uses: by an allocator that counts, and by what the system says.
+//! Memory of this process, as a counting allocator and as the system report it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which counts the bytes that are in use. A program that wants to know
-/// them makes it its own:
+/// The system's allocator, which also counts the allocated bytes. A program that needs the count
+/// makes it its global allocator:
 ///
 /// ```
 /// #[global_allocator]
@@ -25,7 +25,7 @@ fn count(more: usize, less: usize) {
     LIVE.fetch_add(more as i64 - less as i64, Ordering::Relaxed);
 }
 
-// SAFETY: every call goes to `System` unchanged; counting touches an atomic only and never
+// SAFETY: every call goes to `System` unchanged; counting only touches an atomic and never
 // allocates.
 #[allow(
     unsafe_code,
@@ -62,14 +62,13 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes that are allocated and not freed, in a program whose allocator is [`Counting`]; 0 in
-/// others.
+/// Returns the allocated bytes of a program whose allocator is [`Counting`]; 0 in other programs.
 #[must_use]
 pub fn live_bytes() -> u64 {
     u64::try_from(LIVE.load(Ordering::Relaxed)).unwrap_or(0)
 }
 
-/// Bytes of this process that are in memory, where the system tells (Linux).
+/// Returns the resident bytes of this process, if the system reports them (Linux).
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -1,13 +1,14 @@
-//! Proof that a lock excluded: what several processes, also such in Java, did under it, judged by
-//! two of the checkers of [histories](crate::history).
+//! Proof that a lock excluded. Several processes, Java programs included, log their sections under
+//! the lock, and two of the checkers of [histories](crate::history) judge the log.
 //!
-//! Every section writes one line when it enters and one when it leaves, each by one `write` to a
-//! file opened for appending, which keeps lines of several processes whole without a lock of their
-//! own. Times are on the clock that all processes share ([`now_nanos`]). A section that never left,
-//! because its process was killed, lasts as long as its lock was known to be valid; one whose lock
-//! was over when it entered, because its process was stopped in between, does not count as inside.
-//! Who has no token writes `-` for it, and readers add `shared`: they may be inside together, and
-//! share a token.
+//! Every section writes one line when it enters and one when it leaves. Each line is a single
+//! `write` to a file opened for appending, so lines of several processes stay whole without a lock.
+//! Times are on the clock that all processes share ([`now_nanos`]).
+//!
+//! A section that never left, because its process was killed, lasts until its last known validity
+//! ends. A section that entered after its lock had ended, because its process was stopped, does not
+//! count. A section without a token writes `-` for it. Readers add `shared`: they may be inside
+//! together, and share a token.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,13 +21,13 @@ use std::time::Duration;
 use crate::clock::now_nanos;
 use crate::history::{Window, beside, not_grown};
 
-/// Writes what this process does to the common log.
+/// Writes the sections of this process to the common log.
 #[derive(Debug)]
 pub struct Recorder {
     file: File,
 }
 
-/// Numbers the sections of this process, whichever recorder writes them.
+/// Numbers the sections of this process across all recorders.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A section that has been entered.
@@ -50,8 +51,8 @@ impl Recorder {
         Ok(Self { file })
     }
 
-    /// To be called first thing under the lock. `remaining` tells how long the lock is still known
-    /// to be valid.
+    /// Notes the beginning of a section; the first call under the lock. `remaining` returns how
+    /// long the lock is still known to be valid.
     ///
     /// # Panics
     ///
@@ -60,7 +61,7 @@ impl Recorder {
         self.begin(key, token, false, remaining)
     }
 
-    /// The same for a reader, who is inside together with other readers.
+    /// Like [`enter`](Self::enter), for a reader, which other readers may join.
     ///
     /// # Panics
     ///
@@ -78,7 +79,7 @@ impl Recorder {
         section
     }
 
-    /// To be called last thing under the lock.
+    /// Notes the end of a section; the last call under the lock.
     ///
     /// # Panics
     ///
@@ -89,7 +90,7 @@ impl Recorder {
     }
 
     fn write(&self, event: &str, section: &Section, remaining: impl FnOnce() -> Duration) {
-        // The clock first: the deadline computed here is then never later than the real one.
+        // The clock first: then the computed deadline is never later than the real one.
         let now = now_nanos();
         let remaining = u64::try_from(remaining().as_nanos()).unwrap_or(u64::MAX);
         let valid_until = now.saturating_add(remaining);
@@ -100,16 +101,17 @@ impl Recorder {
     }
 }
 
-/// What the log says.
+/// The sections of a log, and the violations found in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Sections entered, by key.
+    /// Number of sections entered, by key.
     pub sections: BTreeMap<String, usize>,
-    /// Sections of one key that were inside at the same time, and not all of them readers.
+    /// Sections of one key that were inside at the same time, unless all of them were readers.
     pub overlaps: Vec<String>,
-    /// Sections whose token was not larger than every earlier one of its key. A reader's may be
-    /// that of a writer who went on as a reader. Two readers are not compared: one that joins a
-    /// hold has the token of that, and others may have entered with a larger one meanwhile.
+    /// Sections whose token was not larger than every earlier one of their key. A reader may have
+    /// the token of a writer that was downgraded. Readers are not compared with each other. A
+    /// reader that joins a hold gets its token, and others may have entered with a larger one
+    /// meanwhile.
     pub tokens: Vec<String>,
 }
 
@@ -118,19 +120,19 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// When the file can't be read, or a line of it is not one of ours.
+    /// When the file can't be read, or a line of it is not an event.
     pub fn read(path: &Path) -> io::Result<Self> {
         Self::of(&std::fs::read_to_string(path)?)
             .map_err(|line| io::Error::new(io::ErrorKind::InvalidData, format!("not an event: {line:?}")))
     }
 
-    /// How many sections were entered.
+    /// Returns how many sections were entered.
     #[must_use]
     pub fn total(&self) -> usize {
         self.sections.values().sum()
     }
 
-    /// Fails the test that finds a violation.
+    /// Fails the test if there is a violation.
     ///
     /// # Panics
     ///
@@ -156,9 +158,9 @@ impl Report {
                 intervals.insert(event.id, interval);
             } else {
                 let interval = intervals.get_mut(&event.id).ok_or_else(|| line.to_owned())?;
-                // Nothing remaining: the lock was lost on the way, and what it did after the
-                // deadline that we know of may overlap. Else it was valid, perhaps renewed, until
-                // it left.
+                // Nothing remaining: the lock was lost on the way, and anything after its last
+                // known deadline may overlap. Otherwise it was valid, perhaps renewed, until the
+                // section ended.
                 let lost = event.valid_until <= event.at;
                 interval.to = if lost { event.at.min(interval.to) } else { event.at };
             }
@@ -205,14 +207,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// Somebody who was inside, from here to there.
+/// The time that a section was inside.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) id: String,
     pub(crate) key: String,
-    /// Redisson's locks have none, but for the fenced one.
+    /// Redisson's locks have no token, except the fenced lock.
     pub(crate) token: Option<u64>,
-    /// A reader.
+    /// Whether it is a reader.
     pub(crate) shared: bool,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -349,7 +351,7 @@ mod tests {
         let report = report(&[
             "enter 1-0 a 10 100 900",
             "leave 1-0 a 10 110 900",
-            // A downgrade.
+            // The holder downgrades.
             "enter 1-1 a 10 110 900 shared",
             "leave 1-1 a 10 115 900 shared",
             "enter 2-0 a 9 120 900 shared",
@@ -398,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_holder_past_its_deadline_may_overlap_and_a_renewed_one_may_not() {
-        // Left at 800 with nothing remaining: the deadline was 500.
+        // Left at 800 without remaining validity: the deadline was 500.
         report(&["enter 1-0 a 10 100 500", "enter 2-0 a 11 600 900", "leave 1-0 a 10 800 800"])
             .assert_clean();
         let renewed =

@@ -1,5 +1,5 @@
-//! [`Probe`]: a store around another one that counts the calls, and makes them slow, silent or
-//! refused when told to.
+//! [`Probe`]: a wrapper of a store that counts the calls, and makes them slow, silent or refused
+//! when told to.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use lock_runtime::store::{
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 
-/// What becomes of renewals.
+/// The fate of renewals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renewals {
     /// They are carried out.
@@ -23,14 +23,14 @@ pub enum Renewals {
     Fail,
 }
 
-/// A store that passes calls on to another one. Every call takes [`way`](Self::set_way) to get
-/// there, and as long for its answer to come back.
+/// A store that passes calls on to another store. Every call takes [`way`](Self::set_way) to get
+/// there, and as long again for its answer.
 #[derive(Debug)]
 pub struct Probe {
     inner: Arc<dyn LockStore>,
     way_nanos: AtomicU64,
     renewals: Mutex<Renewals>,
-    /// Only calls that renew this key, among others, are in trouble.
+    /// If set, only calls that renew this key are in trouble; they may renew other keys as well.
     troubled: Mutex<Option<LockKey>>,
     acquires: AtomicUsize,
     releases: AtomicUsize,
@@ -38,7 +38,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// A probe around `inner`.
+    /// Wraps `inner`.
     #[must_use]
     pub fn new(inner: Arc<dyn LockStore>) -> Arc<Self> {
         Arc::new(Self {
@@ -52,32 +52,31 @@ impl Probe {
         })
     }
 
-    /// How long a request takes to get to the store, and an answer to come back: half of the round
-    /// trip.
+    /// Sets how long a request takes to the store, and an answer back: half of the round trip.
     ///
     /// # Panics
     ///
-    /// When it is longer than some hundred years.
+    /// When `way` is longer than some hundred years.
     pub fn set_way(&self, way: Duration) {
         self.way_nanos.store(u64::try_from(way.as_nanos()).expect("a time to wait"), Ordering::SeqCst);
     }
 
-    /// What becomes of renewals from now on.
+    /// Sets the fate of renewals from now on.
     ///
     /// # Panics
     ///
-    /// When another call of it has panicked.
+    /// When another call of this method has panicked.
     pub fn set_renewals(&self, renewals: Renewals) {
         *self.renewals.lock().expect("not poisoned") = renewals;
         *self.troubled.lock().expect("not poisoned") = None;
     }
 
-    /// What becomes from now on of the calls that renew `key`, with everything else that they
-    /// renew; others work.
+    /// Sets the fate of calls that renew `key` from now on, including all other keys of such a
+    /// call. Other renewals work.
     ///
     /// # Panics
     ///
-    /// When another call of it has panicked.
+    /// When another call of this method has panicked.
     pub fn set_renewals_with(&self, key: LockKey, renewals: Renewals) {
         *self.renewals.lock().expect("not poisoned") = renewals;
         *self.troubled.lock().expect("not poisoned") = Some(key);
@@ -90,19 +89,19 @@ impl Probe {
         if spared { Renewals::Work } else { *self.renewals.lock().expect("not poisoned") }
     }
 
-    /// Acquires sent so far, granted or not.
+    /// Returns the number of acquires sent so far, granted or not.
     #[must_use]
     pub fn acquires(&self) -> usize {
         self.acquires.load(Ordering::SeqCst)
     }
 
-    /// Releases sent so far.
+    /// Returns the number of releases sent so far.
     #[must_use]
     pub fn releases(&self) -> usize {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// Renewals and extensions sent so far; a batch counts as one.
+    /// Returns the number of renewals and extensions sent so far. A batch counts as one.
     #[must_use]
     pub fn keeps(&self) -> usize {
         self.keeps.load(Ordering::SeqCst)

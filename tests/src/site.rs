@@ -1,4 +1,4 @@
-//! [`Site`]: the place that a test of the shared suite runs at, and
+//! [`Site`]: the place where a test of the shared suite runs, and
 //! [`on_every_store!`](crate::on_every_store).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use lock_runtime::{LockManager, LockManagerBuilder};
 
 use crate::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
 
-/// Servers that a busy machine keeps from answering for less are not taken for dead, neither by
-/// each other nor by the managers: no test of the shared suite is about servers that fail.
+/// Duration of silence after which servers and managers take a server for dead. Longer than any
+/// pause of a busy machine: no test of the shared suite is about failing servers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The environment variable that says on which servers the tests of every store run, besides the
-/// memory store: `single`, which is the default, `sentinel`, `cluster` or `quorum`. For
+/// The environment variable that names the servers for the tests of every store, besides the memory
+/// store: `single` (the default), `sentinel`, `cluster` or `quorum`. For
 /// `cargo xtask test topologies`.
 pub(crate) const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
-/// A store of its own for one test, to which any number of managers connect.
+/// A separate store for one test, to which any number of managers can connect.
 #[derive(Debug)]
 pub struct Site {
     url: String,
@@ -26,8 +26,8 @@ pub struct Site {
     place: Option<Place>,
 }
 
-/// Servers that the tests of a process share, none of which ends them. They end with the last test
-/// that has them.
+/// Servers that the tests of a process share; no test ends them. They end with the last test that
+/// uses them.
 #[derive(Debug)]
 enum Shared {
     Single(RedisServer),
@@ -68,7 +68,7 @@ impl Shared {
         }
     }
 
-    /// All that take writes.
+    /// Returns all servers that take writes.
     fn primaries(&self) -> Vec<&RedisServer> {
         match self {
             Self::Single(server) => vec![server],
@@ -81,29 +81,30 @@ impl Shared {
     }
 }
 
-/// A part of shared servers.
+/// One test's part of shared servers.
 #[derive(Debug)]
 struct Place {
     servers: Arc<Shared>,
-    /// In front of every key, so that tests can share the servers.
+    /// The prefix of every key, so that tests can share the servers.
     prefix: String,
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Site {
-    /// A fresh memory store. Its time is tokio's, so tests pause it.
+    /// Returns a new memory store. It uses tokio's time, which tests can pause.
     #[must_use]
     pub fn memory() -> Self {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { url: format!("memory:site-{n}"), place: None }
     }
 
-    /// A part of the Redis server that the tests share, or of several, see `LOCK_TESTS_TOPOLOGY`.
+    /// Returns a part of the servers that the tests share: a single Redis server, or the topology
+    /// in `LOCK_TESTS_TOPOLOGY`.
     ///
     /// # Panics
     ///
-    /// When it does not start.
+    /// When a server does not start.
     #[must_use]
     #[track_caller]
     pub fn redis() -> Self {
@@ -113,37 +114,36 @@ impl Site {
         Self { url: servers.url(), place: Some(Place { servers, prefix }) }
     }
 
-    /// The store's URL.
+    /// Returns the store's URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Whether the highest token that `status` tells is that of the last grant. On a quorum it is
-    /// the highest of any server, also of one that was not needed for the grant.
+    /// Whether the highest token in a `status` is that of the last grant. On a quorum it is the
+    /// highest of any server, including servers that the grant did not need.
     #[must_use]
     pub fn tells_the_last_token(&self) -> bool {
         !self.is_quorum()
     }
 
-    /// Whether its servers know nothing of each other.
+    /// Whether the store is a quorum of independent servers.
     #[must_use]
     pub fn is_quorum(&self) -> bool {
         self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Quorum(_)))
     }
 
-    /// Whether there are servers behind it, so that time is real and other processes are in the
-    /// way.
+    /// Whether the store has servers, so that time is real and other processes may interfere.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.place.is_some()
     }
 
-    /// What is at the servers, a memory store apart: all keys, sorted.
+    /// Returns all keys at the servers, sorted; none for a memory store.
     ///
     /// # Panics
     ///
-    /// When one does not answer.
+    /// When a server does not answer.
     #[must_use]
     pub fn keys(&self) -> Vec<String> {
         let Some(Place { servers, prefix }) = &self.place else { return Vec::new() };
@@ -157,7 +157,8 @@ impl Site {
         keys
     }
 
-    /// A manager with the default settings. Each is to the store what another process would be.
+    /// Connects a manager with the default settings. To the store, each manager is like another
+    /// process.
     ///
     /// # Panics
     ///
@@ -166,7 +167,7 @@ impl Site {
         self.manager_with(|builder| builder).await
     }
 
-    /// A manager with other settings.
+    /// Connects a manager with other settings.
     ///
     /// # Panics
     ///
@@ -177,7 +178,7 @@ impl Site {
     ) -> LockManager {
         let mut builder = LockManager::builder();
         if let Some(place) = &self.place {
-            // On a quorum leases have a maximum, but for what is tested here.
+            // A quorum has a maximum lease by default, which is too short for these tests.
             builder = builder.prefix(place.prefix.clone()).max_lease(Duration::from_secs(24 * 60 * 60));
             builder = builder.call_timeout(PATIENCE).connect_timeout(PATIENCE);
         }
@@ -187,23 +188,24 @@ impl Site {
         }
     }
 
-    /// An upper bound for something that takes `exactly` when nothing else runs: nothing more under
-    /// paused time, and generous on two busy cores.
+    /// Returns an upper bound for an action that takes `exactly` when nothing else runs. Under
+    /// paused time little is added; the bound is generous on two busy cores.
     #[must_use]
     pub fn at_most(&self, exactly: Duration) -> Duration {
         exactly + if self.is_remote() { Duration::from_secs(5) } else { Duration::from_millis(50) }
     }
 }
 
-/// How long a hold of `lease` is valid for its holder: the lease less the margin for clocks that
-/// run at different rates (lease/100 + 2 ms). A holder that lives gives a fixed lease back then, so
-/// nobody else gets in earlier.
+/// Returns how long a hold of `lease` is valid for its holder: the lease minus the margin for
+/// different clock rates (lease/100 + 2 ms). A living holder releases a fixed lease at that time,
+/// so nobody else gets the lock earlier.
 #[must_use]
 pub fn validity(lease: Duration) -> Duration {
     lease - lease / 100 - Duration::from_millis(2)
 }
 
-/// Makes each function a test on the memory store, with paused time, and a test on a Redis server.
+/// Makes two tests of each function: one on the memory store, with paused time, and one on a Redis
+/// server.
 ///
 /// ```
 /// lock_tests::on_every_store! {

@@ -1,9 +1,9 @@
-//! Soak: one process in which locks come and go for a long time, and whose memory must be flat.
+//! Soak: one process takes and releases locks for a long time, and its memory use must stay flat.
 //!
-//! The program `soak` of this package takes and loses locks in all the ways in which users do, and
-//! tells now and then how much memory it uses. The parent ([`run`]) cuts its connections from time
-//! to time, on a cluster it also moves slots and has replicas take over, and it [judges](Growth) in
-//! the end: what the last third of the run used is compared with what the third before it used.
+//! The program `soak` of this package takes and loses locks in every way that users do, and reports
+//! its memory use now and then. The parent ([`run`]) cuts its connections from time to time. On a
+//! cluster, the parent also moves slots and makes replicas take over. In the end it
+//! [judges](Growth) the growth: it compares the last third of the run with the third before.
 
 use std::fmt;
 use std::io;
@@ -15,34 +15,34 @@ use crate::cluster::{self, Cluster, slot_of};
 use crate::redis::StartError;
 use crate::{Helper, RedisServer};
 
-/// How often the program tells what it uses.
+/// Interval at which the program reports its memory use.
 pub const PERIOD: Duration = Duration::from_millis(100);
 
-/// What the memory of a run may grow by from one third to the next: tables double, pages break up.
+/// Maximum growth of memory from one third of a run to the next: tables double, pages fragment.
 const LIVE_ALLOWANCE: u64 = 256 * 1024;
 const RESIDENT_ALLOWANCE: u64 = 4 * 1024 * 1024;
 
-/// A run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program `soak`.
     pub program: PathBuf,
-    /// The program's choices follow from it.
+    /// The seed of the program's choices.
     pub seed: u64,
-    /// How long.
+    /// Duration of the run.
     pub time: Duration,
     /// Bytes that the program loses on purpose in every [`PERIOD`].
     pub leak: usize,
-    /// Where the locks are.
+    /// The servers with the locks.
     pub servers: Servers,
 }
 
-/// Where the locks of a run are.
+/// The kind of servers with the locks of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Servers {
-    /// On one server.
+    /// One server.
     One,
-    /// On a cluster of three primaries with a replica each.
+    /// A cluster of three primaries with one replica each.
     Cluster,
 }
 
@@ -76,7 +76,7 @@ impl Field {
         }
     }
 
-    /// All connections to the program end. Replication goes on.
+    /// Ends all connections of the program. Replication goes on.
     fn cut(&self) {
         for server in self.servers() {
             server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -84,8 +84,8 @@ impl Field {
         }
     }
 
-    /// The `n`th slot of those that are asked for most goes to another primary, and every fifth
-    /// time a replica takes over.
+    /// Moves the slot of the `n`th shared key to another primary. Every fifth time a replica takes
+    /// over instead.
     fn rearrange(&self, n: usize) {
         let Self::Cluster(cluster) = self else { return };
         let primaries = cluster.primaries();
@@ -105,26 +105,26 @@ impl Field {
     }
 }
 
-/// What the program used at one time.
+/// The program's memory use at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Bytes that are allocated and not freed.
+    /// Allocated bytes.
     pub live: u64,
-    /// Bytes in memory, 0 where the system does not tell.
+    /// Resident bytes; 0 if the system does not report them.
     pub resident: u64,
 }
 
-/// The middle third of a run against the last one, by their medians.
+/// Memory use in the middle and in the last third of a run; medians.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// What was used in the middle third.
+    /// Memory use in the middle third.
     pub middle: Sample,
-    /// What was used in the last third.
+    /// Memory use in the last third.
     pub last: Sample,
 }
 
 impl Growth {
-    /// `None` when there are too few samples to tell.
+    /// Computes the medians. Returns `None` when there are too few samples.
     #[must_use]
     pub fn of(samples: &[Sample]) -> Option<Self> {
         const LEAST: usize = 30;
@@ -136,7 +136,7 @@ impl Growth {
         Some(Self { middle: median(middle), last: median(last) })
     }
 
-    /// Whether the last third is above the middle one by no more than what is allowed.
+    /// Whether the last third exceeds the middle one by no more than the allowance.
     #[must_use]
     pub fn is_flat(&self) -> bool {
         let Self { middle, last } = self;
@@ -168,26 +168,26 @@ fn median(samples: &[Sample]) -> Sample {
     Sample { live: middle(|sample| sample.live), resident: middle(|sample| sample.resident) }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// `None` when the run was too short to tell.
+    /// `None` when the run was too short.
     pub growth: Option<Growth>,
-    /// Locks that were taken.
+    /// Number of locks that were taken.
     pub grants: u64,
-    /// Requests that ended without a lock: busy, timed out, dropped, or cut off.
+    /// Number of requests that ended without a lock: busy, timed out, dropped, or cut off.
     pub vain: u64,
-    /// Bytes that were allocated in the end, when everything had come to rest.
+    /// Allocated bytes at the end, when all work was done.
     pub at_rest: u64,
-    /// What the managers still had in the end: keys, timers, tasks.
+    /// The managers' leftovers at the end: keys, timers, tasks.
     pub left: String,
-    /// What the servers used in the middle of the run and in the end, for information: its counters
-    /// live on for a while.
+    /// Memory use of the servers in the middle and at the end of the run. For information only:
+    /// token counters live on for a while.
     pub server: (u64, u64),
 }
 
 impl Outcome {
-    /// Whether memory was flat and nothing was left.
+    /// Whether memory use was flat and nothing was left.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.growth.is_some_and(|growth| growth.is_flat()) && self.left == "0 0 0"
@@ -208,12 +208,12 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs the plan. `interrupted` is asked often; when it says so, everything is ended. `tell` hears
-/// how it goes, about twice a minute.
+/// Runs the plan. Ends everything as soon as `interrupted` returns true; it is called often.
+/// Reports progress to `tell` about twice a minute.
 ///
 /// # Errors
 ///
-/// When it was interrupted.
+/// When the run was interrupted.
 ///
 /// # Panics
 ///

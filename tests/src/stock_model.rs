@@ -1,4 +1,4 @@
-//! Random operations on a stock, beside a model that knows nothing of segments.
+//! Random operations on a stock, compared with a model that has no segments.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use lock_runtime::segmented::{SegmentedStock, StockError};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-/// That of the stocks that [`play`] plays on.
+/// Retention of the stocks that [`play`] tests.
 pub const RETENTION: Duration = Duration::from_secs(100);
 
-/// What is asked of a stock, one operation after the other.
+/// A list of operations on a stock.
 #[derive(Clone, Debug)]
 pub struct Ops(Vec<Op>);
 
@@ -30,7 +30,7 @@ enum Op {
     Advance(u64),
 }
 
-/// Random operations. Without time, no reservation ends by itself.
+/// Returns random operations. Without `time`, no reservation expires.
 pub fn ops(time: bool) -> impl Strategy<Value = Ops> {
     proptest::collection::vec(op(time), 1..80).prop_map(Ops)
 }
@@ -68,9 +68,9 @@ struct Known {
     quantity: u64,
     reserved: bool,
     fate: Fate,
-    /// In seconds, as all times here.
+    /// In seconds, like all times here.
     deadline: u64,
-    /// When it was settled, or given back.
+    /// When it was settled or given back.
     settled: Option<u64>,
 }
 
@@ -79,11 +79,11 @@ struct Model {
     now: u64,
     put_in: u64,
     known: HashMap<u8, Known>,
-    /// Of operations whose records are over.
+    /// Units sold by operations whose records have been forgotten.
     sold_for_good: u64,
 }
 
-/// What an answer comes to.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
     Done,
@@ -111,7 +111,8 @@ impl Model {
         }
     }
 
-    /// Of reservations that are over but not looked at yet, the store has the units still.
+    /// Returns the held units. The store still holds units of reservations that have expired
+    /// without notice.
     fn held(&self) -> u64 {
         self.known.values().filter(|known| known.fate == Fate::Reserved).map(|known| known.quantity).sum()
     }
@@ -147,7 +148,7 @@ impl Model {
             {
                 return Answer::Different;
             }
-            // What is over is over, whoever looks.
+            // An expired reservation is noticed by any access.
             self.expire(id);
             let known = self.known[&id];
             return match known.fate {
@@ -158,7 +159,7 @@ impl Model {
             };
         }
         if self.available() < quantity {
-            // What is over is for sale, swept or not.
+            // Units of expired reservations are for sale, swept or not.
             let over = |(id, known): (&u8, &Known)| self.is_over(known).then_some(*id);
             let over: Vec<u8> = self.known.iter().filter_map(over).collect();
             over.into_iter().for_each(|id| self.expire(id));
@@ -249,7 +250,7 @@ fn answer<T>(result: Result<T, StockError>) -> Answer {
     }
 }
 
-/// Plays the operations on a stock that does not exist yet.
+/// Runs the operations on a stock that does not exist yet.
 ///
 /// # Panics
 ///
@@ -258,8 +259,8 @@ pub async fn play(stock: &SegmentedStock, ops: &Ops, advance: impl AsyncFnMut(Du
     play_at(Duration::from_secs(1), stock, ops, advance).await;
 }
 
-/// The same for a clock that can't be moved exactly: what is a second in the model is so long. The
-/// stock's retention is as many times longer than [`RETENTION`].
+/// Like [`play`], for a clock that can't be moved exactly. A second of the model takes `second`.
+/// The stock's retention is longer than [`RETENTION`] by the same factor.
 ///
 /// # Panics
 ///
@@ -321,7 +322,7 @@ pub async fn play_at(
                 let due: Vec<_> =
                     model.known.iter().filter(|(_, known)| model.is_over(known)).map(|(id, _)| *id).collect();
                 assert_eq!(swept.expired, (due.len() as u64).min(limit.into()), "{op:?}");
-                // Which of those with the same deadline go first is not said.
+                // The order of reservations with the same deadline is not specified.
                 let all = stock.sweep(1000).await.unwrap();
                 assert_eq!(all.expired + swept.expired, due.len() as u64);
                 due.into_iter().for_each(|id| model.expire(id));
@@ -334,7 +335,7 @@ pub async fn play_at(
         if let Op::Take { id, .. } | Op::Reserve { id, .. } = *op
             && model.known.get(&id).is_some_and(|known| model.is_over(known))
         {
-            // Asked for something else: a store may have seen that it is over, or not looked.
+            // Not the operation under test: a store may or may not have noticed that it is over.
             assert_eq!(answer(stock.cancel(u64::from(id)).await), model.cancel(id), "after {op:?}");
         }
         let snapshot = stock.snapshot().await.unwrap();
@@ -355,12 +356,12 @@ pub async fn play_at(
     }
 }
 
-/// Runs `case` for `cases` random lists of operations. `PROPTEST_CASES` multiplies that: 256, its
-/// default, is once.
+/// Runs `case` for `cases` random lists of operations. `PROPTEST_CASES` multiplies their number;
+/// its default, 256, stands for a factor of one.
 ///
 /// # Panics
 ///
-/// When one fails; the text has the smallest that does.
+/// When a case fails; the text contains the smallest failing one.
 pub fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
     let cases = cases.saturating_mul(ProptestConfig::default().cases.div_ceil(256));
     let config = ProptestConfig { failure_persistence: None, cases, ..ProptestConfig::default() };
@@ -374,7 +375,7 @@ pub fn check(cases: u32, time: bool, mut case: impl FnMut(Ops)) {
     }
 }
 
-/// Plays so many cases on a server: each has a stock of its own, and time cannot be moved.
+/// Runs this many cases on a server. Each case has its own stock, and time cannot be moved.
 ///
 /// # Panics
 ///

@@ -1,54 +1,55 @@
-//! Operations on a stock that is spread, each in several steps, at any of which a program may die.
+//! Operations on a spread stock. Each takes several steps, and a program may die at any of them.
 
 use std::time::Duration;
 
 use lock_runtime::LockManager;
 use lock_runtime::segmented::{Layout, SegmentedStock, StockError};
 
-/// Others look after what is undecided once it is older than twice this, and a second.
+/// Time-out of operations. Other callers resolve an undecided operation once it is older than twice
+/// this, plus a second.
 pub const TIMEOUT: Duration = Duration::from_secs(4);
-/// Units that the stock of a scenario has, in 4 segments.
+/// Number of units in the stock of a scenario, in 4 segments.
 pub const UNITS: u64 = 20;
 
-/// The stock of this name, spread.
+/// Returns the spread stock of this name.
 #[must_use]
 pub fn spread(locks: &LockManager, name: &str) -> SegmentedStock {
     locks.stock(name).layout(Layout::Spread).timeout(TIMEOUT)
 }
 
-/// What is done on a stock of [`UNITS`] units in 4 segments.
+/// An operation on a stock of [`UNITS`] units in 4 segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// One segment has enough.
+    /// Takes from one segment, which has enough.
     Take,
-    /// It takes three.
+    /// Takes from three segments.
     Merge,
-    /// More than there is.
+    /// Takes more than there is.
     TooMany,
-    /// Three, until later.
+    /// Reserves from three segments.
     Reserve,
-    /// A reservation of three.
+    /// Confirms a reservation from three segments.
     Confirm,
-    /// A reservation of three.
+    /// Cancels a reservation from three segments.
     Cancel,
-    /// What was taken of three.
+    /// Gives back a sale from three segments.
     GiveBack,
-    /// What was taken of segments that were retired since.
+    /// Gives back a sale from segments that have been retired since.
     GiveBackRetired,
-    /// 7 more.
+    /// Adds 7 units.
     Restock,
-    /// From 4 segments to 7.
+    /// Resizes from 4 segments to 7.
     Grow,
-    /// From 4 segments to 2.
+    /// Resizes from 4 segments to 2.
     Shrink,
-    /// All units are in one segment.
+    /// Balances a stock whose units are all in one segment.
     Rebalance,
-    /// Units for 3 segments.
+    /// Initializes a stock with 3 segments.
     Initialize,
 }
 
 impl Scenario {
-    /// All of them.
+    /// All scenarios.
     pub const ALL: [Self; 13] = [
         Self::Take,
         Self::Merge,
@@ -65,17 +66,17 @@ impl Scenario {
         Self::Initialize,
     ];
 
-    /// The one of this name, as `Debug` writes it.
+    /// Returns the scenario of this name, as `Debug` writes it.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scenario| format!("{scenario:?}") == name)
     }
 
-    /// What there has to be before.
+    /// Makes the starting state of the scenario.
     ///
     /// # Errors
     ///
-    /// The stock's.
+    /// Those of the stock.
     pub async fn prepare(self, stock: &SegmentedStock) -> Result<(), StockError> {
         stock.initialize(UNITS, 4).await?;
         match self {
@@ -98,11 +99,11 @@ impl Scenario {
         Ok(())
     }
 
-    /// Does it; done again, it changes nothing more.
+    /// Carries out the operation. Repeating it changes nothing.
     ///
     /// # Errors
     ///
-    /// The stock's, but that there are too few in [`TooMany`](Self::TooMany).
+    /// Those of the stock, except the lack of units in [`TooMany`](Self::TooMany).
     pub async fn play(self, stock: &SegmentedStock) -> Result<(), StockError> {
         match self {
             Self::Take => stock.take("order", 3).await.map(drop),
@@ -123,7 +124,7 @@ impl Scenario {
         }
     }
 
-    /// Available, held, sold, and all that was put in, once it is done.
+    /// Returns the units available, held, sold, and put in altogether, after the operation.
     #[must_use]
     pub fn after(self) -> [u64; 4] {
         match self {
@@ -135,7 +136,7 @@ impl Scenario {
         }
     }
 
-    /// The same before it was begun.
+    /// Returns the same numbers before the operation.
     #[must_use]
     pub fn before(self) -> [u64; 4] {
         match self {

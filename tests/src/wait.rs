@@ -1,10 +1,10 @@
-//! Waiting for a condition instead of sleeping and hoping.
+//! Waiting for a condition, instead of sleeping for a fixed time.
 
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Returns as soon as `condition` is true; fails the test when it is not within `within`.
+/// Returns as soon as `condition` is true. Fails the test when that takes longer than `within`.
 ///
 /// Uses tokio's clock, so it costs nothing under paused time.
 ///
@@ -24,7 +24,7 @@ pub fn eventually<C: AsyncFnMut() -> bool>(condition: C, within: Duration) -> im
     }
 }
 
-/// Polls `future` once and leaves it, whether that completes it or not.
+/// Polls `future` once and drops it, whether that completes it or not.
 pub async fn poll_once_and_drop<F: Future>(future: F) {
     use std::task::Poll;
 
@@ -36,8 +36,8 @@ pub async fn poll_once_and_drop<F: Future>(future: F) {
     .await;
 }
 
-/// Polls `future` once and hands it back: it has taken its place in every queue by then, and makes
-/// no progress until it is polled again.
+/// Polls `future` once and returns it. By then it has its place in every queue, and it makes no
+/// progress until it is polled again.
 ///
 /// # Panics
 ///

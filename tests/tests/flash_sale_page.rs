@@ -10,12 +10,12 @@ use lock_tests::eventually_blocking;
 use lock_tests::process::Process;
 use serde_json::Value;
 
-/// What a busy two-core machine may take.
+/// Time-out for something quick, on a busy two-core machine.
 const SOON: Duration = Duration::from_secs(60);
-/// A phone and a desk.
+/// Sizes of a phone and of a desktop window.
 const SIZES: [(u32, u32); 2] = [(360, 1000), (1280, 1000)];
 
-/// The example, which is built if `LOCK_TESTS_FLASH_SALE` does not say where it is.
+/// Returns the path of the example, which is built unless `LOCK_TESTS_FLASH_SALE` has the path.
 fn program() -> PathBuf {
     if let Some(built) = std::env::var_os("LOCK_TESTS_FLASH_SALE") {
         return built.into();
@@ -65,7 +65,7 @@ impl Shop {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Buyers who send so many orders, and have all their answers when this returns.
+    /// Sends `requests` orders of many buyers, and returns when all are answered.
     fn load(&self, requests: u32) {
         let mut command = Command::new(&self.program);
         command.args(["load", "--target", &self.url(), "--over", "0", "--requests", &requests.to_string()]);
@@ -80,7 +80,7 @@ impl Shop {
     }
 }
 
-/// What the page shows, as numbers.
+/// Reads the numbers that the page shows.
 const SHOWN: &str = r#"
 const number = id => Number(document.getElementById(id).textContent.replaceAll(",", ""));
 const tanks = [...document.querySelectorAll("ol li")];
@@ -94,7 +94,7 @@ return {
     .map(name => [name, number("count-" + name)])),
 };"#;
 
-/// Waits until the page shows what the service says.
+/// Waits until the page shows the same as the service.
 fn agree(browser: &mut Browser, shop: &Shop) -> Value {
     let mut shown = Value::Null;
     let same = |browser: &mut Browser, shown: &mut Value| {
@@ -111,7 +111,7 @@ fn agree(browser: &mut Browser, shop: &Shop) -> Value {
     shown
 }
 
-/// The tanks' areas, and the colours of what is in them.
+/// Reads the areas of the tanks, and the colours of their contents.
 const TANKS: &str = r#"
 const tanks = [...document.querySelectorAll(".tank")];
 const colour = element => getComputedStyle(element).backgroundColor.match(/\d+/g).slice(0, 3).map(Number);
@@ -128,7 +128,7 @@ fn colour(value: &Value) -> [u8; 3] {
     serde_json::from_value(value.clone()).expect("a colour")
 }
 
-/// How much of the tanks is of the colour of what is available, and of what is sold.
+/// Returns the parts of the tanks that have the colours of available and of sold units.
 fn levels(browser: &mut Browser, picture: &Picture) -> (f64, f64) {
     let tanks = browser.script(TANKS);
     assert!(tanks["wide"].as_u64() <= Some(picture.width.into()), "nothing is cut off at the right: {tanks}");
@@ -136,7 +136,7 @@ fn levels(browser: &mut Browser, picture: &Picture) -> (f64, f64) {
     let areas: Vec<[f64; 4]> = serde_json::from_value(tanks["areas"].clone()).expect("areas");
     assert_eq!(areas.len(), 10);
     let shares = areas.iter().map(|[x, y, width, height]| {
-        // Without its round corners.
+        // The rounded corners are left out.
         let inner = |at: &f64, size: &f64| ((at + 0.2 * size) as u32, (0.6 * size) as u32);
         let ((x, width), (y, height)) = (inner(x, width), (*y as u32, *height as u32));
         let area = Area { x, y, width, height };
@@ -147,8 +147,8 @@ fn levels(browser: &mut Browser, picture: &Picture) -> (f64, f64) {
     (a / areas.len() as f64, s / areas.len() as f64)
 }
 
-/// Looks at the page at all sizes and in both colour schemes. What is available is `left` of the
-/// whole.
+/// Checks the page at all sizes and in both colour schemes; `left` is the available part of the
+/// stock.
 fn look(browser: &mut Browser, moment: &str, left: f64) {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flash-sale");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -195,7 +195,7 @@ fn the_page_shows_a_sale_from_its_first_unit_to_its_last() {
     assert_eq!((&shown["phase"], &shown["available"]), (&"open".into(), &1000.into()), "{shown}");
     look(&mut browser, "open", 1.0);
 
-    // Some buyers; then nobody for a while, so that the picture shows what the numbers say.
+    // Some buyers; then nobody for a while, so that the picture agrees with the numbers.
     shop.load(150);
     let shown = agree(&mut browser, &shop);
     assert_eq!(

@@ -1,6 +1,6 @@
 //! Many waiters on one key, and many keys held by one process: memory, caps, shutdown.
 //!
-//! One test at a time: the allocator counts for the whole process.
+//! The tests run one at a time, since the allocator counts for the whole process.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,16 +15,16 @@ use tokio::time::Instant;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The default caps of waiters: for a key, and in all.
+/// Default maximum numbers of waiters: for a key, and in all.
 const WAITERS: usize = 10_000;
 const MOST_WAITERS: usize = 100_000;
 const HOLDS: usize = 100_000;
-/// Nothing here is a matter of speed.
+/// Time-outs; speed is not tested here.
 const LONG: Duration = Duration::from_secs(600);
 const SLACK: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Runs a test with the whole process for itself, down to the end of its runtime.
+/// Runs a test alone in the process, to the end of its runtime.
 fn alone(test: impl Future<Output = ()>) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,14 +36,14 @@ async fn connect(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.expect("the server is up")
 }
 
-/// A manager whose calls may take as long as a slow machine needs for a hundred thousand of them at
-/// once.
+/// Connects a manager whose calls may take as long as a slow machine needs for a hundred thousand
+/// at once.
 async fn patient(server: &RedisServer) -> LockManager {
     let settings = LockManager::builder().lease(LEASE).call_timeout(SLACK / 2);
     settings.connect(&server.url()).await.expect("the server is up")
 }
 
-/// How many locks the server knows.
+/// Returns the number of locks on the server.
 fn locks_on(server: &RedisServer) -> usize {
     let keys = server.cli(&["KEYS", "lock:*"]);
     keys.lines().filter(|key| !key.is_empty()).count()
@@ -62,7 +62,7 @@ async fn assert_nothing_is_left(locks: &LockManager, server: &RedisServer) {
     eventually(async || locks_on(server) == 0, SLACK).await;
 }
 
-/// Bytes for each of `count` things that came since there were `before`.
+/// Returns the bytes for each of `count` things allocated since `before`.
 fn each(before: u64, count: usize) -> u64 {
     live_bytes().saturating_sub(before) / count as u64
 }
@@ -80,7 +80,7 @@ fn ten_thousand_waiters_are_small_and_one_more_is_refused_and_all_leave_nothing(
         let server = RedisServer::start();
         let (holder, locks) = (connect(&server).await, connect(&server).await);
         let guard = holder.mutex("k").acquire().await.unwrap();
-        // What is there once, whoever waits.
+        // Allocated once, for any number of waiters.
         let first = first_poll(locks.mutex("k").wait(LONG).acquire()).await;
         eventually(async || server.cli(&["PUBSUB", "CHANNELS", "*"]).contains("{lock:k}"), SLACK).await;
 
@@ -93,10 +93,10 @@ fn ten_thousand_waiters_are_small_and_one_more_is_refused_and_all_leave_nothing(
         println!("{bytes} bytes a waiter, its future included");
         assert!(bytes <= 4096, "{bytes}");
 
-        // The default cap, at once, and for tries as well.
+        // The default cap applies at once, and to tries as well.
         let error = locks.mutex("k").wait(LONG).acquire().await.unwrap_err();
         assert_too_many(&error, WAITERS, "max_waiters_per_key");
-        // Other keys are not concerned.
+        // Other keys are not affected.
         locks.mutex("other").acquire().await.unwrap().release().await.unwrap();
 
         drop((first, waiters));
@@ -206,11 +206,11 @@ fn small_caps_refuse_early_and_let_in_again() {
         for key in ["a", "a", "b"] {
             waiters.push(first_poll(locks.mutex(key).wait(LONG).acquire()).await);
         }
-        // The cap in all comes first; without it, that of the key.
+        // The overall cap comes first; without it, that of the key.
         assert_too_many(&locks.mutex("b").wait(LONG).acquire().await.unwrap_err(), 3, "max_waiters");
         waiters.pop();
         assert_too_many(&locks.mutex("a").wait(LONG).acquire().await.unwrap_err(), 2, "max_waiters_per_key");
-        // Who does not wait needs no place.
+        // A call that does not wait needs no place.
         assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
         // A place that was left is free again.
         waiters.pop();
@@ -221,7 +221,7 @@ fn small_caps_refuse_early_and_let_in_again() {
     });
 }
 
-/// Holds `count` keys, many of them asked for at once.
+/// Holds `count` keys, many of which are requested at once.
 async fn hold(locks: &LockManager, count: usize) -> Vec<LockGuard> {
     const AT_ONCE: usize = 500;
     let mut guards = Vec::with_capacity(count);
@@ -256,7 +256,7 @@ fn a_hundred_thousand_holds_are_small_and_kept_and_a_shutdown_frees_them() {
         assert!(bytes <= 2048, "{bytes}");
         assert_eq!(locks_on(&server), HOLDS);
 
-        // Every one is renewed, and that takes no memory that stays.
+        // Every one is renewed, and that leaves no memory allocated.
         let taken = Instant::now();
         let renewed = |guard: &LockGuard| guard.remaining() + taken.elapsed() > LEASE;
         eventually(async || guards.iter().all(renewed), LEASE).await;
@@ -275,7 +275,7 @@ fn a_hundred_thousand_holds_are_small_and_kept_and_a_shutdown_frees_them() {
         assert_nothing_is_left(&locks, &server).await;
         let left = live_bytes().saturating_sub(before);
         println!("{left} bytes when they are gone");
-        // The tables have room for as many as there were at most.
+        // The tables keep their largest size.
         assert!(left < HOLDS as u64 * 128, "{left}");
     });
 }

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 const SELLER: &str = env!("CARGO_BIN_EXE_sql_seller");
 
-/// The same on a server of its own.
+/// Makes each test run on a new server.
 macro_rules! on_postgres {
     ($($name:ident($($arg:expr),*);)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +46,7 @@ on_postgres! {
     a_hundred_units_are_sold_once(4);
 }
 
-/// Its commits are durable: what clients were told is what there is.
+/// Its commits are durable: the data agrees with the answers to clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_of_the_server_loses_nothing_that_was_answered() {
     let mut server = PostgresServer::start();
@@ -62,13 +62,13 @@ async fn a_crash_of_the_server_loses_nothing_that_was_answered() {
             let (failed, crashes) = (Arc::clone(&failed), Arc::clone(&crashes));
             tokio::spawn(async move {
                 let mut number = 0;
-                // Until the stock is sold out, and the server has crashed as often as it is to.
+                // Until the stock is sold out, and the server has crashed as often as planned.
                 loop {
                     match stock.take(format!("{task}:{number}"), 1 + number % 7).await {
                         Ok(_) => sold.fetch_add(1 + number % 7, Ordering::Relaxed),
                         Err(StockError::SoldOut { .. }) if crashes.load(Ordering::Relaxed) == 3 => break,
                         Err(StockError::SoldOut { .. }) => 0,
-                        // The same again tells whether it was done.
+                        // A repetition tells whether it was done.
                         Err(StockError::Unavailable { .. }) => {
                             failed.fetch_add(1, Ordering::Relaxed);
                             continue;
@@ -102,17 +102,17 @@ async fn a_crash_of_the_server_loses_nothing_that_was_answered() {
     assert_eq!(snapshot.sold(), sold.load(Ordering::Relaxed), "{snapshot:?}");
 }
 
-/// What becomes of the bytes between clients and the server.
+/// The fate of the bytes between clients and the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wire {
     Passes,
-    /// What the server says is lost.
+    /// The server's answers are lost.
     Answers,
-    /// What the server is told is lost too.
+    /// Requests to the server are lost too.
     Requests,
 }
 
-/// Stands before the server. Returns the URL, and a switch.
+/// Starts a proxy in front of the server. Returns its URL, and a switch.
 async fn wire_to(server: &PostgresServer) -> (String, Arc<Mutex<Wire>>) {
     async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, wire: Arc<Mutex<Wire>>, lost: [Wire; 2]) {
         let mut bytes = [0; 4096];
@@ -138,7 +138,7 @@ async fn wire_to(server: &PostgresServer) -> (String, Arc<Mutex<Wire>>) {
     (url, switch)
 }
 
-/// Only then is the outcome unknown, and the same again tells.
+/// Only then is the outcome unknown, and a repetition tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_without_an_answer_is_told_by_the_same_again() {
     let server = PostgresServer::start();
@@ -147,7 +147,7 @@ async fn a_commit_without_an_answer_is_told_by_the_same_again() {
     direct.create_tables().await.unwrap();
     let locks = memory_manager();
     for (name, lost) in [("answers", Wire::Answers), ("requests", Wire::Requests)] {
-        // More than one, for those that wait for lost answers are not given back.
+        // More than one, since connections that wait for lost answers are not given back.
         let stocks = open(&url, &locks, 10).await;
         let (stock, direct) = (stock(&stocks, name), stock(&direct, name));
         stock.initialize(30, 3).await.unwrap();
@@ -172,7 +172,8 @@ async fn a_commit_without_an_answer_is_told_by_the_same_again() {
     }
 }
 
-/// Not that of who asks: the server's clock is stepped, and this process has all the time there is.
+/// The caller's clock does not matter: the server's clock is stepped, and this process has all the
+/// time it needs.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
@@ -182,7 +183,7 @@ async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
     let locks = memory_manager();
     open(&server.url(), &locks, 1).await.create_tables().await.unwrap();
     for deed in Deed::ALL {
-        // One that does not know yet that clocks may jump.
+        // A client that does not know yet that clocks may jump.
         let stocks = open(&server.url(), &locks, 1).await;
         let stock = stock(&stocks, &deed.name());
         deed.prepare(&stock).await;
@@ -205,7 +206,7 @@ async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
     stock.reserve("short", 3, HOUR).await.unwrap();
     stock.reserve("long", 3, HOUR * 3).await.unwrap();
     clock.set(Offset::Ahead(HOUR * 2)).unwrap();
-    // By what was known of the clock, the next call is an old one.
+    // Measured by the clock as it was known, the next call is too old.
     let error = stock.confirm("long").await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(matches!(stock.confirm("short").await, Err(StockError::Expired { .. })));
@@ -213,7 +214,7 @@ async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
     assert_eq!(stock.available().await.unwrap(), 7);
 }
 
-/// Somebody else has locked a row, and does not come back in time.
+/// Another client has locked a row, and does not release it in time.
 #[tokio::test]
 async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over() {
     let server = PostgresServer::start();
@@ -236,7 +237,7 @@ async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over() {
     assert!(!taken.unwrap().is_repeated());
 }
 
-/// The pool is the user's, who does not expect a transaction that somebody else has begun.
+/// The pool is the user's, who does not expect another's open transaction in it.
 #[tokio::test]
 async fn a_dropped_future_leaves_no_transaction_on_the_connection() {
     let server = PostgresServer::start();
@@ -247,7 +248,7 @@ async fn a_dropped_future_leaves_no_transaction_on_the_connection() {
     sqlx::query("CREATE TABLE note (number BIGINT)").execute(&pool).await.unwrap();
     let stock = stock(&stocks, "dropped");
     stock.initialize(10, 1).await.unwrap();
-    // Dropped ever later: before BEGIN, while it is on its way, and after.
+    // Dropped later each time: before BEGIN, while it is in flight, and after it.
     for polls in 0.. {
         let has_ended = drop_at(0, polls, stock.confirm("none")).await;
         sqlx::query("INSERT INTO note VALUES ($1)").bind(i64::from(polls)).execute(&pool).await.unwrap();
@@ -287,7 +288,7 @@ async fn a_sweep_looks_by_index_at_what_is_over() {
     }
 }
 
-/// Beside the model of all stores.
+/// Compares stocks in PostgreSQL with the model of all stores.
 #[test]
 fn a_stock_does_what_the_model_does() {
     let (server, runtime) = (PostgresServer::start(), tokio::runtime::Runtime::new().unwrap());

@@ -14,28 +14,29 @@ pub(crate) struct Program {
     pub(crate) folder: PathBuf,
     /// The name of the target.
     pub(crate) name: String,
-    /// What cargo calls a kind of target, such as `bin`, `lib` or `test`.
+    /// Cargo's name for the kind of target, such as `bin`, `lib` or `test`.
     pub(crate) kind: String,
     /// Whether it runs the tests of its target.
     pub(crate) is_test: bool,
     pub(crate) path: PathBuf,
 }
 
-/// Runs a command of cargo, and returns the programs that it has built or found built.
+/// Runs a command of cargo, and returns the programs that it has built or found up to date.
 pub(crate) fn programs(command: &str, args: &[&str], output: &Output) -> Result<Vec<Program>, String> {
     let mut cargo = crate::cargo();
     cargo.arg(command).args(args);
     programs_of(cargo, output)
 }
 
-/// Runs a command of cargo that builds, and returns the programs that it has built or found built.
+/// Runs a command of cargo that builds, and returns the programs that it has built or found up to
+/// date.
 pub(crate) fn programs_of(mut cargo: Command, output: &Output) -> Result<Vec<Program>, String> {
     cargo.args(["--message-format", "json-render-diagnostics"]);
     let said = runner::read(&mut cargo, output)?;
     Ok(said.lines().filter_map(|line| Program::of(&serde_json::from_str(line).ok()?)).collect())
 }
 
-/// Builds what `args` say, and says where the target `name` of this `kind` is.
+/// Builds with these arguments, and returns the path of the target `name` of this `kind`.
 pub(crate) fn program(args: &[&str], kind: &str, name: &str, output: &Output) -> Result<PathBuf, String> {
     let programs = programs("build", args, output)?;
     let found = programs.into_iter().find(|program| program.kind == kind && program.name == name);
@@ -52,8 +53,8 @@ impl Program {
         Some(Self { folder, name, kind, is_test, path })
     }
 
-    /// The package's folder and the target, as in `lock-runtime/it`; the library's own tests are
-    /// `lock-runtime/lib`.
+    /// Returns the package's folder and the target, as in `lock-runtime/it`; `lock-runtime/lib` for
+    /// the library's own tests.
     pub(crate) fn label(&self) -> String {
         let folder = self.folder.strip_prefix(crate::root()).unwrap_or(&self.folder).display();
         let is_lib = ["lib", "proc-macro"].contains(&self.kind.as_str());

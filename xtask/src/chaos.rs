@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: rival processes while servers, network and processes fail in all the ways
-//! that are known.
+//! `cargo xtask chaos`: rival processes while servers, network and processes fail in all known
+//! ways.
 
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::build;
 use crate::runner::Output;
 
-/// How long the program may take to end everything.
+/// Maximum time for the program to end everything.
 const ENDS: Duration = Duration::from_secs(30);
 
-/// Builds the program and hands it the arguments, which it understands itself.
+/// Builds the program and runs it with the arguments, which the program itself parses.
 pub(crate) fn run(args: &[String]) -> ExitCode {
     match try_run(args) {
         Ok(code) => code,
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &[String]) -> ExitCode {
 fn try_run(args: &[String]) -> Result<ExitCode, String> {
     let program =
         build::program(&["--package", "lock-tests", "--bin", "chaos"], "bin", "chaos", &Output::Live)?;
-    // Before anything is started: a signal that comes between must not leave it behind.
+    // Before anything is started: a signal that comes between must not leave it running.
     let signalled = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&signalled))

@@ -1,4 +1,4 @@
-//! What the user asked for.
+//! The command line.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ Usage: cargo xtask test [--install] [--quick | --list] [--only <part>]... [<part
 
   --install      install what is missing with the system's package manager (as root, or with sudo);
                  without it the commands are printed and what needs them is skipped
-  --quick        what every hour of work needs: fmt, direction, clippy, unit and model tests, the tests on one server,
+  --quick        what every hour of work needs: fmt, prose, direction, clippy, unit and model tests, the tests on one server,
                  and the examples in memory; some minutes less
   --list         print the names of all tests, each behind its program, and run none
   --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
@@ -44,6 +44,7 @@ Usage: cargo xtask test [--install] [--quick | --list] [--only <part>]... [<part
 
 Parts:
   fmt       cargo fmt --check
+  prose     comments of at most 100 columns, sentences of at most 30 words, links that lead somewhere
   direction which file may import which: the floors of docs/architecture.md, circles, `testing`
   clippy    cargo clippy on everything, all features, warnings are errors
   features  each crate without features and with each one alone, warnings are errors
@@ -210,19 +211,19 @@ Exit status: 0 if nothing was found, 1 if something was, or an argument is not u
 pub(crate) enum Task {
     Help(&'static str),
     Test(Options),
-    /// The names of all tests.
+    /// List the names of all tests.
     List,
     Bench(bench::Options),
     Servers(Topology),
-    /// The list of the public items.
+    /// Write the list of public items.
     Api,
-    /// The lines of code of each crate.
+    /// Count the lines of code of each crate.
     Lines,
     Stress(stress::Options),
     Deep(deep::Options),
-    /// Whether the arrows between rooms are printed.
+    /// Check the direction of arrows; the flag also prints those between rooms.
     Direction(bool),
-    /// Its arguments.
+    /// Run `chaos` with these arguments.
     Chaos(Vec<String>),
 }
 
@@ -234,7 +235,7 @@ pub(crate) struct Options {
     pub(crate) parts: Vec<Part>,
 }
 
-/// How much of each part is run.
+/// How much of each part runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     All,
@@ -366,7 +367,7 @@ fn workloads(list: &str) -> Result<Vec<&'static str>, String> {
         .collect()
 }
 
-/// `--name value` and `--name=value` are the same.
+/// Splits `--name=value` into the two arguments of `--name value`.
 fn split<'a>(args: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
     args.flat_map(|arg| match arg.split_once('=') {
         Some((name, value)) if name.starts_with("--") => vec![name, value],

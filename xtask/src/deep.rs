@@ -1,4 +1,4 @@
-//! `cargo xtask deep`: models and simulation, for longer than CI has.
+//! `cargo xtask deep`: models and simulation, for longer than CI has time for.
 
 use std::process::{Command, ExitCode};
 
@@ -7,11 +7,11 @@ use crate::test::Outcome;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Of each kind of simulated faults.
+    /// Number of seeds for each kind of simulated faults.
     pub(crate) seeds: u64,
-    /// `PROPTEST_CASES`: a model plays as many times what it plays in CI as this is a multiple of 256.
+    /// Value of `PROPTEST_CASES`. A model runs `cases / 256` times as many cases as in CI.
     pub(crate) cases: u32,
-    /// The only seed that is simulated, and what the models' random operations follow from.
+    /// The only seed to simulate, which also seeds the random operations of the models.
     pub(crate) seed: Option<u64>,
 }
 
@@ -21,7 +21,7 @@ impl Default for Options {
     }
 }
 
-/// The commands, in release: the first one has the simulation.
+/// Returns the commands, in release; the first one has the simulation.
 fn commands(options: Options) -> [Command; 3] {
     [
         (&["lock-tests"][..], &["--test", "it", "--", "--show-output", "simulation::", "stock_model::"][..]),

@@ -1,5 +1,5 @@
-//! The examples, run as a newcomer runs them: in memory, on a Redis server, two processes at once;
-//! servers also with an instance that comes later.
+//! The examples, run as a newcomer runs them: in memory, on a Redis server, and as two processes at
+//! once. Servers are also run with an instance that joins later.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use crate::test::{Lane, Outcome, Part, Programs};
 use lock_tests::RedisServer;
 use lock_tests::process::Process;
 
-/// Their names, and how they are asked to look after themselves and end.
+/// Names of the examples, with the arguments that make them check themselves and end.
 const EXAMPLES: [(&str, &[&str]); 5] = [
     ("quickstart", &[]),
     ("fencing", &[]),
@@ -22,14 +22,13 @@ const EXAMPLES: [(&str, &[&str]); 5] = [
     (FLASH_SALE, &[]),
 ];
 
-/// The one whose instances sell from one stock, and whose books are compared afterwards.
+/// The example whose instances sell from one stock, and whose books are compared afterwards.
 const FLASH_SALE: &str = "flash-sale";
 
-/// Those that are servers, to which an instance is added while they run, and what they need for a
-/// client to look closely.
+/// Servers that an instance joins while they run, with the arguments that let a client check them.
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
 
-/// Examples take seconds; one that hangs must not hang CI.
+/// Maximum time for an example. They take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &Programs) {
@@ -88,7 +87,7 @@ fn on_redis(program: &Path, args: &[&str], topology: Topology, count: usize) -> 
     nothing_is_left(&servers)
 }
 
-/// Adds an instance to one that is in use, puts load on both, and then asks both to stop.
+/// Adds an instance to a running one, puts load on both, and then asks both to stop.
 fn second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Outcome {
     match try_second_instance(program, serve, args) {
         Ok(outcome) => outcome,
@@ -126,15 +125,15 @@ fn try_second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Result<
     Ok(nothing_is_left(&servers))
 }
 
-/// Where stocks can be, and how.
+/// Servers for a stock, and its layout on them.
 const STOCKED: [(Topology, &str); 3] =
     [(Topology::Single, "one-slot"), (Topology::Sentinel, "one-slot"), (Topology::Cluster, "spread")];
 
-/// What becomes of the instance that joins a sale.
+/// The fate of the instance that joins a sale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joins {
     ToTheEnd,
-    /// It is killed when it has sold something, and not everything.
+    /// It is killed when it has sold some units, but not all.
     AndIsKilled,
 }
 
@@ -152,8 +151,8 @@ fn flash_sales(lane: &Lane<'_>, program: &Path) {
     }
 }
 
-/// Two instances sell from one stock; the second one joins when the first has sold something. At
-/// the end, what the stock has sold is what the buyers of both were told.
+/// Sells from one stock with two instances; the second one joins when the first has sold something.
+/// In the end, the stock must have sold what the buyers of both were told.
 fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) -> Result<Outcome, String> {
     let servers = Servers::start(topology).map_err(|error| error.to_string())?;
     let url = servers.url();
@@ -192,15 +191,15 @@ fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) ->
         Outcome::Ok => {}
         failed => return Ok(failed),
     }
-    // The second one has sold something for certain: without its books the sums can't agree.
+    // The second one has certainly sold something, so the sums can't agree without its books.
     if joins == Joins::AndIsKilled && audit(&[first]) == Outcome::Ok {
         return Err("the audit does not see that a journal is missing".to_owned());
     }
-    // What the killed one had locked is free when its leases end.
+    // The locks of the killed one are free when their leases end.
     Ok(if joins == Joins::AndIsKilled { Outcome::Ok } else { nothing_is_left(&servers) })
 }
 
-/// Waits until the buyers of the last of them have so many good answers.
+/// Waits until the buyers of the last process have this many good answers.
 fn sold_some(running: &mut [Process], journal: &str, answers: usize) -> Result<(), String> {
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -218,7 +217,7 @@ fn sold_some(running: &mut [Process], journal: &str, answers: usize) -> Result<(
     }
 }
 
-/// A server says in its first line where it listens.
+/// Starts a server, and returns its URL from the first line of its output.
 fn start_server(program: &Path, args: &[&str], url: &str) -> Result<(Process, String), String> {
     let mut command = command(program, args, Some(url));
     let mut process = spawn(command.stdout(Stdio::piped()))?;
@@ -231,8 +230,8 @@ fn start_server(program: &Path, args: &[&str], url: &str) -> Result<(Process, St
     Ok((process, listens.ok_or_else(|| format!("{} does not say where it listens", program.display()))?))
 }
 
-/// Locks are hashes; what stays on purpose are the counters of fencing tokens, for a while, and
-/// stocks.
+/// Checks that no lock is left, which would be a hash. Stocks stay on purpose, and so do, for a
+/// while, the counters of fencing tokens.
 fn nothing_is_left(servers: &Servers) -> Outcome {
     let locks = |server: &&RedisServer| {
         let keys = server.cli(&["KEYS", "*"]);

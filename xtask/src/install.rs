@@ -1,9 +1,9 @@
-//! Finding the programs that the parts need, and installing those that are missing.
+//! Finds the programs that the parts need, and installs those that are missing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Something a part needs besides cargo.
+/// A program that a part needs besides cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     Rustfmt,
@@ -11,19 +11,19 @@ pub(crate) enum Tool {
     RedisServer,
     /// pkg-config and OpenSSL's headers, for the feature `tls-native`.
     OpenSsl,
-    /// A Java compiler that knows Java 17, for the Redisson client.
+    /// A Java compiler for Java 17 or later, for the Redisson client.
     Jdk,
     Maven,
-    /// A browser without a window, and the program that drives it.
+    /// A headless browser, and the program that drives it.
     Chromium,
-    /// Its own programs, `initdb` and `postgres`.
+    /// PostgreSQL's own programs, `initdb` and `postgres`.
     PostgreSql,
 }
 
-/// The Java that `tests/interop` is written in.
+/// The Java version of `tests/interop`.
 const JAVA: u32 = 17;
 
-/// Where `tests/src/browser.rs` looks for it too.
+/// Names of Chromium, which `tests/src/browser.rs` looks for too.
 const CHROMIUM: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 impl Tool {
@@ -45,14 +45,14 @@ impl Tool {
             Self::Rustfmt => runs(crate::cargo().args(["fmt", "--version"])),
             Self::Clippy => runs(crate::cargo().args(["clippy", "--version"])),
             Self::RedisServer => runs(Command::new("redis-server").arg("--version")),
-            // macOS and Windows bring a TLS library of their own.
+            // macOS and Windows bring their own TLS library.
             Self::OpenSsl => {
                 !cfg!(any(target_os = "linux", target_os = "android"))
                     || runs(Command::new("pkg-config").args(["--exists", "openssl"]))
             }
             Self::Jdk => {
                 let output = Command::new(javac()).arg("-version").stdin(Stdio::null()).output();
-                // Old ones say it on stderr.
+                // Old versions print it on stderr.
                 output.is_ok_and(|output| {
                     [output.stdout, output.stderr].iter().any(|text| {
                         java_version(&String::from_utf8_lossy(text)).is_some_and(|version| version >= JAVA)
@@ -67,7 +67,7 @@ impl Tool {
         }
     }
 
-    /// The commands that install it, one after the other.
+    /// Returns the commands that install the tool, in order.
     pub(crate) fn commands(self, manager: Option<Manager>) -> Result<Vec<Vec<String>>, String> {
         let component = match self {
             Self::Rustfmt => Some("rustfmt"),
@@ -103,7 +103,7 @@ pub(crate) enum Manager {
 impl Manager {
     const ALL: [Self; 5] = [Self::AptGet, Self::Dnf, Self::Apk, Self::Pacman, Self::Brew];
 
-    /// The first one that is on the `PATH`.
+    /// Returns the first package manager on the `PATH`.
     pub(crate) fn find() -> Option<Self> {
         Self::ALL.into_iter().find(|manager| is_on_path(manager.program()))
     }
@@ -143,13 +143,13 @@ impl Manager {
         }
     }
 
-    /// The commands that install `packages`, without asking.
+    /// Returns the commands that install `packages` without asking.
     fn install(self, packages: &[&str]) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         let start: &[&str] = match self {
             Self::AptGet => {
                 commands.push(words(&["apt-get", "update"]));
-                // Not in the environment: sudo drops it.
+                // As arguments of `env`, since sudo drops the environment.
                 &[
                     "env",
                     "DEBIAN_FRONTEND=noninteractive",
@@ -165,7 +165,7 @@ impl Manager {
             Self::Brew => &["brew", "install"],
         };
         commands.push(words(&[start, packages].concat()));
-        // Homebrew refuses to run as root, and needs no rights of root.
+        // Homebrew refuses to run as root, and needs no root rights.
         if self != Self::Brew && !is_root() {
             for command in &mut commands {
                 command.insert(0, "sudo".to_owned());
@@ -175,13 +175,13 @@ impl Manager {
     }
 }
 
-/// What became of the tools.
+/// The tools that were found or are missing.
 pub(crate) struct Found {
     missing: Vec<Tool>,
 }
 
 impl Found {
-    /// Looks for `tools`; installs what is missing, or prints how to.
+    /// Looks for `tools`; installs the missing ones, or prints how to.
     pub(crate) fn look(tools: &[Tool], install: bool) -> Self {
         let mut missing: Vec<Tool> = tools.iter().copied().filter(|tool| !tool.is_there()).collect();
         if missing.is_empty() {
@@ -195,8 +195,8 @@ impl Found {
                 Ok(commands) => {
                     for command in commands {
                         println!("  {}", command.join(" "));
-                        // A failed update need not stop the installation; whether the tool is there
-                        // decides.
+                        // A failed update need not stop the installation, since the tool is looked
+                        // for afterwards.
                         if install {
                             run(&command);
                         }
@@ -217,7 +217,8 @@ impl Found {
     }
 }
 
-/// Runs an installation, its output on ours. A failure is said, and shows in the closing table too.
+/// Runs an installation, with its output on ours. A failure is printed, and the closing table shows
+/// it too.
 fn run(command: &[String]) {
     let Some((program, args)) = command.split_first() else { return };
     match Command::new(program).args(args).stdin(Stdio::null()).status() {
@@ -236,7 +237,7 @@ fn runs(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// The compiler of the Java that Maven takes.
+/// Returns the path of the Java compiler that Maven uses.
 fn javac() -> PathBuf {
     match std::env::var_os("JAVA_HOME") {
         Some(home) if !home.is_empty() => Path::new(&home).join("bin").join("javac"),
@@ -244,7 +245,7 @@ fn javac() -> PathBuf {
     }
 }
 
-/// The number in `javac 17.0.15`.
+/// Returns the 17 of `javac 17.0.15`.
 fn java_version(text: &str) -> Option<u32> {
     let version = text.lines().find_map(|line| line.strip_prefix("javac "))?;
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,7 +1,7 @@
 //! `cargo xtask lines`: counts the lines of code of the crates that users compile.
 //!
-//! A line counts if a token stands on it that is not part of a comment. Modules are found from
-//! `lib.rs` on, as the compiler finds them. Code that is compiled in tests only doesn't count.
+//! A line counts if it has a token that is not part of a comment. Modules are found from `lib.rs`
+//! on, as the compiler finds them. Code for tests only doesn't count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -55,7 +55,7 @@ fn rows(package: &str, rust: &Counts, lua: usize) -> String {
     text
 }
 
-/// Counts the files of a crate, which `read` returns.
+/// Counts the files of a crate, whose text `read` returns.
 fn count(read: &dyn Fn(&str) -> Option<String>) -> Result<Counts, String> {
     let files: BTreeSet<_> = source::read("lib.rs", read)?.into_iter().map(|module| module.file).collect();
     let mut counts = Counts::new();
@@ -67,12 +67,12 @@ fn count(read: &dyn Fn(&str) -> Option<String>) -> Result<Counts, String> {
     Ok(counts)
 }
 
-/// Collects the lines on which tokens stand.
+/// Collects the lines that have tokens.
 fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
         let start = token.span().start();
-        // A doc comment has become the attribute `#[doc = "…"]`. All its tokens stand where the
+        // A doc comment has become the attribute `#[doc = "…"]`, whose tokens are all where the
         // comment begins.
         if tokens
             .next_if(|next| matches!(token, TokenTree::Punct(_)) && next.span().start() == start)
@@ -91,7 +91,7 @@ fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Names the folder below `src` that a file is counted for.
+/// Returns the folder below `src` that a file is counted for.
 fn place(file: &str) -> String {
     let folder = file.split_once('/').map_or("*.rs", |(folder, _)| folder);
     folder.to_owned()

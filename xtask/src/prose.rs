@@ -18,7 +18,7 @@ const LEFT_OUT: [&str; 3] = ["target", "compile", ".git"];
 /// Words that begin a subject clause.
 const CLAUSES: [&str; 5] = ["Who", "What", "Whoever", "Whatever", "Whose"];
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default, PartialEq)]
 struct Found {
     refused: Vec<String>,
@@ -90,7 +90,8 @@ fn judge(place: &str, end: &str, text: &str, found: &mut Found) {
         if is_example || is_fence {
             continue;
         }
-        let is_wide = line.chars().count() > WIDTH && prose.contains(' ') && !is_row;
+        let is_link = prose.contains("://") || !prose.contains(' ');
+        let is_wide = line.chars().count() > WIDTH && !is_link && !is_row;
         if end != "md" && !sign.is_empty() && is_wide {
             found.refused.push(format!("{place}:{number}: a comment line of more than {WIDTH} columns"));
         }

@@ -1,5 +1,4 @@
-//! Runs programs, and keeps what their output says about failures, to be said once more at the end
-//! of all that is printed.
+//! Runs programs, and keeps the lines about failures, to print them again at the end of all output.
 
 use std::cmp::Ordering;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,10 +12,11 @@ use lock_tests::process::Process;
 
 use crate::test::Outcome;
 
-/// Maximum number of lines that are said again of one test program.
+/// Maximum number of lines that are printed again for one test program.
 const LINES: usize = 200;
 
-/// Nothing takes that long; a test that hangs must not hang CI, nor hide what the other parts say.
+/// Maximum time for a program. A test that hangs must not hang CI, nor hide the results of other
+/// parts.
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// Where the output of programs goes.
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(25 * 60);
 pub(crate) enum Output {
     /// To ours, line by line.
     Live,
-    /// It is kept, and goes to ours all at once.
+    /// Into a buffer, which is printed all at once.
     Kept(Arc<Mutex<Vec<u8>>>),
 }
 
@@ -46,12 +46,12 @@ impl Output {
         }
     }
 
-    /// Prints what was kept.
+    /// Prints the kept output.
     pub(crate) fn flush(&self) {
         print(&self.take());
     }
 
-    /// What was kept, and is no longer.
+    /// Takes the kept output.
     pub(crate) fn take(&self) -> Vec<u8> {
         match self {
             Self::Live => Vec::new(),
@@ -60,19 +60,19 @@ impl Output {
     }
 }
 
-/// Prints all of it without anything else between.
+/// Prints all of it without other output in between.
 fn print(bytes: &[u8]) {
     let mut stdout = std::io::stdout().lock();
     // Nobody may be there to read it.
     let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
 }
 
-/// Runs `command`. When it fails, what the tests said follows the first line of why.
+/// Runs `command`. If it fails, the tests' own messages follow the first line of the reason.
 pub(crate) fn run(command: &mut Command, output: &Output) -> Outcome {
     run_for(command, output, Some(LIMIT))
 }
 
-/// The same with another limit, or without one.
+/// Runs `command` with another limit, or without one.
 pub(crate) fn run_for(command: &mut Command, output: &Output, limit: Option<Duration>) -> Outcome {
     match execute(command, output, Stdout::Shown, limit) {
         Ok(_) => Outcome::Ok,
@@ -80,7 +80,7 @@ pub(crate) fn run_for(command: &mut Command, output: &Output, limit: Option<Dura
     }
 }
 
-/// Runs `command`, and returns what it writes to its standard output.
+/// Runs `command`, and returns its standard output.
 pub(crate) fn read(command: &mut Command, output: &Output) -> Result<String, String> {
     execute(command, output, Stdout::Returned, Some(LIMIT))
 }
@@ -124,7 +124,7 @@ fn execute(
         }
         thread::sleep(Duration::from_millis(20));
     };
-    // What a test left running may keep the pipe open.
+    // A process that a test left running may keep the pipe open.
     let patience = Instant::now() + Duration::from_secs(5);
     let is_read = || reader.is_finished() && errors.as_ref().is_none_or(thread::JoinHandle::is_finished);
     while !is_read() && Instant::now() < patience {
@@ -144,11 +144,11 @@ fn execute(
     }
 }
 
-/// The command as a shell takes it.
+/// Formats the command for a shell.
 fn line_of(command: &Command) -> String {
     let mut line = String::new();
     for (name, value) in command.get_envs().filter_map(|(name, value)| Some((name, value?))) {
-        // What cargo itself would set says nothing.
+        // Variables that cargo itself would set are noise.
         if !name.to_string_lossy().starts_with("CARGO") {
             line.push_str(&format!("{}={} ", name.display(), value.display()));
         }
@@ -162,14 +162,14 @@ fn line_of(command: &Command) -> String {
     line
 }
 
-/// What came from a program.
+/// The output of a program.
 #[derive(Debug, Default)]
 struct Passed {
     /// All of it, if it was not shown.
     all: String,
-    /// What it says about failures, each line behind a line break.
+    /// The lines about failures, each after a line break.
     failures: String,
-    /// How many tests it says that it runs, if it runs tests.
+    /// The number of tests that the program announced, if it runs tests.
     ran: Option<u64>,
 }
 
@@ -193,11 +193,11 @@ fn pass_on(from: impl Read, shown: Option<&Output>) -> Passed {
     Passed { all, failures, ran }
 }
 
-/// Takes the lines of an output and keeps those that say what failed.
+/// Reads the lines of an output and keeps those about failures.
 #[derive(Debug, Default)]
 struct Failures {
     said: Vec<String>,
-    /// Lines of the program at hand that are kept; `None` while it does not speak of failures.
+    /// Number of kept lines in the current list of failures; `None` outside of one.
     open: Option<usize>,
 }
 
@@ -217,7 +217,7 @@ impl Failures {
         }
     }
 
-    /// All of it, in the order in which it came.
+    /// Returns the kept lines in order.
     fn into_lines(self) -> Vec<String> {
         self.said
     }

@@ -8,7 +8,7 @@ use lock_tests::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// What is started.
+/// The servers to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single,
@@ -33,7 +33,7 @@ impl Topology {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// What a user reads who waits.
+    /// Returns the text for a user who waits for them.
     fn says(self) -> &'static str {
         match self {
             Self::Single => "a redis-server runs until Ctrl-C",
@@ -44,7 +44,7 @@ impl Topology {
     }
 }
 
-/// Servers that end on drop.
+/// Servers that stop on drop.
 pub(crate) enum Running {
     Single(RedisServer),
     Sentinel(Sentinels),
@@ -54,7 +54,8 @@ pub(crate) enum Running {
 
 impl Running {
     pub(crate) fn start(topology: Topology) -> Result<Self, StartError> {
-        // People stop and debug what they try: death is told from a pause later than in tests.
+        // People pause and debug the processes they try, so a longer pause than in tests counts as
+        // death.
         let patience = Duration::from_secs(5);
         Ok(match topology {
             Topology::Single => Self::Single(RedisServer::try_start_with(&[])?),
@@ -79,7 +80,7 @@ impl Running {
         }
     }
 
-    /// All that take writes.
+    /// Returns all servers that take writes.
     pub(crate) fn primaries(&self) -> Vec<&RedisServer> {
         match self {
             Self::Single(server) => vec![server],
@@ -91,7 +92,7 @@ impl Running {
         }
     }
 
-    /// What is to be said of servers that have ended by themselves.
+    /// Returns a message for each server that has ended by itself.
     fn ended(&mut self) -> Vec<String> {
         match self {
             Self::Single(server) => {
@@ -105,7 +106,7 @@ impl Running {
         }
     }
 
-    /// All processes, for those who want to stop or kill one of them.
+    /// Lists all processes, for users who want to pause or kill one of them.
     fn processes(&self) -> Vec<String> {
         let of =
             |name: &str, server: &RedisServer| format!("{name} {}, process {}", server.addr(), server.pid());
@@ -124,7 +125,7 @@ impl Running {
 }
 
 pub(crate) fn run(topology: Topology) -> ExitCode {
-    // Before the servers start: a signal that comes between must not leave them behind.
+    // Before the servers start: a signal that comes between must not leave them running.
     let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(error) => {
@@ -146,8 +147,8 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
     }
     let mut reported = 0;
     loop {
-        // Asked before the signals: Ctrl-C goes to the servers too, and what it ends has not ended
-        // by itself.
+        // Checked before the signals: Ctrl-C reaches the servers too, and a server it ends has not
+        // ended by itself.
         let ended = running.ended();
         if signals.pending().next().is_some() {
             return if reported == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -155,7 +156,7 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
         for what in ended.iter().skip(reported) {
             eprintln!("error: {what}");
         }
-        // Of several the others go on: that one is gone may be what is tried.
+        // One of several may end, since the user may be trying just that; the others go on.
         if !ended.is_empty() && topology == Topology::Single {
             return ExitCode::FAILURE;
         }
@@ -164,7 +165,7 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
     }
 }
 
-/// As a shell takes it: `|` and `?` mean something to it.
+/// Quotes a URL for a shell, to which `|`, `?` and `&` are special.
 fn quoted(url: &str) -> String {
     if url.contains(['|', '?', '&']) { format!("'{url}'") } else { url.to_owned() }
 }

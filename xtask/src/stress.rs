@@ -1,5 +1,5 @@
-//! `cargo xtask stress`: processes that are killed and stopped for minutes, or one whose memory
-//! must be flat.
+//! `cargo xtask stress`: processes that are killed and paused for minutes, or one whose memory must
+//! not grow.
 
 use std::io;
 use std::process::ExitCode;
@@ -17,10 +17,10 @@ use crate::runner::Output;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Memory instead of exclusion, on these servers.
+    /// Servers for a test of memory; `None` for a test of exclusion.
     pub(crate) soak: Option<soak::Servers>,
     pub(crate) time: Duration,
-    /// Drawn when there is none.
+    /// Drawn if `None`.
     pub(crate) seed: Option<u64>,
     pub(crate) lock: Lock,
     pub(crate) kinds: Kinds,
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn try_run(options: &Options) -> Result<bool, String> {
     let name = if options.soak.is_some() { "soak" } else { "stress" };
     let program = build::program(&["--package", "lock-tests", "--bin", name], "bin", name, &Output::Live)?;
-    // Before anything is started: a signal that comes between must not leave it behind.
+    // Before anything is started: a signal that comes between must not leave it running.
     let signalled = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&signalled))
@@ -63,7 +63,7 @@ fn try_run(options: &Options) -> Result<bool, String> {
     }
     let plan = stress::Plan::new(program, seed, options.time);
     let plan = stress::Plan { lock: options.lock, kinds: options.kinds, ..plan };
-    // Kept, also when a panic ends the run, unless there is nothing to be read in them.
+    // The logs are kept, also if a panic ends the run, unless they have nothing of interest.
     let logs = tempfile::Builder::new().prefix("lock-stress-").tempdir().map_err(said)?.keep();
     println!("logs in {}", logs.display());
     let verdict = stress::run(&plan, &logs, &interrupted).map_err(said);

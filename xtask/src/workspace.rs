@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::runner::{self, Output};
 
-/// The package that users name.
+/// The package that users depend on.
 pub(crate) const PACKAGE: &str = "lock-runtime";
 
 /// The crates of the workspace that users compile.
@@ -26,7 +26,7 @@ pub(crate) struct Library {
 }
 
 impl Libraries {
-    /// Finds them with `cargo metadata`.
+    /// Finds the crates with `cargo metadata`.
     pub(crate) fn find(output: &Output) -> Result<Self, String> {
         let mut metadata = crate::cargo();
         metadata.args(["metadata", "--no-deps", "--format-version", "1"]);

@@ -10,14 +10,14 @@ use lock_tests::{Helper, RedisServer, eventually_blocking};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// The line that a user's shell is given, as a URL.
+/// Reads the line for a user's shell, and returns its URL.
 fn url_of(xtask: &mut Helper) -> String {
     let line = xtask.line(SOON);
     let url = line.strip_prefix("export LOCK_URL=").unwrap_or_else(|| panic!("{line:?}"));
     url.trim_matches('\'').to_owned()
 }
 
-/// Every address in a URL.
+/// Returns every address in a URL.
 fn addresses(url: &str) -> Vec<SocketAddr> {
     let hosts = url.split(['/', ',', '|']).filter(|part| part.starts_with("127.0.0.1:"));
     hosts.map(|host| host.parse().unwrap()).collect()
@@ -30,19 +30,19 @@ fn ask(addr: SocketAddr, command: &[&str]) -> String {
     }
 }
 
-/// The process behind an address, and those that it knows of.
+/// Returns the id of the process behind an address.
 fn process_of(addr: SocketAddr) -> String {
     let info = ask(addr, &["INFO", "server"]);
     info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().trim().to_owned()
 }
 
-/// `false`, and a line on stderr, when there is no `redis-server`.
+/// Returns `false`, and prints a line on stderr, if there is no `redis-server`.
 #[track_caller]
 fn there_is_a_server() -> bool {
     if let Err(StartError::Missing) = RedisServer::try_start_with(&[]) {
         let ci = std::env::var("CI").is_ok_and(|value| value == "true");
         assert!(!ci, "there is no redis-server");
-        // Not by the macro, whose text is not shown when a test passes.
+        // Not with a macro, whose text is hidden when a test passes.
         let _ = writeln!(std::io::stderr(), "skipped: there is no redis-server");
         return false;
     }
@@ -53,8 +53,8 @@ fn start(args: &[&str]) -> Helper {
     Helper::spawn(env!("CARGO_BIN_EXE_xtask"), [&["servers"], args].concat())
 }
 
-/// Starts the servers, sees them answer at the addresses of the URL, ends them by Ctrl-C, and sees
-/// them gone.
+/// Starts the servers, checks that they answer at the addresses of the URL, ends them by Ctrl-C,
+/// and checks that they are gone.
 #[track_caller]
 fn run(args: &[&str], scheme: &str, count: usize) {
     if !there_is_a_server() {

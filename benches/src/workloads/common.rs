@@ -1,13 +1,13 @@
-//! What the workloads have in common: the warm-up, and what becomes of errors.
+//! The warm-up and the handling of errors that the workloads share.
 
 use std::time::Duration;
 
-/// Runs before anything is counted: connections, caches and the branch predictor are warm then.
+/// Time before anything is counted, so that connections, caches and branch predictors are warm.
 pub(super) const WARM_UP: Duration = Duration::from_millis(500);
-/// After an error, so that a server that is gone is not asked without pause.
+/// Pause after an error, so that a server that is gone is not asked in a busy loop.
 pub(super) const AFTER_ERROR: Duration = Duration::from_millis(10);
 
-/// Counts errors; the first one is shown.
+/// Counts errors, and prints the first one.
 #[derive(Debug, Default)]
 pub(super) struct Errors(pub(super) u64);
 
@@ -20,5 +20,5 @@ impl Errors {
     }
 }
 
-/// A wait without a limit that ends, or a wait of 10 s for a key that nobody else wants.
+/// Error for a wait without a limit that ended, or a wait of 10 s for a key without contention.
 pub(super) const GAVE_UP: &str = "the lock was not granted before the wait ended";

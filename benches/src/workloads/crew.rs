@@ -1,10 +1,13 @@
 //! [`Crew`]: tasks that lock and release in a loop until the time is over, for `throughput`, `hot`,
 //! `multi`, `fair-hot`, `rw-hot` and `rw-mix`.
 //!
-//! A grant inside a process takes less than a microsecond, so that what happens for each one here
-//! is counted in nanoseconds: two readings of the clock (a third one for a hold that lasts),
-//! nothing that tasks write in common but the overlap check, and one histogram for each worker
-//! thread: it stays in that core's cache, as those of 64 tasks would not.
+//! A grant inside a process takes less than a microsecond, so the bookkeeping for each one has to
+//! cost only nanoseconds:
+//!
+//! - It reads the clock twice, or three times for a hold that lasts.
+//! - Tasks write nothing in common but the overlap check.
+//! - Each worker thread has one histogram, which stays in its core's cache; those of 64 tasks would
+//!   not.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -21,36 +24,37 @@ use crate::inside::Inside;
 use crate::meter::{Cost, Meter};
 use crate::stats::{Samples, nanos};
 
-/// How long tasks may take to stop. The open waits were measured before.
+/// Maximum time for tasks to stop. The open waits were measured before.
 pub(super) const STOP: Duration = Duration::from_secs(3);
 
-/// Of holds that end at once, every so many-th is measured.
+/// One in this many holds is measured, if holds end at once.
 const HOLDS: u64 = 64;
 
 const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const OVER: u8 = 2;
 
-/// What the tasks do.
+/// The work of each task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub(super) limit: Limit,
     pub(super) hold: Duration,
-    /// If one key is used by all, so that nobody may be inside with somebody else.
+    /// The overlap check, if all tasks use one key.
     pub(super) inside: Option<&'static Inside>,
-    /// If some locks are shared: how long a task rests after one that is not, and those are counted
-    /// apart.
+    /// Set if some locks are shared: how long a task rests after a lock that is not. The waits for
+    /// those are also recorded separately.
     pub(super) writes: Option<Duration>,
 }
 
-/// Tasks at work.
+/// A set of running tasks.
 #[derive(Debug)]
 pub(super) struct Crew {
     shared: Arc<Shared>,
     members: Vec<(JoinHandle<()>, Arc<Member>)>,
 }
 
-/// What the tasks read and nobody writes while they work, except for the phase, twice.
+/// The state that all tasks read. While they work, only the phase is written, twice, and `errors`
+/// and the books.
 #[derive(Debug)]
 struct Shared {
     phase: AtomicU8,
@@ -60,8 +64,8 @@ struct Shared {
     errors: AtomicU64,
 }
 
-/// The samples of one worker thread. The mutex is for the compiler: no other thread takes it
-/// meanwhile. It has cache lines of its own, as has [`Member`].
+/// The samples of one worker thread. The mutex only satisfies the compiler: no other thread takes
+/// it during the run. It has its own cache lines, as [`Member`] does.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Book(Mutex<Pages>);
@@ -70,28 +74,28 @@ struct Book(Mutex<Pages>);
 struct Pages {
     waits: Samples,
     holds: Samples,
-    /// Those of `waits` for locks that are not shared, where others are.
+    /// Those of `waits` for exclusive locks, in workloads that also have shared ones.
     writes: Samples,
 }
 
-/// What one task lets others see. Nobody else writes it.
+/// The state of one task that others read. Only the task writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Member {
-    /// When the open request was made, in nanoseconds since the start; 0 without one.
+    /// Time of the open request, in nanoseconds since the start; 0 without one.
     asked: AtomicU64,
-    /// In the counted time.
+    /// Grants in the counted time.
     grants: AtomicU64,
 }
 
-/// What all tasks did in the counted time.
+/// The work of all tasks in the counted time.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) per_task: Vec<u64>,
     pub(super) errors: u64,
     pub(super) waits: Samples,
     pub(super) holds: Samples,
-    /// Those of `waits` for locks that are not shared, where others are.
+    /// Those of `waits` for exclusive locks, in workloads that also have shared ones.
     pub(super) writes: Samples,
     /// The longest wait that was open at the end; zero without one.
     pub(super) pending: Duration,
@@ -99,7 +103,7 @@ pub(super) struct Work {
 }
 
 impl Crew {
-    /// Starts one task for each element of `locks`, which goes through its locks in turn. Nothing
+    /// Starts one task for each element of `locks`, which cycles through the locks in it. Nothing
     /// is counted yet.
     pub(super) fn start(job: Job, locks: Vec<Vec<Lock>>) -> Self {
         let workers = Handle::current().metrics().num_workers();
@@ -118,7 +122,7 @@ impl Crew {
         Self { shared, members }
     }
 
-    /// From warm-up to end, by the clock.
+    /// Runs from warm-up to end.
     pub(super) async fn run(self, options: &Options, meter: &mut Meter) -> Result<Work, String> {
         tokio::time::sleep(WARM_UP).await;
         let start = meter.start().await?;
@@ -129,16 +133,15 @@ impl Crew {
         self.finish(pending, cost).await
     }
 
-    /// From now on it counts.
+    /// Starts counting.
     pub(super) fn count(&self) {
         self.shared.phase.store(COUNTING, Ordering::Release);
     }
 
-    /// From now on it does not count any more, and the tasks stop. Returns the longest wait that is
-    /// open.
+    /// Stops counting, and tells the tasks to stop. Returns the longest open wait.
     pub(super) fn end(&self) -> Duration {
-        // Before the end is known to the tasks: from then on they leave, and the rest is served
-        // quickly.
+        // Read before the tasks learn of the end: from then on they leave, and the others are
+        // served quickly.
         let asked = self.members.iter().map(|(_, member)| member.asked.load(Ordering::Acquire));
         let first = asked.filter(|&asked| asked > 0).min();
         let now = nanos(self.shared.started.elapsed());
@@ -146,7 +149,7 @@ impl Crew {
         Duration::from_nanos(first.map_or(0, |first| now.saturating_sub(first)))
     }
 
-    /// Waits for the tasks.
+    /// Waits for the tasks to stop, and sums up their work.
     pub(super) async fn finish(self, pending: Duration, cost: Cost) -> Result<Work, String> {
         let stop = tokio::time::Instant::now() + STOP;
         let mut stuck = 0;
@@ -197,13 +200,13 @@ impl Book {
 }
 
 impl Shared {
-    /// The book of this thread.
+    /// Returns the book of this thread.
     fn book(&self) -> &Book {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static THREAD: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
         }
-        // There is a book for each worker; a thread beyond that (there is none) would share one.
+        // Each worker has a book; any further thread (there is none) would share one.
         let thread = THREAD.get() % self.books.len();
         self.books.get(thread).expect("the rest of the division is smaller")
     }
@@ -274,14 +277,14 @@ mod tests {
     use super::*;
     use crate::backend::Backend;
 
-    /// Eight tasks on one key that hold for a millisecond.
+    /// Runs eight tasks on one key, each holding it for a millisecond.
     async fn crew(backend: &Backend) -> (Work, u64) {
         let inside = Inside::local();
         let job =
             Job { limit: Limit::Forever, hold: Duration::from_millis(1), inside: Some(inside), writes: None };
         let crew = Crew::start(job, vec![vec![backend.lock("key").unwrap()]; 8]);
         crew.count();
-        // Until there is enough to see, or nothing to be seen.
+        // Runs until there are enough grants to judge, or for 30 s.
         let grants =
             || crew.members.iter().map(|(_, member)| member.grants.load(Ordering::Acquire)).sum::<u64>();
         let enough = async {

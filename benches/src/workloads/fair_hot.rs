@@ -1,10 +1,9 @@
-//! `fair-hot`: how long a hand-off of a fair lock takes between two processes, and whether it goes
-//! in the order of the queue when many processes want it.
+//! `fair-hot`: how long a hand-off of a fair lock between two processes takes, and whether
+//! hand-offs among many processes follow the order of the queue.
 //!
-//! The first part is `pingpong` with the holder in a process of its own: the stamps are readings of
-//! a clock that both share. The second one is `multi`, and each process writes down when its places
-//! in the queue were asked for, answered, and released. What the parent says first to a child is
-//! which of the two it is for:
+//! The first part is `pingpong` with the holder in a separate process: the stamps are readings of a
+//! clock that both share. The second part is `multi`, in which each process also records when its
+//! waiters were queued and released. The parent's first line to a child says which part it is for:
 //!
 //! | to a child | | from it |
 //! |---|---|---|
@@ -30,7 +29,7 @@ use crate::stamp::Stamp;
 
 const HOLDER: &str = "holder";
 const GO: &str = "go";
-/// The field of a child's line with its places.
+/// Field of a child's line with its places in the queue.
 const PLACES: &str = "places";
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -76,7 +75,7 @@ async fn in_child(options: &Options, urls: &Urls) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The holder, in its own process: a thread of it holds, as in `pingpong`. Ended by the parent.
+/// Runs the holder process: one of its threads holds, as in `pingpong`. The parent ends it.
 async fn hold(
     options: &Options,
     urls: &Urls,
@@ -99,7 +98,7 @@ async fn hold(
     Err(format!("the parent is gone; nobody asks for a hold of {HOLD:?}"))
 }
 
-/// The holder, as seen by the waiter.
+/// Connects the waiter to a holder in another process.
 fn of_process(mut process: Process) -> Result<Partner, String> {
     let (start, mut orders) = unbounded_channel();
     let (report, steps) = unbounded_channel();

@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits, round};
 
-/// How many locks are taken, or given back, at a time.
+/// Number of tasks that take the locks, or give them back, at the same time.
 const AT_ONCE: usize = 64;
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -22,7 +22,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     let locks: Result<Vec<Lock>, String> =
         (0..options.keys).map(|i| backend.lock(&format!("held:{i}"))).collect();
     let locks = locks?;
-    // What is made once for all locks is not to be counted for each: the scripts, the timer.
+    // Scripts and the timer are set up once for all locks, so they must not count for each.
     let warm = [backend.lock("held:warm-up")?];
     give_back(&warm, take(&warm).await?.holds).await?;
 
@@ -59,7 +59,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     })
 }
 
-/// In the order of the locks; nothing for one that was not granted.
+/// In the order of the locks; `None` for one that was not granted.
 type Holds = Vec<Option<Held>>;
 
 struct Taken {
@@ -108,7 +108,7 @@ async fn take(locks: &[Lock]) -> Result<Taken, String> {
 }
 
 struct Back {
-    /// Those that knew it, and those whose release was not confirmed.
+    /// Holds that knew they were lost, and those whose release was not confirmed.
     lost: u64,
     errors: Errors,
 }
@@ -145,7 +145,7 @@ fn parts(locks: &[Lock]) -> impl Iterator<Item = &[Lock]> {
     locks.chunks(locks.len().div_ceil(AT_ONCE).max(1))
 }
 
-/// Bytes of this process that are in memory; known on Linux only.
+/// Returns the resident memory of this process in bytes; known on Linux only.
 fn resident() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

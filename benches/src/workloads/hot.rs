@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Waits, jain, micros, nanos, round_ratio};
 
-/// The one key, in `multi` and `fair-hot` too.
+/// The one key of `hot`, `multi` and `fair-hot`.
 const KEY: &str = "hot";
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -22,7 +22,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     Ok(report(options, &work, inside))
 }
 
-/// The tasks of one process.
+/// Starts the tasks of one process.
 pub(super) fn start(options: &Options, backend: &Backend, inside: &'static Inside) -> Result<Crew, String> {
     let job = Job { limit: Limit::Forever, hold: options.hold, inside: Some(inside), writes: None };
     let lock = backend.lock_as(options.workload.kind(), KEY)?;

@@ -13,8 +13,8 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits, round};
 
-/// Pairs whose allocations are counted, after the counted seconds: no PING and no bookkeeping is
-/// among them.
+/// Number of pairs whose allocations are counted after the timed seconds, without PINGs and
+/// bookkeeping.
 const COUNTED_PAIRS: u32 = 1000;
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ async fn rounds(locks: &mut [Lock], meter: &mut Meter, time: Duration) -> Result
     Ok(tally)
 }
 
-/// How many pairs there were.
+/// Locks and releases during the warm-up, and returns the number of pairs.
 async fn bare_pairs(locks: &mut [Lock]) -> u32 {
     let end = Instant::now() + WARM_UP;
     let mut pairs = 0;

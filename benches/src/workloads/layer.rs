@@ -1,10 +1,11 @@
 //! `layer`: what the tower layer adds to a request.
 //!
-//! First on the memory store, without any network: calls of a service whose `clone` allocates, as
-//! axum's does, bare and behind the layer in turn, and a lock taken and dropped without either.
-//! Each is timed in batches that are long beside a look at the clock. Then an axum server over
-//! loopback with its locks at the server: a PING, a bare request and a locked one in turn, on one
-//! connection.
+//! The first part uses the memory store, without any network. It calls a service whose `clone`
+//! allocates, as axum's does, bare and behind the layer in turn; and it takes and drops a lock
+//! without either. Each is timed in batches that take much longer than reading the clock.
+//!
+//! The second part is an axum server over loopback with its locks on the server: a PING, a bare
+//! request and a locked one in turn, over one connection.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -34,11 +35,11 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits, round};
 
-/// Requests between two looks at the clock.
+/// Requests between two readings of the clock.
 const BATCH: u32 = 50;
-/// Requests whose allocations are counted.
+/// Requests whose allocations are counted in one round.
 const COUNTED: u32 = 1000;
-/// How often they are counted.
+/// Rounds in which allocations are counted.
 const ROUNDS: u32 = 10;
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -77,7 +78,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     })
 }
 
-/// Answers at once. Each clone allocates.
+/// A service that answers at once. Each clone allocates.
 #[derive(Clone)]
 struct Handler(Box<u64>);
 
@@ -96,7 +97,7 @@ impl Service<Request<Empty<Bytes>>> for Handler {
     }
 }
 
-/// What calls without a network cost, by the batch.
+/// The cost of calls without a network, batch by batch.
 struct Calls {
     plain: Samples,
     locked: Samples,
@@ -123,8 +124,8 @@ async fn calls(options: &Options) -> Result<Calls, String> {
         [(Method::POST, &mut calls.allocations), (Method::GET, &mut calls.skip_allocations)]
     {
         let mut uris = uris.iter().cycle();
-        // Now and then a task in the background allocates too: the least of some rounds is what
-        // calls need.
+        // Background tasks allocate now and then, so the least of several rounds is what the calls
+        // need.
         let (mut bare, mut with) = (u64::MAX, u64::MAX);
         for _ in 0..ROUNDS {
             bare = bare.min(alloc::count(batch(&mut plain, &method, &mut uris, COUNTED)).await.1);

@@ -1,4 +1,4 @@
-//! The workloads, one to a file; what they share is in [`common`].
+//! The workloads, one to a file; [`common`] has what they share.
 
 mod common;
 mod crew;
@@ -20,9 +20,9 @@ use crate::args::{Options, Workload};
 use crate::report::Report;
 use crate::server::Urls;
 
-/// Runs the workload that was asked for.
+/// Runs the chosen workload.
 pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
-    // In a task, as a program's own work would be: what `block_on` runs is not on a worker thread.
+    // In a task, as a program's own work would be: `block_on` does not poll on a worker thread.
     let (options, urls) = (options.clone(), urls.clone());
     let run = tokio::spawn(async move {
         match options.workload {

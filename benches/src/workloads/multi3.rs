@@ -34,7 +34,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     let mut meter = Meter::connect(options, urls).await?;
     let both = |i: usize| {
         let keys: Vec<String> = ["a", "b", "c"].iter().map(|name| format!("{{m:{i}}}:{name}")).collect();
-        // A name of the same length, with a hash tag too, and none of the three.
+        // A name of the same length, also with a hash tag, and different from the three.
         Ok((backend.lock(&format!("{{o:{i}}}:a"))?, backend.multi(&keys)?))
     };
     let mut locks = (0..options.keys).map(both).collect::<Result<Vec<_>, String>>()?;

@@ -1,8 +1,8 @@
-//! `pingpong`: two managers, and how long a hand-off between them takes when the waiter is parked.
+//! `pingpong`: how long a hand-off between two managers takes when the waiter is parked.
 //!
-//! The holder, A, has a thread with a runtime of its own, as if it was another process: it sleeps
-//! there without disturbing B. In each round A locks and tells B, which waits for the lock. A
-//! sleeps 3 ms, stamps and releases; B stamps when it is granted the lock, releases, and sends a
+//! The holder, A, runs on a separate thread and runtime, as if it were another process, so its
+//! sleep does not disturb B. In each round A locks and tells B, which then waits for the lock. A
+//! sleeps 3 ms, stamps and releases. B stamps when it is granted the lock, releases, and sends a
 //! PING.
 
 use std::time::{Duration, Instant};
@@ -21,12 +21,12 @@ use crate::stats::{Samples, Waits};
 
 const KEY: &str = "pingpong";
 pub(super) const HOLD: Duration = Duration::from_millis(3);
-/// A waiter that is not woken within this time stalls.
+/// Delay after which a hand-off counts as a stall.
 const STALL: Duration = Duration::from_secs(1);
-/// A waiter that is not woken within this time never is.
+/// Delay after which a waiter is taken to be forgotten.
 const DEAD: Duration = Duration::from_secs(90);
 
-/// What A says.
+/// A's reports.
 #[derive(Debug)]
 pub(super) enum Step {
     Held,
@@ -34,7 +34,7 @@ pub(super) enum Step {
     Failed(String),
 }
 
-/// Who asks for rounds, and hears what becomes of them.
+/// The waiter's channels to the holder: B starts rounds, and hears of each step.
 pub(super) struct Partner {
     pub(super) start: UnboundedSender<()>,
     pub(super) steps: UnboundedReceiver<Step>,
@@ -64,7 +64,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     })
 }
 
-/// From warm-up to end.
+/// Runs from warm-up to end.
 pub(super) async fn measure(
     options: &Options,
     urls: &Urls,
@@ -77,7 +77,7 @@ pub(super) async fn measure(
     let end = options.rounds.map_or_else(|| End::At(Instant::now() + options.secs), End::After);
     let mut tally = rounds(&mut lock, &mut partner, meter, end).await?;
     tally.cost = meter.end(&start).await?;
-    // A waiter that is forgotten is one, whenever that happens.
+    // A forgotten waiter counts, also during the warm-up.
     tally.stalls += warm.stalls;
     Ok(tally)
 }
@@ -126,7 +126,7 @@ async fn rounds(
     Ok(tally)
 }
 
-/// The inner error spoils the round, the outer one the run.
+/// Plays one round. The inner error spoils the round, the outer one the run.
 async fn round(
     lock: &mut Lock,
     partner: &mut Partner,
@@ -143,7 +143,7 @@ async fn round(
         Err(format!("the waiter was not woken within {DEAD:?}"))
     });
     let granted = Stamp::now();
-    // A's report is read in any case: the next round begins with the next one.
+    // A's report is read in any case: the next round begins with the next report.
     let released = partner.next().await?;
     let held = match outcome {
         Ok(Some(held)) => held,
@@ -165,7 +165,7 @@ async fn round(
 }
 
 impl Partner {
-    /// With a holder in a thread of this process.
+    /// Starts a holder in a thread of this process.
     pub(super) fn start(options: &Options, urls: &Urls) -> Result<Self, String> {
         let (start, orders) = unbounded_channel();
         let (report, steps) = unbounded_channel();
@@ -190,7 +190,7 @@ impl Partner {
     }
 }
 
-/// A: its whole life.
+/// Runs the holder, A.
 fn hold(
     options: &Options,
     urls: &Urls,
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::args::{Task, parse};
 
-    /// Two rounds with a holder that releases at once and a waiter that is granted the lock after
+    /// Plays two rounds with a holder that releases at once and a waiter that gets the lock after
     /// `wait`.
     async fn two_rounds(wait: Duration) -> Tally {
         let (start, mut orders) = unbounded_channel();

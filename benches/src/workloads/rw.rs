@@ -1,8 +1,8 @@
 //! `rw-hot` and `rw-mix`: readers and writers of one key in one process.
 //!
-//! In `rw-hot` all tasks read, and one more writes every 10 ms: what readers get while a writer
-//! does not starve. In `rw-mix` every tenth lock of a task is a write lock; the tasks begin at
-//! different places, so that not all write at once.
+//! In `rw-hot` all tasks read, and one more task writes every 10 ms. It shows the throughput of
+//! readers while a writer does not starve. In `rw-mix` every tenth lock of a task is a write lock;
+//! the tasks start at different places, so they do not all write at once.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::server::Urls;
 use crate::stats::{Waits, micros, nanos, round};
 
 const KEY: &str = "rw";
-/// From the end of a write to the next one's request.
+/// Pause between the end of a write and the next request.
 const REST: Duration = Duration::from_millis(10);
-/// One of so many locks is a write lock.
+/// In `rw-mix`, one lock in this many is a write lock.
 const MIX: usize = 10;
 
 pub(super) async fn hot(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -38,7 +38,7 @@ pub(super) async fn mix(options: &Options, urls: &Urls) -> Result<Report, String
     run(options, urls, mixed(options.tasks, &read, &write), Duration::ZERO).await
 }
 
-/// What each task goes through in turn.
+/// Returns the locks that each task cycles through.
 fn mixed(tasks: usize, read: &Lock, write: &Lock) -> Vec<Vec<Lock>> {
     let choose = |place| if place == 0 { write.clone() } else { read.clone() };
     (0..tasks).map(|task| (0..MIX).map(|turn| choose((task + turn) % MIX)).collect()).collect()

@@ -14,7 +14,7 @@ use crate::stats::{Samples, Waits, micros, nanos};
 
 const SEQUENTIAL: u64 = 10_000;
 
-/// `seed10k`: sequential lock and release of one key.
+/// Runs `seed10k`: locks and releases one key in sequence.
 pub(super) async fn sequential(options: &Options, urls: &Urls) -> Result<Report, String> {
     let (mut lock, mut meter) = prepare(options, urls).await?;
     let (mut waits, mut errors, mut grants) = (Samples::new(), Errors::default(), 0);
@@ -41,12 +41,12 @@ pub(super) async fn sequential(options: &Options, urls: &Urls) -> Result<Report,
     Ok(Report { tasks: 1, hold_us: 0, grants, errors: errors.0, waits: Waits::from(&waits), cost, extra })
 }
 
-/// `seed1000`: the winner holds until everybody else has given up.
+/// Runs `seed1000`: the winner holds until everybody else has given up.
 pub(super) async fn winner(options: &Options, urls: &Urls) -> Result<Report, String> {
     rush(options, urls, Rush { tasks: 1000, limit: Duration::from_millis(10), winners: Winners::Hold }).await
 }
 
-/// `seed100`: everybody gets the lock in turn.
+/// Runs `seed100`: everybody gets the lock in turn.
 pub(super) async fn everybody(options: &Options, urls: &Urls) -> Result<Report, String> {
     rush(options, urls, Rush { tasks: 100, limit: Duration::from_secs(10), winners: Winners::Release }).await
 }
@@ -59,7 +59,7 @@ struct Rush {
     winners: Winners,
 }
 
-/// What a task does that was granted the lock.
+/// A task's use of the lock that it was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Winners {
     /// Keeps it to the end of the run.
@@ -68,7 +68,7 @@ enum Winners {
     Release,
 }
 
-/// What became of one task.
+/// The outcome of one task.
 enum Fate {
     /// After this wait.
     Granted(Duration, Option<Held>),
@@ -116,7 +116,7 @@ async fn contend(mut lock: Lock, rush: Rush) -> Result<Fate, String> {
     }
 }
 
-/// The lock that is measured, after a warm-up with another one.
+/// Connects, warms up with another lock, and returns the one that is measured.
 async fn prepare(options: &Options, urls: &Urls) -> Result<(Lock, Meter), String> {
     let backend = Backend::connect(options, urls).await?;
     let meter = Meter::connect(options, urls).await?;

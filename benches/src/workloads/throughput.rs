@@ -16,7 +16,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     let keys = (options.keys / options.tasks).max(1);
     let own = |task: usize| (0..keys).map(|i| backend.lock(&format!("k:{task}:{i}"))).collect();
     let locks: Result<Vec<Vec<Lock>>, String> = (0..options.tasks).map(own).collect();
-    // Each task has its own keys, and goes from one to the next without a hold.
+    // Each task has its own keys, and goes from one to the next without holding.
     let job = Job { limit: Limit::Default, hold: Duration::ZERO, inside: None, writes: None };
     let work = Crew::start(job, locks?).run(options, &mut meter).await?;
     Ok(Report {

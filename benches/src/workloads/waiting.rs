@@ -1,5 +1,5 @@
-//! `waiting`: crowds that wait for one lock that nobody gives back, and what that costs the server:
-//! a fair lock beside a mutex, in one process and in many.
+//! `waiting`: what a crowd costs the server while it waits for a lock that nobody releases.
+//! Compares a fair lock with a mutex, in one process and in many.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits, round};
 
-/// All have joined, and have been kept for a while, before anything is counted.
+/// Time before anything is counted, in which all waiters join and have waited for a while.
 const SETTLED: Duration = Duration::from_secs(6);
-/// Each waiter gives up so long after the counted time.
+/// Time after the counted part at which each waiter gives up.
 const REST: Duration = Duration::from_secs(3);
-/// Between two PINGs of a bystander.
+/// Pause between two PINGs of a bystander.
 const PAUSE: Duration = Duration::from_millis(2);
-/// A lock of a bystander's ends when its renewals are held up for so long.
+/// Lease of a bystander's lock, which is lost if its renewals are held up for that long.
 const LEASE: Duration = Duration::from_secs(3);
 
 /// The tasks that wait: `tasks` of each of `managers`.
@@ -33,7 +33,7 @@ struct Crowd {
 
 /// The load that a crowd puts on the server.
 struct Load {
-    /// Processor time of the server, ms a second.
+    /// Processor time of the server, in ms per second.
     cpu: f64,
     pings: Samples,
 }
@@ -83,8 +83,8 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     })
 }
 
-/// Lets a crowd wait for a lock of `kind`, or only be there, and says whether a bystander lost a
-/// lock.
+/// Lets a crowd wait for a lock of `kind`, or only connect if `None`, and returns whether a
+/// bystander lost a lock.
 async fn measure(
     options: &Options,
     urls: &Urls,
@@ -121,7 +121,7 @@ async fn measure(
     let pings = tokio::task::spawn_blocking(move || ping(&bystanding.0, &bystanding.1));
     let pings = pings.await.map_err(|error| error.to_string())??;
     let cpu = (cpu_of(&mut server).await? - before) / began.elapsed().as_secs_f64();
-    // All give up at once.
+    // All give up at about the same time.
     while let Some(waited) = waiters.join_next().await {
         match waited.map_err(|error| error.to_string())? {
             Err(LockError::TimedOut { .. }) => {}
@@ -141,7 +141,7 @@ async fn measure(
     Ok((Load { cpu, pings }, lost))
 }
 
-/// PINGs of another program, on a thread that the crowd does not use.
+/// Sends the PINGs of another program, on a thread that the crowd does not use.
 fn ping(options: &Options, urls: &Urls) -> Result<Samples, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
@@ -164,7 +164,7 @@ fn lock(manager: &LockManager, kind: Kind) -> Lock {
     }
 }
 
-/// Processor time of the server so far, in ms.
+/// Returns the processor time of the server so far, in ms.
 async fn cpu_of(server: &mut redis::aio::MultiplexedConnection) -> Result<f64, String> {
     let info: String =
         redis::cmd("INFO").arg("cpu").query_async(server).await.map_err(|error| format!("INFO: {error}"))?;

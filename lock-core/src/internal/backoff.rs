@@ -8,8 +8,8 @@ const FIRST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
 const LONGEST_OF_PATIENT: Duration = Duration::from_secs(5);
 
-/// Doubles from 20 ms to a second. Each pause is shorter by up to a half, so that those who began
-/// together do not go on together.
+/// Pauses that double from 20 ms to one second. Each is randomly shortened by up to half, so that
+/// calls that began together spread out.
 #[derive(Debug)]
 pub struct Backoff {
     pause: Duration,
@@ -23,7 +23,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Grows to five seconds: for what may go on for long.
+    /// Creates a back-off that grows to five seconds, for calls that may go on for long.
     pub fn patient() -> Self {
         Self { pause: FIRST, longest: LONGEST_OF_PATIENT }
     }

@@ -1,5 +1,5 @@
-//! Everything that is left to chance: [`jitter`], which spreads the attempts of many processes, and
-//! [`random_bytes`]. Tests may fix both.
+//! All randomness: [`jitter`], which spreads the attempts of many processes, and [`random_bytes`].
+//! Tests may fix both.
 
 use std::cell::Cell;
 
@@ -8,15 +8,15 @@ thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Fixes the spread of all managers' attempts on this thread, to a number in 0..1. On a
-/// current-thread runtime under paused time, every run is then the same.
+/// Fixes the jitter of all managers on this thread to a number in 0..1. On a current-thread runtime
+/// under paused time, every run is then the same.
 #[cfg(feature = "testing")]
 pub fn set_jitter(jitter: f64) {
     JITTER.set(Some(jitter));
 }
 
-/// Makes all that managers leave to chance on this thread follow from `seed`: the spread of their
-/// attempts, and their own identities.
+/// Derives all randomness of managers on this thread from `seed`: the jitter of their attempts, and
+/// their identities.
 #[cfg(feature = "testing")]
 pub fn seed(seed: u64) {
     SEED.set(Some(seed));
@@ -28,7 +28,7 @@ pub fn jitter() -> f64 {
     JITTER.get().or_else(seeded).unwrap_or_else(rand::random)
 }
 
-/// Returns random bytes, which follow from the seed of a simulation where there is one.
+/// Returns random bytes, derived from the seed in a simulation.
 pub fn random_bytes() -> [u8; 16] {
     match (next(), next()) {
         (Some(high), Some(low)) => (u128::from(high) << 64 | u128::from(low)).to_be_bytes(),
@@ -36,7 +36,7 @@ pub fn random_bytes() -> [u8; 16] {
     }
 }
 
-/// Returns the next number that follows from the seed (SplitMix64), if there is one.
+/// Returns the next number derived from the seed (SplitMix64), if there is one.
 fn next() -> Option<u64> {
     let state = SEED.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
     SEED.set(Some(state));

@@ -24,13 +24,13 @@ impl Tick {
         self.0
     }
 
-    /// The time from `earlier` to `self`, zero if `earlier` is later.
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The last multiple of `grain` that is not later, so that what is due at about the same time
-    /// is done together.
+    /// Rounds down to a multiple of `grain`, so that work due at about the same time is done
+    /// together.
     pub fn rounded_down(self, grain: Duration) -> Self {
         let grain = nanos(grain).max(1);
         Self(self.0 / grain * grain)
@@ -59,27 +59,27 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Reads the time. Cheap to copy.
+/// A source of the time. Cheap to copy.
 ///
-/// Sleeps are tokio timers, which do not count suspend: whoever sleeps re-reads the clock when
+/// Sleeps are tokio timers, which do not advance during suspend: a sleeper re-reads the clock when
 /// woken.
 #[derive(Clone, Copy, Debug)]
 pub enum Clock {
-    /// Counts while the machine is suspended (`CLOCK_BOOTTIME`, Linux). A lease goes on while a
+    /// Advances while the machine is suspended (`CLOCK_BOOTTIME`, Linux). A lease goes on while a
     /// laptop sleeps, so validity must too. Elsewhere: the monotonic clock of the standard library.
     Boot,
     /// tokio's clock, so that `tokio::time::pause` works on the memory store.
     Tokio { origin: tokio::time::Instant },
-    /// That of a simulated process or server.
+    /// The clock of a simulated process or server.
     #[cfg(feature = "testing")]
     Simulated(SimClock),
-    /// That of a `loom` model, whose threads move it.
+    /// The clock of a `loom` model, whose threads advance it.
     #[cfg(lock_loom)]
     Model,
 }
 
 impl Clock {
-    /// tokio's clock, from now on.
+    /// Starts tokio's clock at zero now.
     pub fn tokio() -> Self {
         Self::Tokio { origin: tokio::time::Instant::now() }
     }
@@ -106,7 +106,8 @@ pub mod model {
         static ref NOW: AtomicU64 = AtomicU64::new(0);
     }
 
-    /// Returns the time. Reads by writing: whoever looks later never sees an earlier time.
+    /// Advances the clock and returns the time. Reads by writing, so that no later read sees an
+    /// earlier time.
     pub fn advance(nanos: u64) -> u64 {
         NOW.fetch_add(nanos, Ordering::AcqRel) + nanos
     }
@@ -129,7 +130,7 @@ fn boot_time() -> Tick {
     Tick::default() + ORIGIN.get_or_init(Instant::now).elapsed()
 }
 
-/// Returns a time as people read it: in whole milliseconds, unless it is shorter than one.
+/// Rounds a time for people to read: to whole milliseconds, unless it is shorter than one.
 pub fn rounded(time: Duration) -> Duration {
     match u64::try_from(time.as_millis()) {
         Ok(millis) if millis > 0 => Duration::from_millis(millis),

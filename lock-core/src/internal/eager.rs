@@ -1,8 +1,8 @@
-//! Background tasks whose first poll is where they are, and not the scheduler's.
+//! Background tasks whose first poll happens in [`spawn`] itself, and not in the scheduler.
 //!
-//! [`spawn`]: the first poll is here and now. A request leaves at once, and not when the scheduler
-//! comes to the task that sends it; what is left of the task is spawned when something wakes it.
-//! Whoever begins it need not be polled again: it does not belong to the caller.
+//! This way a request is sent at once, and not when the scheduler reaches the task that sends it.
+//! The rest of the task is spawned when something wakes it. The task does not belong to the caller,
+//! which need not be polled again.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ struct Eager {
     slot: Slot<Task>,
 }
 
-/// Where a task waits to be woken: then it is handed to one thread.
+/// A place where a task waits to be woken; waking hands it to exactly one thread.
 pub struct Slot<T>(Mutex<State<T>>);
 
 impl<T> std::fmt::Debug for Slot<T> {
@@ -36,20 +36,20 @@ enum State<T> {
         woken: bool,
     },
     Parked(T),
-    /// Ended, or a task of the runtime by now.
+    /// Ended, or handed to the runtime.
     Gone,
 }
 
 impl<T> Default for Slot<T> {
-    /// Its task is being polled.
+    /// Creates the slot of a task that is being polled.
     fn default() -> Self {
         Self(Mutex::new(State::Polled { woken: false }))
     }
 }
 
 impl<T> Slot<T> {
-    /// The task has been polled and is pending. Given back when it was woken meanwhile; it does not
-    /// come back then.
+    /// Parks a task that was polled and is pending. Returns it when it was woken meanwhile; it is
+    /// not parked again after that.
     pub fn park(&self, task: T) -> Option<T> {
         let mut state = lock(&self.0);
         if matches!(*state, State::Polled { woken: false }) {
@@ -60,12 +60,12 @@ impl<T> Slot<T> {
         Some(task)
     }
 
-    /// The task has ended.
+    /// Marks the task as ended.
     fn end(&self) {
         *lock(&self.0) = State::Gone;
     }
 
-    /// The task, if it waits.
+    /// Wakes the task; returns it if it was parked.
     pub fn wake(&self) -> Option<T> {
         let mut state = lock(&self.0);
         match std::mem::replace(&mut *state, State::Gone) {
@@ -80,10 +80,10 @@ impl<T> Slot<T> {
 }
 
 impl Eager {
-    /// Polls the task; what is left of it waits to be woken.
+    /// Polls the task; if it is pending, parks it until it is woken.
     fn poll(self: &Arc<Self>, mut task: Task) {
         let waker = Waker::from(Arc::clone(self));
-        // As in a task of its own, a panic is told of by its hook and by what the task drops.
+        // As in a spawned task, a panic is reported by the panic hook and by what the task drops.
         let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(&waker))));
         if !matches!(polled, Ok(Poll::Pending)) {
             self.slot.end();
@@ -105,12 +105,12 @@ impl Wake for Eager {
     }
 }
 
-/// Whether tasks of `runtime` can be polled here: its timers and sockets are at hand.
+/// Whether tasks of `runtime` can be polled here, with access to its timers and sockets.
 pub fn is_inside(runtime: &Handle) -> bool {
     Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
 }
 
-/// Polls `task` once, and leaves the rest to `runtime`, in which the caller is.
+/// Polls `task` once, and leaves the rest to `runtime`, which must be the current one.
 pub fn spawn(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
     Arc::new(Eager { runtime: runtime.clone(), slot: Slot::default() }).poll(Box::pin(task));
 }

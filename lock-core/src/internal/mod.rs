@@ -1,5 +1,4 @@
-//! What the crates of `lock-runtime` share among themselves. Not public API: it may change with any
-//! version.
+//! Items shared by the crates of `lock-runtime`. Not public API: they may change with any version.
 
 pub mod backoff;
 pub mod chance;

@@ -1,4 +1,4 @@
-//! Mutexes and atomics, those of `loom` in its models; and going on after a panic elsewhere.
+//! Mutexes and atomics (those of `loom` in its models), and containment of panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
@@ -8,14 +8,13 @@ pub use loom::sync::{Mutex, MutexGuard, atomic};
 #[cfg(not(lock_loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-/// Locks `mutex`. State machines change their state in steps that cannot panic half-way, so poison
-/// is ignored: a panicking user thread must not take the locks of the whole process with it.
+/// Locks `mutex`, ignoring poison. State machines change their state in steps that cannot panic
+/// half-way. A panicking user thread must not take down the locks of the whole process.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A value in cache lines of its own: threads that change it do not slow down those that read what
-/// stands beside it.
+/// A value in its own cache lines: changing it does not slow down threads that read its neighbours.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct CachePadded<T>(pub T);
@@ -28,14 +27,14 @@ impl<T> std::ops::Deref for CachePadded<T> {
     }
 }
 
-/// Runs code of others (wakers, subscribers, recorders) where a panic of theirs would take locks
-/// with it, or meet another one. The panic hook has told of it.
+/// Runs foreign code (wakers, subscribers, recorders) where its panic would take locks with it or
+/// hit another panic. The panic hook has already reported it.
 pub fn catch_panics(others: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(others));
 }
 
-/// A future was polled after it had ended. Panics, as futures of the standard library do: nothing
-/// would wake the caller.
+/// Panics because a future was polled after it had ended, as futures of the standard library do:
+/// nothing would wake the caller.
 #[cold]
 #[track_caller]
 #[allow(clippy::panic, reason = "a mistake in an executor or a combinator, not in what it is given")]

@@ -1,4 +1,4 @@
-//! [`Tasks`]: the runtime of a manager, for what it leaves to run by itself.
+//! [`Tasks`]: the runtime of a manager, for its background tasks.
 
 #[cfg(feature = "testing")]
 mod process;
@@ -15,7 +15,7 @@ pub use self::process::Process;
 #[derive(Clone, Debug)]
 pub struct Tasks {
     runtime: Handle,
-    /// In simulations of several processes: the one of this manager.
+    /// The process of this manager, in simulations of several.
     #[cfg(feature = "testing")]
     process: Option<Process>,
 }
@@ -29,7 +29,7 @@ impl Tasks {
         }
     }
 
-    /// Makes them part of a simulated process, if there is one.
+    /// Makes the tasks part of a simulated process, if there is one.
     #[cfg(feature = "testing")]
     pub fn of(self, process: Option<Process>) -> Self {
         Self { process, ..self }

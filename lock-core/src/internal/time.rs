@@ -1,5 +1,5 @@
-//! Timers for callers: those of the tokio runtime that polls them, so that they fire whatever the
-//! manager's runtime is doing; under other executors, those of the manager's.
+//! Timers for callers. They use the tokio runtime that polls the caller, so that they fire whatever
+//! the manager's runtime is doing. Under other executors, they use the manager's runtime.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,14 +11,14 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Sleep;
 
-/// Resolves after a time, or early when the runtime that counts it ends: whoever waits looks at the
+/// Resolves after a time, or early when the runtime that counts it ends: the waiter checks the
 /// clock again.
 #[derive(Debug)]
 #[pin_project::pin_project(project = TimerProjection, PinnedDrop)]
 pub enum Timer {
     Own(#[pin] Sleep),
-    /// A task of the manager's runtime: unlike a lent [`Sleep`], its end can be awaited when the
-    /// runtime is gone.
+    /// A task of the manager's runtime. Unlike a lent [`Sleep`], it still resolves when the runtime
+    /// is gone.
     Lent(JoinHandle<()>),
 }
 
@@ -29,7 +29,7 @@ impl Future for Timer {
         match self.project() {
             TimerProjection::Own(sleep) => sleep.poll(cx),
             TimerProjection::Lent(task) => {
-                // An error says that the runtime is gone.
+                // An error means that the runtime is gone.
                 let _ = ready!(Pin::new(task).poll(cx));
                 Poll::Ready(())
             }
@@ -46,7 +46,7 @@ impl PinnedDrop for Timer {
     }
 }
 
-/// A timer; `manager` is the manager's runtime.
+/// Creates a timer; `manager` is the manager's runtime.
 pub fn sleep(manager: &Handle, duration: Duration) -> Timer {
     if Handle::try_current().is_ok() {
         Timer::Own(tokio::time::sleep(duration))
@@ -55,7 +55,7 @@ pub fn sleep(manager: &Handle, duration: Duration) -> Timer {
     }
 }
 
-/// `None` when the time is over first.
+/// Runs `future` for at most `limit`; returns `None` on time-out.
 pub async fn timeout<F: Future>(manager: &Handle, limit: Duration, future: F) -> Option<F::Output> {
     let mut timer = pin!(sleep(manager, limit));
     let mut future = pin!(future);
@@ -66,7 +66,7 @@ pub async fn timeout<F: Future>(manager: &Handle, limit: Duration, future: F) ->
     .await
 }
 
-/// Whether the runtime has timers; tokio says so only by a panic.
+/// Whether the runtime has timers; tokio reports their absence only by a panic.
 pub fn has_timers(runtime: &Handle) -> bool {
     let _entered = runtime.enter();
     catch_unwind(AssertUnwindSafe(|| drop(tokio::time::sleep(Duration::ZERO)))).is_ok()

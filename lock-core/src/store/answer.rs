@@ -1,4 +1,4 @@
-//! What a [`LockStore`](super::LockStore) answers.
+//! The answers of a [`LockStore`](super::LockStore).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use super::few::Few;
 use super::time::ServerTime;
 use crate::token::FencingToken;
 
-/// What the methods of a [`LockStore`](super::LockStore) return.
+/// The future that each method of a [`LockStore`](super::LockStore) returns.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// The answer to an [`AcquireRequest`](super::AcquireRequest).
@@ -16,7 +16,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub enum Acquired {
     /// Every key is held by its owner now.
     Granted(Granted),
-    /// At least one key is held by somebody else; nothing was taken.
+    /// Another owner holds at least one key; nothing was taken.
     Busy(Busy),
 }
 
@@ -32,20 +32,20 @@ pub struct Granted {
 /// Consecutive fencing tokens that belong to one grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
-    /// The smallest.
+    /// The smallest token.
     pub first: u64,
-    /// The largest, which is also the highest token of the key ever granted.
+    /// The largest token, which is also the highest ever granted for the key.
     pub last: u64,
 }
 
 impl TokenRange {
-    /// The `count` tokens that end with `last`.
+    /// Returns the range of `count` tokens that ends with `last`.
     #[must_use]
     pub const fn ending_at(last: u64, count: u32) -> Self {
         Self { first: last.saturating_sub(count as u64 - 1), last }
     }
 
-    /// Whether all its tokens were taken.
+    /// Whether all tokens have been taken out of the range.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.first > self.last
@@ -62,50 +62,50 @@ impl TokenRange {
     }
 }
 
-/// Somebody else holds one of the keys.
+/// Another owner holds one of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
     /// Index of the first busy item in the request.
     pub item: usize,
-    /// When the hold ends if nobody renews it; for a free key that another waiter is to have first:
+    /// When the hold ends if nobody renews it. For a free key that is reserved for another waiter:
     /// when to look again. Never zero.
     pub remaining: Duration,
     /// When the store looked.
     pub server_time: ServerTime,
-    /// How many processes listen for the release, 0 if that is not known. Where many do, those who
-    /// have lost a race ask after a random delay.
+    /// How many processes listen for the release, 0 if unknown. With many listeners, a contender
+    /// that has lost a race asks again after a random delay.
     pub listeners: u32,
 }
 
 /// The answer to a [`ReleaseRequest`](super::ReleaseRequest).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// For each item: whether its owner still held it, in whatever kind.
+    /// For each item: whether its owner still held it, in any kind.
     pub held: Few<bool>,
-    /// How many others listened for the release, in this process or elsewhere, a hint: only whether
-    /// it is zero counts. [`own_watches`](super::ReleaseRequest::own_watches) are not counted. A
-    /// lingering release may leave it at zero, and one that leaves other readers behind does:
-    /// nobody is told of it.
+    /// How many others listened for the release, in this process or elsewhere, without
+    /// [`own_watches`](super::ReleaseRequest::own_watches). A hint: only whether it is zero counts.
+    /// It may be zero after a lingering release, and is zero after a release that leaves other
+    /// readers behind, because these notify nobody.
     pub other_listeners: u64,
     /// Whether our own watch of these keys will see this release too, and should ignore it.
     pub echo: bool,
-    /// The grant of [`ReleaseRequest::then`](super::ReleaseRequest::then), if it was carried out.
+    /// The grant of [`ReleaseRequest::then`](super::ReleaseRequest::then), if the store made it.
     pub then: Option<Granted>,
 }
 
-/// What became of one [`KeepItem`](super::KeepItem).
+/// The result of one [`KeepItem`](super::KeepItem).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// Held; the remaining time of a hold is at least what was asked for. A waiter that hears this
-    /// was granted the key and has missed the notice: it acquires once more.
+    /// Held; the remaining time of the hold is at least the requested lease. A waiter with this
+    /// answer was granted the key and has missed the notice: it acquires once more.
     Renewed,
-    /// Not held by this owner any more. A waiter that hears this has lost its place in a fair
-    /// queue: it acquires once more.
+    /// No longer held by this owner. A waiter with this answer has lost its place in a fair queue:
+    /// it acquires once more.
     Gone,
-    /// Still waiting; look again after this time, if nothing is heard before. Never zero.
+    /// Still waiting; look again after this time, unless a notice comes first. Never zero.
     Waiting(Duration),
-    /// No answer for this item, while there is one for others of the request: its server is away,
-    /// or refuses it. Ask again.
+    /// No answer for this item, although others of the request have one: its server is down or
+    /// refuses it. Ask again.
     Unknown,
 }
 
@@ -120,7 +120,8 @@ pub enum Withdrawn {
 }
 
 impl Withdrawn {
-    /// Nothing is held now, at `now`, of a request that may be executed until `latest`.
+    /// Returns the answer at time `now`, when nothing is held, for a request that may be executed
+    /// until `latest`.
     #[doc(hidden)]
     pub fn by(latest: ServerTime, now: ServerTime) -> Self {
         if now > latest {

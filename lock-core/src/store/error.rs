@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-/// Why a store could not do what it was asked.
+/// An error of a store.
 ///
-/// The message has the store's own words and where the store is, never a secret. Clones share it.
+/// The message names the store's own error text and address, never a secret. Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
@@ -12,45 +12,44 @@ pub struct StoreError {
     message: Arc<str>,
 }
 
-/// What kind of failure a [`StoreError`] is, and so what to do about it.
+/// The kind of a [`StoreError`], which decides what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
     /// No connection; nothing was executed. Worth a retry.
     Unreachable,
-    /// No answer, or the connection broke before one: whether the step was executed is unknown.
-    /// Worth a retry by a new owner, after the old one has been withdrawn.
+    /// No answer, or the connection broke before one: the step may have been executed. Worth a
+    /// retry by a new owner, after the old one has been withdrawn.
     Unanswered,
-    /// The server says that it cannot serve just now (loading, a script is running, a slot is
-    /// moving). Nothing was executed. Worth a retry.
+    /// The server cannot serve at the moment (loading, busy with a script, moving a slot). Nothing
+    /// was executed. Worth a retry.
     NotReady,
     /// Granted, but fewer replicas than [wanted](super::AcquireRequest::replication) have confirmed
     /// it in time. Worth a retry by a new owner, after the old one has been withdrawn.
     NotReplicated,
     /// Not granted, and a withdrawal of it may still arrive: the request must not be sent again.
     /// Worth a retry by a new owner, after the old one has been withdrawn. For stores that undo
-    /// attempts by themselves, as several that have to agree do.
+    /// attempts by themselves, such as a quorum.
     Unsettled,
-    /// The request arrived later than it was allowed to; nothing was executed. Worth a retry.
+    /// The request arrived after its time limit; nothing was executed. Worth a retry.
     TooLate,
     /// The server is a replica or otherwise read-only.
     ReadOnly,
-    /// The server has no memory or no disk space left, and refuses writes for now. Nothing was
-    /// executed. Worth a retry.
+    /// The server is out of memory or disk space, and refuses writes for now. Nothing was executed.
+    /// Worth a retry.
     Full,
     /// The credentials are wrong, or the user may not do this.
     Denied,
-    /// The key, or its counter, holds somebody's data that is not a lock.
+    /// The key, or its counter, holds foreign data that is not a lock.
     ForeignData,
     /// The server is too old, or this store cannot do this.
     Unsupported,
-    /// Anything else the server refuses.
+    /// Any other refusal by the server.
     Refused,
 }
 
 impl StoreErrorKind {
-    /// Whether something has to be changed at the store, or in the program, before calls can
-    /// succeed.
+    /// Whether the store or the program has to be changed before calls can succeed.
     #[doc(hidden)]
     pub fn is_misconfiguration(self) -> bool {
         matches!(self, Self::Denied | Self::ForeignData | Self::Unsupported)
@@ -58,19 +57,19 @@ impl StoreErrorKind {
 }
 
 impl StoreError {
-    /// An error of this kind. `message` must not contain a secret.
+    /// Creates an error of this kind. `message` must not contain a secret.
     #[must_use]
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed a moment later without anybody changing something.
+    /// Whether the same call may succeed a moment later without any intervention.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -85,7 +84,8 @@ impl StoreError {
         )
     }
 
-    /// Whether the same call may succeed later: a primary that was demoted will be replaced.
+    /// Whether the same call may succeed later. Includes read-only servers: a demoted primary will
+    /// be replaced.
     #[doc(hidden)]
     pub fn may_pass(&self) -> bool {
         self.is_transient() || self.kind == StoreErrorKind::ReadOnly

@@ -5,29 +5,29 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-/// A list whose first element needs no allocation: nearly every request is of one key.
+/// A list whose first element needs no allocation: nearly every request has a single key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Few<T>(SmallVec<[T; 1]>);
 
 impl<T> Few<T> {
-    /// An empty one.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self(SmallVec::new())
     }
 
-    /// A list of this alone.
+    /// Creates a list of one element.
     #[must_use]
     pub fn one(element: T) -> Self {
         Self::from_iter([element])
     }
 
-    /// Adds one at the end.
+    /// Appends an element.
     pub fn push(&mut self, element: T) {
         self.0.push(element);
     }
 
-    /// Takes one out, if it is there.
+    /// Removes and returns the element at `index`, if there is one.
     #[doc(hidden)]
     pub fn take(&mut self, index: usize) -> Option<T> {
         (index < self.0.len()).then(|| self.0.remove(index))

@@ -4,30 +4,32 @@ use std::time::Duration;
 
 use super::ServerTime;
 
-/// Asks for a store's marker: a record that is there as long as the store keeps its data, and that
-/// no lock's name can be the name of. A store that was started again without its data has none, and
-/// may have forgotten locks that are not over yet: whoever needs several stores to agree has to
-/// wait, after it was made anew, for as long as the longest lease.
+/// Asks for a store's marker: a record that exists as long as the store keeps its data, under a
+/// name that no lock can have.
+///
+/// A store that was restarted without its data has no marker, and may have forgotten locks that are
+/// still held. A client that needs several stores to agree makes the marker anew, then waits for
+/// the longest lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkRequest {
-    /// What to do.
+    /// The action of the store.
     pub mark: Mark,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
 
-/// What a [`MarkRequest`] does before it answers.
+/// The action of a [`MarkRequest`], before the store answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Nothing.
     Look,
-    /// Makes the marker if there is none, or one that is from the future, since the store's clock
-    /// was set back: the store remembers everything from now on.
+    /// Makes the marker if there is none, or if its time is in the future because the store's clock
+    /// was set back. From now on, the store remembers everything.
     Make,
-    /// Writes down that there is nothing that the store could have forgotten, because it was never
-    /// used before. Refused by the store, without an error, when its clock is past this time.
+    /// Records that the store cannot have forgotten anything, because it was never used before. The
+    /// store refuses this, without an error, when its clock is past `latest`.
     First {
-        /// The last moment.
+        /// The last moment at which it may be done.
         latest: ServerTime,
     },
 }
@@ -35,8 +37,8 @@ pub enum Mark {
 /// The answer to a [`MarkRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marked {
-    /// The store remembers every lock that it has granted since then; `None` without a marker.
+    /// The store remembers every lock it has granted since this time; `None` without a marker.
     pub since: Option<ServerTime>,
-    /// When it looked.
+    /// When the store looked.
     pub server_time: ServerTime,
 }

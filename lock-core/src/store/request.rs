@@ -1,4 +1,4 @@
-//! What is asked of a [`LockStore`](super::LockStore).
+//! The requests to a [`LockStore`](super::LockStore).
 
 use std::any::Any;
 use std::fmt;
@@ -14,23 +14,23 @@ use crate::replication::Replication;
 use crate::retention::TokenRetention;
 use crate::token::OwnerId;
 
-/// The largest number of fencing tokens that one grant may ask for.
+/// Maximum number of fencing tokens in one grant.
 pub const MAX_TOKENS: u32 = 131_072;
 
 /// How a key is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// One holder at a time; who is next is a race between processes and first-in first-out inside
-    /// one.
+    /// One holder at a time. Processes race for the next turn; inside one process, waiters are
+    /// served first-in first-out.
     Mutex,
-    /// One holder at a time, first-in first-out across processes: the store has the queue, see
+    /// One holder at a time, first-in first-out across processes. The store keeps the queue, see
     /// [`AcquireRequest::queued`].
     Fair,
     /// Many holders at a time, as long as nobody writes and no writer
     /// [waits](AcquireRequest::queued).
     Read,
-    /// One holder at a time, which excludes readers too.
+    /// One holder at a time, which also excludes readers.
     Write,
 }
 
@@ -41,58 +41,58 @@ pub struct Item {
     pub key: LockKey,
     /// How it is locked.
     pub kind: Kind,
-    /// By whom.
+    /// The owner.
     pub owner: OwnerId,
 }
 
-/// A wish for one or more keys, all or nothing.
+/// A request for one or more keys, all or nothing.
 #[derive(Debug)]
 pub struct AcquireRequest {
-    /// The keys, at least one, no key twice.
+    /// The keys: at least one, all different.
     pub items: Few<Item>,
-    /// Time to live of the holds, counted by the store from the moment it grants them. Milliseconds
-    /// count.
+    /// Time to live of the holds, counted by the store from the moment of the grant. Its resolution
+    /// is a millisecond.
     pub lease: Duration,
-    /// Fencing tokens wanted for each key, 1 to [`MAX_TOKENS`].
+    /// Fencing tokens per key, 1 to [`MAX_TOKENS`].
     pub tokens: u32,
-    /// Tokens granted are above this; 0 for no floor.
+    /// Granted tokens exceed this number; 0 for no floor.
     pub token_floor: u64,
-    /// How long the counters of tokens outlive the holds.
+    /// How long the token counters outlive the holds.
     pub retention: TokenRetention,
     /// The store refuses to execute the request later than this after it was sent.
     pub timeout: Duration,
-    /// `None`: one attempt, which leaves nothing behind when it is refused. Else the caller waits,
-    /// at most for so long ([`LONGEST_WAIT`] for ever), and a store that refuses it takes note of
-    /// that, see [`queued`](Self::queued).
+    /// `None`: one attempt, which leaves nothing behind when it is refused. Otherwise the caller
+    /// waits at most this long ([`LONGEST_WAIT`] if without limit), and a store that refuses the
+    /// request records that, see [`queued`](Self::queued).
     pub wait: Option<Duration>,
-    /// How many replicas have to confirm the grant: if fewer do, it is
-    /// [`StoreErrorKind::NotReplicated`], and the request has to be withdrawn. Not waited for when
-    /// the answer is no grant. A store without replicas refuses it as
-    /// [`StoreErrorKind::Unsupported`]. Never of a [`Takeover`].
+    /// How many replicas have to confirm the grant. If fewer do, the call fails with
+    /// [`StoreErrorKind::NotReplicated`], and the request has to be withdrawn. A refusal does not
+    /// wait for replicas. A store without replicas answers [`StoreErrorKind::Unsupported`]. Never
+    /// set for a [`Takeover`].
     pub replication: Replication,
     latest: Latest,
     attachment: Attachment,
 }
 
-/// The longest wait that a queue counts with, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
+/// Maximum wait that a queue assumes, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// A waiter in a fair queue that has not been [kept](super::LockStore::keep) for so long counts as
-/// dead, if it was not kept as [`Standing::Far`].
+/// Time after which a waiter in a fair queue counts as dead if it is not
+/// [kept](super::LockStore::keep), unless it was kept as [`Standing::Far`].
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
-/// The same of a waiter that is kept as [`Standing::Far`].
+/// Time after which a waiter that was kept as [`Standing::Far`] counts as dead.
 pub const FAR_LIFE: Duration = Duration::from_secs(60);
 
-/// The lease of a hold that is granted to a waiter directly, see
-/// [`Notice::Granted`](super::Notice::Granted), if the request's is not shorter.
+/// Lease of a hold that is granted directly to a waiter, unless the request's lease is shorter. See
+/// [`Notice::Granted`](super::Notice::Granted).
 pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 
-/// The life of a waiting writer's intent, which keeps readers out.
+/// Lifetime of a waiting writer's intent, which keeps readers out.
 pub const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 impl AcquireRequest {
-    /// A request for one token a key, without a floor.
+    /// Creates a request for one token per key, without a floor.
     #[must_use]
     pub fn new(items: impl Into<Few<Item>>, lease: Duration, timeout: Duration) -> Self {
         Self {
@@ -109,34 +109,35 @@ impl AcquireRequest {
         }
     }
 
-    /// The caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store refuses the
-    /// request:
+    /// Says that the caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store
+    /// refuses the request:
     ///
-    /// - each [`Kind::Fair`] item whose owner is not in the key's queue joins the end of it, also
-    ///   when it is another item that is busy. It stays there until it is granted, withdrawn, or
-    ///   not [kept](super::LockStore::keep) for [`WAITER_LIFE`]; to ask again keeps it too. A
-    ///   request that has lost one of its places takes all of them anew, together: else two of them
-    ///   could each be the first in one queue, and wait for each other. A free key goes to the
-    ///   first of the queue only; dead ones are passed over, with everything that their going means
-    ///   to those behind.
-    /// - each [`Kind::Write`] item that finds readers keeps new ones out for [`INTENT_LIFE`], if
-    ///   nothing but readers is in the way of the request, and unless the intent of another writer
-    ///   does so already. An intent stops readers only, and none that reads already. It ends with
-    ///   the grant or the withdrawal; the latter wakes the readers.
+    /// - Each [`Kind::Fair`] item whose owner is not in the key's queue joins its end, even if
+    ///   another item is the busy one. It stays there until it is granted, withdrawn, or not
+    ///   [kept](super::LockStore::keep) for [`WAITER_LIFE`]; asking again also keeps it.
+    /// - A request that has lost one of its places takes all of them anew, together. Otherwise two
+    ///   requests could each be the first of one queue and wait for each other.
+    /// - A free key goes only to the first of its queue. Dead waiters are passed over, and those
+    ///   behind them move up with all consequences.
+    /// - Each [`Kind::Write`] item that finds readers keeps new readers out for [`INTENT_LIFE`]. It
+    ///   does so only if nothing but readers is in the way of the request, and no other writer's
+    ///   intent does so already.
+    /// - An intent stops only new readers. It ends with the grant or the withdrawal; the latter
+    ///   wakes the readers.
     #[must_use]
     pub fn queued(mut self, wait: Duration) -> Self {
         self.wait = Some(wait.min(LONGEST_WAIT));
         self
     }
 
-    /// Asks for `tokens` fencing tokens a key, clamped to 1..=[`MAX_TOKENS`].
+    /// Asks for `tokens` fencing tokens per key, clamped to 1..=[`MAX_TOKENS`].
     #[must_use]
     pub fn tokens(mut self, tokens: u32) -> Self {
         self.tokens = tokens.clamp(1, MAX_TOKENS);
         self
     }
 
-    /// Asks for a grant that so many replicas confirm.
+    /// Asks for a grant that is confirmed by replicas.
     #[must_use]
     pub fn replicated(mut self, replication: Replication) -> Self {
         self.replication = replication;
@@ -157,23 +158,23 @@ impl AcquireRequest {
         self
     }
 
-    /// Called by a store with its estimate of the server's time at every send: records and returns
-    /// the server time after which the server must refuse the request (estimate +
-    /// [`timeout`](Self::timeout)). Never moves back.
+    /// Records that the request is sent, and returns the server time after which the server must
+    /// refuse it: estimate + [`timeout`](Self::timeout). A store calls this at every send, with its
+    /// estimate of the server's time. The result never decreases.
     ///
-    /// A request that was [sealed](Self::seal) is stamped with a time that has passed.
+    /// A request that was [sealed](Self::seal) gets a time in the past.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
         self.latest.stamp(estimate, self.timeout)
     }
 
-    /// Called by a store that withdraws the request: the largest server time at which any copy of
-    /// it may still be executed. `None` when it was never stamped, and so never sent; it can't be
-    /// from then on.
+    /// Stops all further sends, and returns the largest server time at which any copy of the
+    /// request may still be executed. A store that withdraws the request calls this. `None` when
+    /// the request was never stamped, and so never sent.
     pub fn seal(&self) -> Option<ServerTime> {
         self.latest.seal()
     }
 
-    /// For stores without replicas: an error when some are to confirm the grant.
+    /// Refuses a request that wants replicas to confirm; for stores without replicas.
     #[doc(hidden)]
     pub fn refuse_replication(&self) -> Result<(), StoreError> {
         if self.replication.is_none() {
@@ -183,39 +184,39 @@ impl AcquireRequest {
         Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 
-    /// For stores that send requests of their own for this one, of which some may be executed until
-    /// `latest`.
+    /// Raises [`latest`](Self::latest), for stores that send requests of their own on behalf of
+    /// this one.
     #[doc(hidden)]
     pub fn raise_latest(&self, latest: ServerTime) {
         self.latest.stamp(latest, Duration::ZERO);
     }
 
-    /// Whether it was withdrawn before it was sent, and so can't be any more.
+    /// Whether the request was withdrawn before it was sent, and so can't be sent any more.
     #[doc(hidden)]
     pub fn is_sealed(&self) -> bool {
         self.latest.is_sealed()
     }
 
-    /// The largest server time at which any copy of this request may still be executed; `None`
-    /// before the first [`stamp`](Self::stamp).
+    /// Returns the largest server time at which any copy of this request may still be executed;
+    /// `None` before the first [`stamp`](Self::stamp).
     #[must_use]
     pub fn latest(&self) -> Option<ServerTime> {
         self.latest.get()
     }
 
-    /// Returns what a store that makes several requests of one keeps with it, of its own type `T`.
+    /// Returns the value of type `T` that a store keeps with the request; created by default.
     #[doc(hidden)]
     pub fn attachment<T: Any + Default + Send + Sync>(&self) -> &T {
         self.attachment.get()
     }
 }
 
-/// What stores keep with a request: at most one value of each type.
+/// The values that stores keep with a request: at most one of each type.
 #[derive(Default)]
 struct Attachment(OnceLock<(Box<dyn Any + Send + Sync>, Box<Attachment>)>);
 
 impl Attachment {
-    /// Returns the value of type `T`, which is made when it is first asked for.
+    /// Returns the value of type `T`, and creates it on first use.
     fn get<T: Any + Default + Send + Sync>(&self) -> &T {
         let (value, others) = self.0.get_or_init(|| (Box::new(T::default()), Box::default()));
         value.downcast_ref().unwrap_or_else(|| others.get())
@@ -233,26 +234,26 @@ impl fmt::Debug for Attachment {
 pub struct ReleaseRequest {
     /// The holds, as they were acquired.
     pub items: Few<Item>,
-    /// Zero: release now. Else: keep the keys taken, but only for this long from now, then let them
-    /// expire. Never lengthens.
+    /// Zero: release now. Otherwise keep the keys taken for this long from now, then let them
+    /// expire. Never lengthens a lease.
     pub linger: Duration,
-    /// Acquire this in the same atomic step when the release freed every item and nobody but us
-    /// listens for it (see [`Takeover`]). Its items have the same keys and new owners. For
+    /// Acquire this in the same atomic step, if the release freed every item and nobody else
+    /// listens (see [`Takeover`]). Its items have the same keys and new owners. Only for
     /// [`Kind::Mutex`]; a store may decline it.
     pub then: Option<Takeover>,
-    /// Watches of this process, of these keys, that belong to whoever releases: they are not
-    /// counted as others.
+    /// How many watches of these keys belong to the releasing process itself: they don't count as
+    /// other listeners.
     pub own_watches: u32,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
 
-/// A request that is carried out together with a release when nobody else waits for the key.
+/// A request to acquire the keys together with their release, when nobody else waits.
 #[derive(Clone, Debug)]
 pub struct Takeover {
-    /// What to acquire.
+    /// The request to carry out.
     pub request: Arc<AcquireRequest>,
-    /// What to think of listeners.
+    /// Whether listeners prevent it.
     pub listeners: ListenerPolicy,
 }
 
@@ -261,32 +262,32 @@ pub struct Takeover {
 pub enum ListenerPolicy {
     /// Acquire only when nobody else listens.
     Respect,
-    /// Acquire in any case: the listeners have turned out to be phantoms.
+    /// Acquire in any case: the listeners have turned out not to exist.
     Ignore,
 }
 
 /// A hold to be renewed, or a waiter to be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeepItem {
-    /// The hold, or what is waited for.
+    /// The hold, or the item that is waited for.
     pub item: Item,
-    /// The remaining time of the hold becomes at least this. For a waiter: the lease of its
+    /// Minimum remaining time of the hold after the renewal. For a waiter: the lease of its
     /// request.
     pub lease: Duration,
-    /// How long the counter of tokens outlives the hold. Waiters have no counter.
+    /// How long the token counter outlives the hold. Unused for waiters.
     pub retention: TokenRetention,
-    /// Which of them.
+    /// Whether it is a hold or a waiter.
     pub standing: Standing,
 }
 
 impl KeepItem {
-    /// A hold whose remaining time is to be at least `lease`.
+    /// Creates an item that renews a hold to at least `lease`.
     #[must_use]
     pub fn hold(item: Item, lease: Duration) -> Self {
         Self { item, lease, retention: TokenRetention::default(), standing: Standing::Holder }
     }
 
-    /// What waits for `item` in a queue, with the lease of its request.
+    /// Creates an item that keeps a waiter for `item` in its queue, with the lease of its request.
     #[must_use]
     pub fn waiter(item: Item, lease: Duration) -> Self {
         Self { standing: Standing::Waiter, ..Self::hold(item, lease) }
@@ -300,26 +301,26 @@ impl KeepItem {
     }
 }
 
-/// What the owner of a [`KeepItem`] does.
+/// The role of the owner of a [`KeepItem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It holds the key.
     Holder,
-    /// It waits, as it said with [`AcquireRequest::queued`]: its place in a fair queue counts as
+    /// It waits, as announced with [`AcquireRequest::queued`]. Its place in a fair queue counts as
     /// alive for another [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer
     /// that finds readers and has no intent is told to ask again at once.
     Waiter,
-    /// As a waiter, in a fair queue where others of the same manager stand before it: its place
-    /// counts as alive for another [`FAR_LIFE`], for as long as one of theirs is kept as a
-    /// [`Waiter`](Self::Waiter). Only at stores that [know
+    /// It waits in a fair queue, behind other waiters of the same manager. Its place counts as
+    /// alive for another [`FAR_LIFE`], as long as one of the others is kept as a
+    /// [`Waiter`](Self::Waiter). Only for stores that [support
     /// this](super::LockStore::keeps_far_waiters).
     Far,
 }
 
-/// Renews holds and keeps waiters, each on its own.
+/// Renews holds and keeps waiters, each independently.
 #[derive(Clone, Debug)]
 pub struct KeepRequest {
-    /// The holds. A store may split them as its topology needs.
+    /// The items. A store may split them as its topology requires.
     pub items: Vec<KeepItem>,
     /// The call resolves within about this time.
     pub timeout: Duration,

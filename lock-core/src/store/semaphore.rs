@@ -10,32 +10,32 @@ use super::{AcquireRequest, BoxFuture, ServerTime, StoreError, Watch, Withdrawn}
 use crate::key::LockKey;
 use crate::token::OwnerId;
 
-/// The largest number of permits that one request may ask for.
+/// Maximum number of permits in one request.
 pub const MAX_PERMITS: u32 = 1000;
 
-/// The id of one held permit: 16 bytes, as Redisson has them; shown as 32 hexadecimal digits.
+/// The id of one held permit: 16 bytes, as in Redisson; displayed as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PermitId([u8; 16]);
 
 impl PermitId {
-    /// The permit with these bytes.
+    /// Creates the permit id with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, as a store keeps them.
+    /// Returns the bytes, as a store keeps them.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// The `permits` permits of `owner`: the same in each call of one program, so that a request
-    /// that is sent again, or withdrawn, has the ids of the first.
+    /// Returns the ids of the `permits` permits of `owner`. They are the same in each call of one
+    /// program: a re-sent or withdrawn request has the ids of the first.
     #[doc(hidden)]
     pub fn of(owner: &OwnerId, permits: u32) -> Vec<Self> {
-        // Keyed with constants: two of its halves are a fingerprint of 128 bits. Owners are random,
-        // so nothing more is asked of it.
+        // Keyed with constants: two 64-bit hashes make a fingerprint of 128 bits. Owners are
+        // random, so no stronger hash is needed.
         let half = |which: u8, permit: u32| {
             let mut hasher = DefaultHasher::new();
             (which, owner.as_str(), permit).hash(&mut hasher);
@@ -45,7 +45,7 @@ impl PermitId {
     }
 }
 
-/// Makes the owner of `permits` permits, whose text says how many they are.
+/// Makes the owner of `permits` permits, whose text contains that number.
 pub fn owner_of(owner: &OwnerId, permits: u32) -> OwnerId {
     OwnerId::new(format!("{owner}#{permits}"))
 }
@@ -73,12 +73,12 @@ impl fmt::Debug for PermitId {
     }
 }
 
-/// A wish for permits, all or nothing.
+/// A request for permits, all or nothing.
 #[derive(Debug)]
 pub struct PermitsRequest {
     /// The semaphore.
     pub key: LockKey,
-    /// The permits' ids, 1 to [`MAX_PERMITS`], none twice.
+    /// The permits' ids: 1 to [`MAX_PERMITS`], all different.
     pub ids: Vec<PermitId>,
     /// Time to live of the permits, counted by the store from the moment it grants them.
     pub lease: Duration,
@@ -90,25 +90,25 @@ pub struct PermitsRequest {
 #[derive(Debug)]
 enum Stamped {
     Here(Latest),
-    /// The engine's request, of which this is the form that the store understands.
+    /// The engine's request, which this one translates for the store.
     There(Arc<AcquireRequest>),
 }
 
 impl PermitsRequest {
-    /// A request for these permits.
+    /// Creates a request for these permits.
     #[must_use]
     pub fn new(key: LockKey, ids: Vec<PermitId>, lease: Duration, timeout: Duration) -> Self {
         Self { key, ids, lease, timeout, stamped: Stamped::Here(Latest::default()) }
     }
 
-    /// The engine's `request` in terms of permits. Lease, time-out and stamp are its own.
+    /// Translates the engine's `request` into permits. Shares its lease, time-out and stamp.
     #[doc(hidden)]
     pub fn of(request: Arc<AcquireRequest>, key: LockKey, ids: Vec<PermitId>) -> Self {
         let (lease, timeout) = (request.lease, request.timeout);
         Self { key, ids, lease, timeout, stamped: Stamped::There(request) }
     }
 
-    /// As [`AcquireRequest::stamp`].
+    /// Stamps the request, as [`AcquireRequest::stamp`] does.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
         match &self.stamped {
             Stamped::Here(latest) => latest.stamp(estimate, self.timeout),
@@ -116,7 +116,7 @@ impl PermitsRequest {
         }
     }
 
-    /// As [`AcquireRequest::seal`].
+    /// Seals the request, as [`AcquireRequest::seal`] does.
     pub fn seal(&self) -> Option<ServerTime> {
         match &self.stamped {
             Stamped::Here(latest) => latest.seal(),
@@ -124,7 +124,7 @@ impl PermitsRequest {
         }
     }
 
-    /// As [`AcquireRequest::latest`].
+    /// Returns the latest time of execution, as [`AcquireRequest::latest`] does.
     #[must_use]
     pub fn latest(&self) -> Option<ServerTime> {
         match &self.stamped {
@@ -139,17 +139,17 @@ impl PermitsRequest {
 pub enum PermitsAcquired {
     /// Every permit is held, since this server time.
     Granted(ServerTime),
-    /// Not enough are left; nothing was taken.
+    /// Not enough permits are left; none was taken.
     Busy(PermitsBusy),
 }
 
 /// Not enough permits are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PermitsBusy {
-    /// How many are left. Below zero when the number of permits was set to less than are held.
+    /// How many are left. Negative when the number of permits was set to fewer than are held.
     pub available: i64,
-    /// When the first held permit comes back if nobody renews it, never zero; `None` when none of
-    /// them ends by itself.
+    /// When the first held permit comes back if nobody renews it, never zero; `None` when no permit
+    /// ends by itself.
     pub remaining: Option<Duration>,
     /// When the store looked.
     pub server_time: ServerTime,
@@ -166,7 +166,7 @@ pub struct PermitsRelease {
     pub timeout: Duration,
 }
 
-/// Permits to be renewed.
+/// Permits to renew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermitsHold {
     /// The semaphore.
@@ -189,11 +189,11 @@ pub struct PermitsKeep {
 /// A change of the number of permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permits {
-    /// So many, if the semaphore has not been given any yet.
+    /// Sets the number, unless the semaphore has been given one before.
     TrySet(u32),
-    /// So many in all, those that are held among them. What is left may be below zero then.
+    /// Sets the total number, including the held permits. The number left may become negative.
     Set(u32),
-    /// So many more, or less.
+    /// Adds to the number, or subtracts from it.
     Add(i32),
 }
 
@@ -202,7 +202,7 @@ pub enum Permits {
 pub struct PermitsChange {
     /// The semaphore.
     pub key: LockKey,
-    /// How.
+    /// The change.
     pub permits: Permits,
     /// The call resolves within about this time.
     pub timeout: Duration,
@@ -211,57 +211,57 @@ pub struct PermitsChange {
 /// How many permits a semaphore has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PermitCounts {
-    /// How many are left. Below zero when the number was set to less than are held.
+    /// How many are left. Negative when the number was set to fewer than are held.
     pub available: i64,
     /// How many are held.
     pub acquired: u64,
 }
 
 impl PermitCounts {
-    /// How many there are, left and held.
+    /// Returns how many there are in total, left and held.
     #[must_use]
     pub fn total(&self) -> i64 {
         self.available.saturating_add_unsigned(self.acquired)
     }
 }
 
-/// Where the permits of semaphores are kept.
+/// A place where the permits of semaphores are kept.
 ///
-/// A semaphore is a number of permits that are left, and the permits that are held, each with an id
-/// and a lease. The [rules](super) are those of a [`LockStore`](super::LockStore), with permit ids
-/// in the place of owners:
+/// A semaphore has a number of permits that are left, and held permits, each with an id and a
+/// lease. The [rules](super) are those of a [`LockStore`](super::LockStore), with permit ids in the
+/// place of owners:
 ///
-/// - Every step first gives back the permits whose lease is over, and wakes whoever waits if some
-///   are left afterwards.
-/// - `acquire` treats ids that are held as its own, from the same request sent before, and only
-///   lengthens their lease.
-/// - `release`, `keep` and `withdraw` touch no other ids; what is not there is told, and hinders
-///   nothing else.
-/// - A semaphore that nobody has given permits has none.
+/// - Every step first gives back the permits whose lease is over, and wakes the waiters if some are
+///   left afterwards.
+/// - `acquire` treats ids that are already held as its own, from the same request sent before, and
+///   only lengthens their lease.
+/// - `release`, `keep` and `withdraw` touch no other ids. They report missing ids, which do not
+///   affect the rest of the call.
+/// - A semaphore that was never given permits has none.
 pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
     /// Takes every permit of the request or none.
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>>;
 
-    /// Gives the permits back and wakes whoever waits for some. For each: whether it was still
-    /// held.
+    /// Gives the permits back and wakes waiters. Returns for each permit whether it was still held.
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>>;
 
-    /// Renews each permit on its own. For each permit of each hold: whether it is held, and so was
-    /// renewed; `None` for a hold without an answer, see [`Kept::Unknown`](super::Kept::Unknown).
+    /// Renews each permit independently. Returns for each permit of each hold whether it is held
+    /// and was renewed; `None` for a hold without an answer, see
+    /// [`Kept::Unknown`](super::Kept::Unknown).
     fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>>;
 
-    /// Undoes an acquire whose outcome is unknown: what it holds is given back.
+    /// Undoes an acquire whose outcome is unknown: the permits it holds are given back.
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;
 
-    /// Delivers a notice whenever permits of the semaphore may have come back. An `Err` or an
-    /// unconfirmed watch means that the caller has to poll.
+    /// Delivers a notice whenever permits of the semaphore may have come back. After an `Err` or
+    /// with an unconfirmed watch, the caller has to poll.
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>>;
 
-    /// Changes the number of permits, and wakes whoever waits for some if there are more. `false`
-    /// for [`Permits::TrySet`] on a semaphore that has been given permits before.
+    /// Changes the number of permits, and wakes waiters if there are more. Returns `false` for
+    /// [`Permits::TrySet`] on a semaphore that has been given permits before.
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>>;
 
-    /// How many permits there are.
+    /// Returns how many permits are left and how many are held.
     fn counts(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<PermitCounts, StoreError>>;
 }
 
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A request that is sent again has the same ids, and no two permits share one.
+    /// A re-sent request has the same ids, and no two permits share one.
     #[test]
     fn ids_belong_to_owner_and_number() {
         let owners = ["a:1", "a:2", "b:1"].map(OwnerId::new);

@@ -1,11 +1,11 @@
-//! [`ServerClock`]: what the server's clock says now, from its last answer.
+//! [`ServerClock`]: an estimate of the server's clock, from its last answer.
 
 use crate::internal::clock::Tick;
 use crate::internal::sync::{Mutex, lock};
 use crate::store::ServerTime;
 
-/// An upper bound of the server's time: its last known time, plus our time since the request of
-/// that answer was sent. It is ahead of the truth by at most that request's round trip.
+/// An upper bound of the server's time: its last known time, plus our time since we sent the
+/// request that it answered. It is ahead of the true time by at most that request's round trip.
 #[derive(Debug, Default)]
 pub struct ServerClock(Mutex<Option<Sample>>);
 
@@ -16,8 +16,8 @@ struct Sample {
 }
 
 impl ServerClock {
-    /// The answer to a request sent at `sent` has the server time `server`. Answers to older
-    /// requests are ignored.
+    /// Records that the answer to a request sent at `sent` had the server time `server`. Answers to
+    /// older requests are ignored.
     pub fn observe(&self, server: ServerTime, sent: Tick) {
         let mut sample = lock(&self.0);
         if sample.is_none_or(|known| known.sent <= sent) {
@@ -25,13 +25,13 @@ impl ServerClock {
         }
     }
 
-    /// Believes `server` at `sent`, whatever was known.
+    /// Sets the time to `server` at `sent`, whatever was known before.
     #[cfg(any(test, feature = "testing"))]
     pub fn pretend(&self, server: ServerTime, sent: Tick) {
         *lock(&self.0) = Some(Sample { server, sent });
     }
 
-    /// The server's time at `now`; `None` before the first answer.
+    /// Returns the estimated server time at `now`; `None` before the first answer.
     pub fn estimate(&self, now: Tick) -> Option<ServerTime> {
         let sample = *lock(&self.0);
         sample.map(|Sample { server, sent }| {

@@ -1,4 +1,4 @@
-//! What a store says about locks to operators.
+//! The answers of a store to operators.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::Kind;
 use crate::key::LockKey;
 use crate::token::{FencingToken, OwnerId};
 
-/// What the store knows about a key.
+/// The status of a key, as the store knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockStatus {
     /// How it is held; `None` when the key is free. A fair lock without waiters looks like a mutex.
     pub kind: Option<Kind>,
-    /// The holders and their hold counts; empty when the key is free. A writer that reads too is
-    /// there twice.
+    /// The holders and their hold counts; empty when the key is free. A writer that also reads is
+    /// listed twice.
     pub holders: Vec<(OwnerId, u64)>,
-    /// How many wait, a hint: the entries of a fair lock's queue, else the connections that listen
-    /// for the release, each of which may stand for many waiters.
+    /// Number of waiters, as a hint. For a fair lock: the entries of its queue. Otherwise: the
+    /// connections that listen for the release, each of which may stand for many waiters.
     pub waiters: u64,
     /// Time until the hold ends if nobody renews it; `None` when the key is free.
     pub remaining: Option<Duration>,
@@ -25,13 +25,13 @@ pub struct LockStatus {
 }
 
 impl LockStatus {
-    /// A key that nobody holds.
+    /// Returns the status of a key that nobody holds.
     #[must_use]
     pub const fn free() -> Self {
         Self { kind: None, holders: Vec::new(), waiters: 0, remaining: None, last_token: None }
     }
 
-    /// Whether somebody holds the key.
+    /// Whether the key is held.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         !self.holders.is_empty()
@@ -41,22 +41,20 @@ impl LockStatus {
 /// Asks for a page of locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanRequest {
-    /// What the keys begin with, literally; empty for all. The store's own prefix is in front of
-    /// it.
+    /// Literal prefix of the keys, after the store's own prefix; empty for all keys.
     pub prefix: String,
-    /// Zero, then [`Scanned::next`] of the page before.
+    /// Zero for the first page, then [`Scanned::next`] of the page before.
     pub cursor: u64,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
 
-/// A page of locks. A lock that is held from the first page to the last is in one page at least;
-/// others may be in it.
+/// A page of locks. A lock that is held during the whole scan is on at least one page. A lock held
+/// only part of the time may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// Keys that are held, and what is known about them; may be empty although there is a next
-    /// page.
+    /// Held keys and their status; may be empty although there is a next page.
     pub locks: Vec<(LockKey, LockStatus)>,
-    /// The cursor of the next page; `None` after the last.
+    /// Cursor of the next page; `None` after the last.
     pub next: Option<u64>,
 }

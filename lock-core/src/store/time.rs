@@ -7,13 +7,13 @@ use std::fmt;
 pub struct ServerTime(u64);
 
 impl ServerTime {
-    /// A server time of so many microseconds since the Unix epoch.
+    /// Creates a server time from microseconds since the Unix epoch.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0

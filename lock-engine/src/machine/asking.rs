@@ -1,4 +1,4 @@
-//! What is asked of the store, under which owner, and what follows from the answer.
+//! The requests to the store, under which owner they are made, and the handling of their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::hold::Hold;
 use crate::spec::LaneKind;
 use crate::terms::{Lease, Terms};
 
-/// The longest window of local hand-offs, whatever the settings say.
+/// Maximum window of local hand-offs, whatever the settings say.
 const LONGEST_WINDOW: Duration = Duration::from_millis(250);
 
-/// After a call that failed, places are kept again so soon,
+/// Delay before places are kept again after a failed call,
 const KEEP_AGAIN: Duration = Duration::from_millis(100);
-/// and those far from the head of a queue so soon.
+/// and for places far from the head of a queue.
 const FAR_AGAIN: Duration = Duration::from_secs(1);
 /// Added to times that the store has rounded down.
 const MARGIN: Duration = Duration::from_millis(1);
 
 impl Machine {
-    /// The driver asks what to do. `owner` makes an owner that was not used before.
+    /// Returns the driver's next step. `owner` makes an owner that was not used before.
     pub(crate) fn next_step(&mut self, now: Tick, owner: impl FnOnce() -> OwnerId) -> Step {
         self.driver = Driver::Running;
         match std::mem::replace(&mut self.phase, Phase::Free) {
@@ -44,7 +44,7 @@ impl Machine {
                 self.phase = Phase::Releasing(asked);
                 Step::Release { hold, then }
             }
-            // The store ends the hold by itself; nobody here waits for it any more.
+            // The store ends the hold by itself, and no caller waits for it any more.
             Phase::Ending { told: true, .. } if self.shut_down => self.exit(),
             Phase::Ending { hold, min_hold_end, told } => {
                 self.phase = Phase::Ending { hold: Arc::clone(&hold), min_hold_end, told: true };
@@ -61,7 +61,7 @@ impl Machine {
             Phase::Held(held) => {
                 let open = held.offer.as_ref().map_or(0, |offer| offer.open);
                 self.phase = Phase::Held(held);
-                // For those who wait, it goes on listening.
+                // Goes on listening for the waiters that have no offer.
                 if self.waiters.len() > open && !self.shut_down { self.park(Tick::MAX) } else { self.exit() }
             }
             Phase::Free | Phase::Asking(_) | Phase::Releasing(_) => {
@@ -95,7 +95,7 @@ impl Machine {
         request.tokens(tokens).retention(lease.retention)
     }
 
-    /// The request that waits at the store, or a new one.
+    /// Returns the request that waits at the store, or a new one.
     fn next_request(&mut self, terms: &Terms, owner: impl FnOnce() -> OwnerId) -> Arc<AcquireRequest> {
         let &Terms { lease, replication, min_hold, .. } = terms;
         let waits = !terms.is_try() && (self.spec.is_fair() || self.spec.has_an_intent());
@@ -110,16 +110,16 @@ impl Machine {
         }
         self.leave_queue();
         let mut request = self.request(lease, self.wanted_tokens(), owner).replicated(replication);
-        // The replicas have their time after the grant.
+        // The replicas get their time after the grant.
         request.timeout += replication.timeout();
         if !waits {
             return Arc::new(request);
         }
         request = request.queued(terms.wait.limit());
         if min_hold > DIRECT_LEASE || !replication.is_none() {
-            // A request with a floor is not granted directly, for a few seconds and with nobody to
-            // wait for replicas: the key has to stay taken for longer than that, even if this
-            // process is gone by then. Every token is above this floor.
+            // A request with a floor is not granted directly, since a direct grant lasts a few
+            // seconds and waits for no replicas. The key has to stay taken for longer than that,
+            // even if this process dies by then. Every token exceeds this floor.
             request = request.token_floor(1);
         }
         let request = Arc::new(request);
@@ -127,7 +127,7 @@ impl Machine {
         request
     }
 
-    /// What may be acquired together with the release that is about to be sent.
+    /// Returns the request to acquire the key together with the release that is about to be sent.
     fn takeover(&mut self, owner: impl FnOnce() -> OwnerId) -> Option<Asked> {
         let terms = self.first_active()?.1.ask.terms;
         let may = self.lane == LaneKind::Mutex
@@ -150,7 +150,7 @@ impl Machine {
 
     // ---- places at the store --------------------------------------------------------------------
 
-    /// The request does not wait at the store any more.
+    /// Forgets that the request waits at the store, without withdrawing it.
     pub(super) fn stop_queueing(&mut self) -> Option<Queued> {
         let queued = self.queued.take()?;
         if queued.is_noted {
@@ -159,14 +159,14 @@ impl Machine {
         Some(queued)
     }
 
-    /// Nobody wants the request any more that waits at the store.
+    /// Withdraws the request that waits at the store, because no caller wants it any more.
     pub(super) fn leave_queue(&mut self) {
         if let Some(queued) = self.stop_queueing() {
             self.act(Action::Withdraw(queued.request));
         }
     }
 
-    /// The store has taken note that the request, sent at `since`, waits.
+    /// Records that the store has queued the request, which was sent at `since`.
     fn note_place(&mut self, since: Tick, found: ServerTime, random: f64, now: Tick) {
         let keep_at = self.place_due(Standing::Waiter, random, now);
         if let Some(queued) = &mut self.queued {
@@ -176,21 +176,22 @@ impl Machine {
         }
     }
 
-    /// When the place of the lane's request in the store's queues is to be kept next.
+    /// Returns when the place of the lane's request in the store's queues has to be kept next.
     pub(crate) fn place_due(&self, standing: Standing, random: f64, now: Tick) -> Tick {
-        // A tick may be earlier by a quarter of that: half a life on average.
+        // A tick may be a quarter of that earlier; on average, this is half a life.
         let often = if self.spec.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
         let pause = match standing {
-            // A crowd that came together does not stay together: its calls would come all at once.
+            // Random, because otherwise the calls of a crowd that came together would come all at
+            // once.
             Standing::Far => (FAR_LIFE / 2).mul_f64(1.0 - random / 2.0),
             _ => often,
         };
-        // All together, so that they share calls.
+        // Rounded to ticks, so that waiters share calls.
         self.rules.ticks.before(now + pause, often / 4)
     }
 
-    /// The store was asked to keep the place of the lane's request. Returns whether it said
-    /// anything about the present.
+    /// Handles the answer to keeping the place of the lane's request. Returns whether the answer is
+    /// about the current request.
     pub(crate) fn place_kept(&mut self, about: &PlaceKept<'_>, random: f64, now: Tick) -> bool {
         let &PlaceKept { each, standing, fallback, .. } = about;
         let [next, first] =
@@ -205,7 +206,7 @@ impl Machine {
             queued.keep_at = now + if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
             return false;
         }
-        // A request of several is granted when the last of them is free.
+        // A request for several keys is granted when the last of them is free.
         let left = |kept: &Kept| if let Kept::Waiting(left) = kept { *left } else { Duration::ZERO };
         let mut look = each.iter().map(left).max().unwrap_or_default();
         if each.contains(&Kept::Gone) || each == [Kept::Renewed] {
@@ -216,9 +217,9 @@ impl Machine {
         let far = standing == Standing::Far;
         let before = self.retry.not_before();
         if !matches!(self.phase, Phase::Free) {
-            // Nothing is asked now.
+            // No attempt is due in this phase.
         } else if about.is_seen && self.spec.is_fair() && each.len() == 1 && look > MARGIN {
-            // Nobody says so when a lease ends.
+            // The end of a lease causes no message.
             let pause = if far { FAR_LIFE } else { fallback.min(look + MARGIN) };
             self.retry.seen(now, now + pause, far);
         } else {
@@ -232,7 +233,7 @@ impl Machine {
 
     // ---- answers --------------------------------------------------------------------------------
 
-    /// The request that was sent at `sent` was answered.
+    /// Handles the answer to the request that was sent at `sent`.
     pub(super) fn acquired(
         &mut self,
         answer: Result<Acquired, StoreError>,
@@ -249,8 +250,8 @@ impl Machine {
                 self.note_place(sent, busy.server_time, seen.random, now);
             }
             Err(error) if error.kind() == StoreErrorKind::NotReplicated => {
-                // Others may have it, and so may this process under another owner: before that is
-                // tried, it is undone.
+                // Others may have the key, and so may this process under another owner: it is
+                // undone before the next attempt.
                 self.stop_queueing();
                 self.phase = Phase::Undoing(asked.request, error);
             }
@@ -258,9 +259,8 @@ impl Machine {
                 if error.outcome_unknown() {
                     let keeps = request.items.len() == 1 && error.kind() != StoreErrorKind::Unsettled;
                     match self.queued.as_mut().filter(|_| keeps) {
-                        // It is sent again under the same owner, so as not to lose its place. Not
-                        // if what the store gives back by itself may arrive later: of several keys,
-                        // and of several stores.
+                        // It is re-sent under the same owner, to keep its place. Not with several
+                        // keys or several stores: there the store itself may withdraw it later.
                         Some(queued) => queued.unanswered = true,
                         None => {
                             self.stop_queueing();
@@ -279,8 +279,8 @@ impl Machine {
         }
     }
 
-    /// The request was granted: its hold counts from before it was sent. A reply that leaves
-    /// nothing is undone.
+    /// Handles a grant: the hold counts from before its request was sent. An answer without a valid
+    /// hold is undone.
     fn granted(&mut self, asked: Asked, granted: &Granted, sent: Tick, seen: Seen, now: Tick) {
         let Asked { request, lease } = asked;
         let queued = self.stop_queueing();
@@ -295,16 +295,16 @@ impl Machine {
         self.on_granted(hold, tokens, granted.server_time, seen, now);
     }
 
-    /// The store granted the request that waits there, and said so by a notice: at some time after
-    /// it was last known to wait.
+    /// Handles a notice that the store has granted the waiting request, at some time after it was
+    /// last known to wait.
     fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime, seen: Seen, now: Tick) {
         let (phase, known) = (&self.phase, |queued: &&Queued| queued.is_noted && queued.found < server_time);
         if !matches!(phase, Phase::Free) || self.queued.as_ref().filter(known).is_none() {
-            // It comes late, to a process that was stopped or over a slow connection.
+            // The notice comes late: the process was stopped, or the connection is slow.
             return self.retry.reset(now);
         }
         let Some(lease) = self.next_terms(now).map(|terms| terms.lease) else {
-            // Nobody waits any more.
+            // No caller waits any more.
             return self.leave_queue();
         };
         let Some(Queued { request, since, unanswered, .. }) = self.stop_queueing() else { return };
@@ -312,20 +312,20 @@ impl Machine {
         let direct = DIRECT_LEASE.min(lease.duration);
         let hold = Hold::granted(&request, &[tokens], lease, since).map(|hold| hold.until(since, direct));
         let Some(mut hold) = hold.filter(|hold| hold.is_valid(now)) else {
-            // It is asked for again, under the same owner: the hold may still be there.
+            // The request is sent again under the same owner: the hold may still be there.
             self.queued = Some(Queued { unanswered, ..Queued::new(&request) });
             return self.retry.reset(now);
         };
         hold.unanswered = Some(request).filter(|_| unanswered);
         self.on_granted(hold, tokens, server_time, seen, now);
         if let Some(hold) = self.held().filter(|_| !lease.is_renewed).cloned() {
-            // Counted from when it was last known to wait, and of a direct grant's length: it is
-            // less than what was asked for.
+            // It counts from when the request was last known to wait, and has the length of a
+            // direct grant: that is less than requested.
             self.act(Action::Extend(hold, now + lease.duration));
         }
     }
 
-    /// The driver heard something about the key, or that it does not hear anything.
+    /// Handles news about the key, or about the delivery of messages.
     pub(super) fn heard_of(&mut self, heard: &Heard, seen: Seen, now: Tick) {
         match heard {
             Heard::Confirmed => self.retry.listening(now),
@@ -335,15 +335,15 @@ impl Machine {
             }
             Heard::Notice(_) => {
                 if matches!(self.phase, Phase::Free) && self.retry.on_notification(now) {
-                    // What the store said of the holder is no longer so.
+                    // The store's last answer about the holder is outdated.
                     self.busy_until = None;
                 }
             }
         }
     }
 
-    /// The release was answered, or given up: the key is not ours any more, unless it was taken
-    /// again in the same step.
+    /// Handles the answer to a release, or its failure: the key is not ours any more, unless it was
+    /// taken again in the same step.
     pub(super) fn released(&mut self, answer: Option<(Tick, Released)>, seen: Seen, now: Tick) {
         let Phase::Releasing(then) = std::mem::replace(&mut self.phase, Phase::Free) else { return };
         if let (Some(asked), Some((sent, Released { then: Some(granted), .. }))) = (then, &answer) {
@@ -363,7 +363,7 @@ impl Machine {
         }
     }
 
-    /// For how long a hold may be handed off inside the process.
+    /// Returns how long a hold may be handed off inside the process.
     pub(super) fn window(&self, lease: Lease, round_trip: Duration) -> Duration {
         let longest = self.rules.window.min(LONGEST_WINDOW).min(lease.duration / 10);
         (round_trip * 8).max(Duration::from_millis(5)).min(longest)

@@ -1,4 +1,4 @@
-//! What callers do: ask, poll, leave, enter again, release.
+//! The callers' side: ask, poll, leave, re-enter, release.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -15,7 +15,7 @@ use crate::failure::{Failure, Loss};
 use crate::spec::LaneKind;
 
 impl Machine {
-    /// Somebody wants the key.
+    /// Handles a new caller that wants the key.
     pub(crate) fn enqueue(&mut self, ask: Ask, cap: Cap, now: Tick) -> Result<Enqueued, Failure> {
         if let Some(pass) = self.reenter(&ask, now).or_else(|| self.join(&ask, now)) {
             return Ok(Enqueued::Entered(pass));
@@ -43,7 +43,7 @@ impl Machine {
         Ok(Enqueued::Waiting(id))
     }
 
-    /// A waiter's future is polled. `None`: it has to ask again, in another lane.
+    /// Polls a waiter. `None` means that it has to ask again, in another lane.
     pub(crate) fn poll_waiter(&mut self, id: u64, now: Tick) -> Poll<Result<Option<Pass>, Failure>> {
         let Some(waiter) = self.waiters.get_mut(&id) else { return Poll::Ready(Err(Failure::ShutDown)) };
         match &waiter.state {
@@ -76,7 +76,7 @@ impl Machine {
         Poll::Pending
     }
 
-    /// It is the turn of a waiter that could not be granted anything before.
+    /// Starts the turn of a gated waiter.
     pub(super) fn admit(&mut self, id: u64, now: Tick) {
         if let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| waiter.gated) {
             waiter.gated = false;
@@ -85,14 +85,14 @@ impl Machine {
         }
     }
 
-    /// Whether the waiter has not been admitted.
+    /// Whether the waiter is still gated.
     pub(crate) fn is_gated(&self, id: u64) -> bool {
         self.waiters.get(&id).is_some_and(|waiter| waiter.gated)
     }
 
-    /// Whether the store is being asked, or will be within `grace`, has not answered since the
-    /// waiter came, and nobody is known to have the key: a wait shorter than a round trip is not
-    /// over then. An answer wakes the waiter.
+    /// Whether the waiter may still get a first answer, so that a wait shorter than a round trip is
+    /// not over yet. This holds if the store is being asked, or will be within `grace`, and has not
+    /// answered since the waiter came. No holder may be known. An answer wakes the waiter.
     pub(crate) fn awaits_first_answer(&mut self, id: u64, now: Tick, grace: Duration) -> bool {
         let Some(waiter) = self.waiters.get(&id) else { return false };
         let asks = match self.driver {
@@ -107,7 +107,7 @@ impl Machine {
         awaits
     }
 
-    /// A waiter gives up or is dropped.
+    /// Removes a waiter that gives up or is dropped.
     pub(super) fn leave(&mut self, id: u64, now: Tick) {
         let Some(waiter) = self.take_waiter(id) else { return };
         if matches!(waiter.state, WaiterState::Offered) {
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// One more entry beside that of a live grant, which proves that the caller may.
+    /// Adds an entry beside that of a live grant, which proves that the caller may re-enter.
     pub(crate) fn reenter_guard(&mut self, number: u64, part: Option<u16>, now: Tick) -> Option<Pass> {
         let (live, at) = self.live_of(number)?;
         let outer = *live.entries.get(at)?;
@@ -126,7 +126,7 @@ impl Machine {
         Some(Pass { reentrant: true, part, ..pass })
     }
 
-    /// The grant of a write lock becomes one of a read lock.
+    /// Turns the grant of a write lock into one of a read lock.
     pub(crate) fn downgrade(&mut self, number: u64) -> ReleaseOutcome {
         let Some((live, at)) = self.live_of(number) else { return ReleaseOutcome::NotHeld };
         if let Some(entry) = live.entries.get_mut(at) {
@@ -136,7 +136,7 @@ impl Machine {
         self.only_readers_left()
     }
 
-    /// A hold for writing becomes one for reading when no writer is left in it.
+    /// Turns a hold for writing into one for reading when no writer is left in it.
     fn only_readers_left(&self) -> ReleaseOutcome {
         let Phase::Held(Held { hold, live: Some(live), .. }) = &self.phase else {
             return ReleaseOutcome::Nested;
@@ -148,8 +148,8 @@ impl Machine {
         ReleaseOutcome::Nested
     }
 
-    /// A grant ends that `was_lost` or not. When `reserve` has no place for its release, the hold
-    /// is left to its lease.
+    /// Ends a grant; `was_lost` says whether its lock was lost. When `reserve` has no capacity for
+    /// its release, the hold is left to its lease.
     pub(crate) fn release(
         &mut self,
         number: u64,
@@ -173,7 +173,7 @@ impl Machine {
                 }
             }
             self.wake_reentrants();
-            // The others are told when the hold is lost: they may have been renewed just now.
+            // The other entries hear of it when the hold is lost: they may just have been renewed.
             return if was_lost { ReleaseOutcome::Lost } else { self.only_readers_left() };
         }
         let min_hold_end = live.min_hold_end;

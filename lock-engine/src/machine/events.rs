@@ -1,4 +1,4 @@
-//! What happens to a machine: inputs, time, grants, refusals, errors, loss, unclaimed offers, the
+//! The events of a machine: inputs, time, grants, refusals, errors, loss, unclaimed offers, the
 //! end.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::hold::Hold;
 use crate::settings::LONGEST;
 
 impl Machine {
-    /// Something has happened.
+    /// Handles an input.
     pub(crate) fn handle(&mut self, input: Input<'_>, now: Tick) {
         match input {
             Input::Admit(id) => self.admit(id, now),
@@ -46,7 +46,8 @@ impl Machine {
         }
     }
 
-    /// The hold's deadline is over, the store says that it is gone, or somebody freed it by force.
+    /// Handles the loss of a hold: its deadline is over, the store says that it is gone, or it was
+    /// freed by force.
     pub(super) fn lose(&mut self, hold: &Arc<Hold>, why: Loss, now: Tick) {
         if !hold.mark_lost(why) {
             return;
@@ -72,12 +73,12 @@ impl Machine {
         self.kick(now);
     }
 
-    /// A renewal to `lease` that was sent at `sent` was answered.
+    /// Handles the answer to a renewal to `lease`, sent at `sent`.
     fn kept(&mut self, hold: &Arc<Hold>, kept: Kept, sent: Tick, lease: Duration, now: Tick) {
         match kept {
             Kept::Renewed if hold.renewed(sent, now, lease) => {
                 let ticks = self.rules.ticks;
-                // A shorter one has only found out whether it is there.
+                // A shorter renewal was only a check whether the hold exists.
                 let is_renewal = |held: &&mut Held| held.renews.is_none_or(|renews| lease >= renews);
                 if let Some(held) = self.held_as(hold).filter(is_renewal) {
                     held.failures = 0;
@@ -89,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// What is held, if it is this hold.
+    /// Returns the current hold, if it is this one.
     fn held_as(&mut self, hold: &Arc<Hold>) -> Option<&mut Held> {
         match &mut self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => Some(held),
@@ -97,7 +98,7 @@ impl Machine {
         }
     }
 
-    /// Whether what is held was granted after the key was freed by force has to be found out.
+    /// Finds out whether the current hold was granted after the key was freed by force.
     fn verify(&mut self) {
         match self.held().cloned() {
             Some(hold) => self.verify_hold(hold),
@@ -105,13 +106,13 @@ impl Machine {
         }
     }
 
-    /// Extends the hold to when it ends anyway: that finds out whether the store has it.
+    /// Extends the hold to its current end, which shows whether the store still has it.
     fn verify_hold(&mut self, hold: Arc<Hold>) {
         let deadline = hold.deadline();
         self.act(Action::Extend(hold, deadline));
     }
 
-    /// When something is due, whatever it is; [`Tick::MAX`] when nothing is.
+    /// Returns when the next event is due; [`Tick::MAX`] if none is.
     pub(crate) fn poll_timeout(&self) -> Tick {
         let place = self.queued.as_ref().map_or(Tick::MAX, |queued| queued.keep_at).min(self.turn_end);
         let Phase::Held(held) = &self.phase else { return place };
@@ -121,7 +122,7 @@ impl Machine {
         place.min(held.renewal).min(offer).min(max_hold).min(held.drain_end)
     }
 
-    /// Does what is due.
+    /// Handles everything that is due.
     pub(crate) fn on_time(&mut self, now: Tick) -> Due {
         if let Some(hold) = self.held().filter(|hold| !hold.is_valid(now)).cloned() {
             self.lose(&hold, Loss::LeaseOver, now);
@@ -158,8 +159,8 @@ impl Machine {
         due
     }
 
-    /// The end of a `max_hold`: the signals fire, and the hold is not renewed any more. The key
-    /// stays taken until the guards go or the lease is over.
+    /// Ends a `max_hold`: the signals fire, and the hold is not renewed any more. The key stays
+    /// taken until the guards are dropped or the lease is over.
     fn end_max_hold(&mut self, now: Tick) {
         let ticks = self.rules.ticks;
         let Phase::Held(held) = &mut self.phase else { return };
@@ -170,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// Takes back an offer that nobody claimed in time.
+    /// Takes back an offer that was not claimed in time.
     fn expire_offer(&mut self, now: Tick) {
         let Phase::Held(Held { offer, .. }) = &mut self.phase else { return };
         let Some(unclaimed) = offer.take_if(|offer| now >= offer.until) else { return };
@@ -180,13 +181,14 @@ impl Machine {
         self.pass_on(last, now);
     }
 
-    /// The store has answered an acquire: those who wait for nothing else look again.
+    /// Records that the store has answered an acquire, and wakes the waiters that waited only for
+    /// that.
     fn heard(&mut self) {
         self.answered = self.asked_for;
         self.actions.extend(std::mem::take(&mut self.late).into_iter().map(Action::Wake));
     }
 
-    /// The store granted the key.
+    /// Handles a grant of the store.
     pub(super) fn on_granted(
         &mut self,
         hold: Hold,
@@ -204,7 +206,7 @@ impl Machine {
         if std::mem::take(&mut self.freed_by_force) {
             self.verify_hold(Arc::clone(&hold));
         }
-        // Fresh from the store, it is good for everything that asks for this lease.
+        // A fresh hold suits every waiter that asks for this lease.
         let head = if hold.replication.is_none() {
             self.first_without_policy()
         } else {
@@ -234,17 +236,17 @@ impl Machine {
         }
     }
 
-    /// Somebody else has the key.
+    /// Handles a refusal: another owner has the key.
     pub(super) fn on_busy(&mut self, busy: &Busy, seen: Seen, now: Tick) {
         let remaining = busy.remaining;
         self.heard();
         self.windows_without_release = 0;
-        // A store that does not know says something very long.
+        // A store that does not know the time answers with a very long one.
         self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
         self.retry.on_busy(now, remaining, seen.listening, seen.fallback, seen.random);
         self.retry.rivals(busy.listeners, seen.random);
         if self.tries > 0 {
-            // A try that came while the call was under way gets an attempt of its own.
+            // A try that came during the call gets its own attempt.
             let asked_for = self.asked_for;
             let answered = |id, waiter: &Waiter| waiter.ask.terms.is_try() && id <= asked_for;
             self.fail_where(answered, self.busy(now));
@@ -254,13 +256,13 @@ impl Machine {
         }
     }
 
-    /// The attempt with this policy failed.
+    /// Handles the failure of an attempt with this policy.
     pub(super) fn on_error(&mut self, error: &StoreError, asked: Replication, seen: Seen, now: Tick) {
         self.heard();
         if asked.is_none() {
             self.note_error(error, seen, now);
         } else {
-            // It does not concern those without a policy, whatever it is: they find out by
+            // The error does not concern callers without a policy, whatever it is: they find out by
             // themselves.
             self.retry.set_back(now, error.clone(), seen.random);
             self.tell(error, |ask| !ask.terms.replication.is_none());
@@ -268,13 +270,13 @@ impl Machine {
         }
     }
 
-    /// A store error that waiters should know about.
+    /// Handles a store error that waiters should know about.
     fn note_error(&mut self, error: &StoreError, seen: Seen, now: Tick) {
         self.retry.on_failure(now, error.clone(), seen.random);
         self.tell(error, |_| true);
     }
 
-    /// Fails those whom the error concerns, unless they go on waiting.
+    /// Fails the waiters that the error concerns and ends.
     fn tell(&mut self, error: &StoreError, concerned: impl Fn(&Ask) -> bool) {
         let fatal = !error.is_transient();
         if !fatal && self.tries == 0 {
@@ -285,11 +287,11 @@ impl Machine {
         self.fail_where(ends, told);
     }
 
-    /// The driver is gone without having said so: its runtime ended, or it panicked. What it was
-    /// doing is left to the lease.
+    /// Handles the unexpected end of the driver: its runtime ended, or it panicked. Its unfinished
+    /// work is left to the lease.
     fn on_driver_gone(&mut self) {
         self.driver = Driver::None;
-        // A release that had been begun tells of its end itself.
+        // A release that had begun reports its end itself.
         if let Phase::Ending { told: false, .. } = self.phase {
             self.act(Action::CountLeft);
         }
@@ -306,7 +308,7 @@ impl Machine {
         self.leave_queue();
     }
 
-    /// Tells all waiters the error, and takes back what they are offered.
+    /// Fails all waiters, and takes back their offers.
     fn fail_all(&mut self, failure: Failure, now: Tick) {
         self.fail_where(|_, _| true, failure);
         if let Phase::Held(held) = &mut self.phase
@@ -317,7 +319,7 @@ impl Machine {
         }
     }
 
-    /// No grants from now on; everybody who waits is told.
+    /// Stops granting, and fails all waiters.
     fn shut_down(&mut self, now: Tick) {
         self.shut_down = true;
         self.fail_all(Failure::ShutDown, now);

@@ -1,4 +1,4 @@
-//! Decisions that both sides share: whose turn it is, whether a hold is handed on, whether the
+//! Decisions that both sides share: whose turn it is, whether a hold is handed off, whether the
 //! driver is needed.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::terms::Terms;
 
 impl Machine {
     pub(super) fn is_busy_for_a_try(&self, now: Tick) -> bool {
-        // A stale one is not waiting as long as nobody polls it.
+        // An unresponsive waiter does not count until it is polled.
         let others = self
             .waiters
             .values()
@@ -33,12 +33,12 @@ impl Machine {
         self.first_where(|_| true)
     }
 
-    /// The first who waits and wants no replicas to confirm.
+    /// Returns the first waiter that wants no replicas to confirm.
     pub(super) fn first_without_policy(&self) -> Option<(u64, &Waiter)> {
         self.first_where(|waiter| waiter.ask.terms.replication.is_none())
     }
 
-    /// Those with this number or a larger one.
+    /// Returns the waiters with this number or a larger one.
     fn waiters_from(&self, id: u64) -> impl Iterator<Item = (u64, &Waiter)> {
         let all = self.waiters.range(id..).map(|(id, waiter)| (*id, &**waiter));
         #[cfg(test)]
@@ -50,27 +50,27 @@ impl Machine {
         self.waiters_from(0).find(|(_, waiter)| waiter.is_active() && which(waiter))
     }
 
-    /// For whom the key is asked next: the first, or who does not need the replicas that have just
-    /// not confirmed.
+    /// Returns the waiter for which the key is requested next. It is the first, or one that does
+    /// not need the replicas that have just failed to confirm.
     pub(super) fn next_up(&self, now: Tick) -> Option<(u64, &Waiter)> {
         let set_back = self.unconfirmed || self.retry.is_set_back(now);
         let passes = if set_back { self.first_without_policy() } else { None };
         passes.or_else(|| self.first_active())
     }
 
-    /// What the next caller wants.
+    /// Returns the terms of the next waiter.
     pub(super) fn next_terms(&self, now: Tick) -> Option<Terms> {
         self.next_up(now).map(|(_, waiter)| waiter.ask.terms)
     }
 
-    /// The entries of which this is one, and which of them it is.
+    /// Returns the live part of the hold that has this entry, and the index of the entry.
     pub(super) fn live_of(&mut self, number: u64) -> Option<(&mut Live, usize)> {
         let Phase::Held(Held { live: Some(live), .. }) = &mut self.phase else { return None };
         let at = live.position(number)?;
         Some((live, at))
     }
 
-    /// Takes a waiter out of the queue.
+    /// Removes a waiter from the queue.
     pub(super) fn take_waiter(&mut self, id: u64) -> Option<Box<Waiter>> {
         let waiter = self.waiters.remove(&id)?;
         self.late.remove(&id);
@@ -97,14 +97,15 @@ impl Machine {
         Some(held)
     }
 
-    /// Those who could only enter the grant that has ended ask elsewhere.
+    /// Sends guests elsewhere, because the grant that they could enter has ended.
     fn send_guests_away(&mut self) {
         if self.guests > 0 {
             self.change_where(|_, waiter| waiter.ask.guest && waiter.is_waiting(), &WaiterState::Over(None));
         }
     }
 
-    /// The innermost live entry is an ancestor of the asker: one more entry, no store call.
+    /// Enters an ancestor's grant without a store call, if the innermost live entry belongs to an
+    /// enclosing call.
     pub(super) fn reenter(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
         if ask.inside.is_empty() {
             return None;
@@ -112,8 +113,8 @@ impl Machine {
         let ticks = self.rules.ticks;
         let Phase::Held(held) = &mut self.phase else { return None };
         let live = held.live.as_mut()?;
-        // The innermost call has to be an enclosing one. Readers do not exclude each other, so a
-        // reader looks past them.
+        // The innermost entry has to belong to an enclosing call. Readers do not exclude each
+        // other, so a reader ignores other readers' entries.
         let in_the_way = live.entries.iter().rev().find(|entry| {
             ask.kind != Kind::Read || entry.kind != Kind::Read || ask.inside.contains(&entry.number)
         });
@@ -132,7 +133,7 @@ impl Machine {
     pub(super) fn wake_reentrants(&mut self) {
         let Phase::Held(Held { live: Some(live), .. }) = &self.phase else { return };
         let Some(innermost) = live.entries.last() else { return };
-        // A reader looks past others.
+        // A reader ignores the entries of other readers.
         let may = |ask: &Ask| {
             ask.kind == Kind::Read && !ask.inside.is_empty() || ask.inside.contains(&innermost.number)
         };
@@ -140,7 +141,7 @@ impl Machine {
         self.actions.extend(woken.map(|(id, _)| Action::Wake(*id)));
     }
 
-    /// A waiter with an offer takes it.
+    /// Lets a waiter claim its offer.
     pub(super) fn claim(&mut self, id: u64, now: Tick) -> Option<Pass> {
         if let Some(hold) = self.held().filter(|hold| !hold.is_valid(now)).cloned() {
             self.lose(&hold, Loss::LeaseOver, now);
@@ -161,11 +162,11 @@ impl Machine {
         Some(pass)
     }
 
-    /// One more caller has the hold, beside others if they share it.
+    /// Gives the hold to one more caller, beside others if they share it.
     pub(super) fn take(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
         let shares = self.lane == LaneKind::Read;
         let Phase::Held(held) = &mut self.phase else { return None };
-        // All readers of a shared hold have its one token.
+        // All readers of a shared hold use its one token.
         let token = if shares { FencingToken::new(held.tokens.last) } else { held.tokens.take()? };
         let handed_off = held.used > 0;
         held.used += 1;
@@ -177,8 +178,8 @@ impl Machine {
         Some(Pass { handed_off, ..pass })
     }
 
-    /// Who gets a hold that is not fresh from the store: the first active waiter, or the first one
-    /// behind `after`, if the hold is still good for what it asked for.
+    /// Returns the next waiter for a hold that is not fresh from the store: the first active one
+    /// behind `after`, or else the first. `None` if the hold is no longer good for its request.
     pub(super) fn next_holder(&self, after: Option<u64>, now: Tick) -> Option<u64> {
         let Phase::Held(held) = &self.phase else { return None };
         let active = Waiter::is_active;
@@ -194,7 +195,7 @@ impl Machine {
         good.then_some(id)
     }
 
-    /// A waiter with an offer leaves.
+    /// Declines an offer, because its waiter leaves.
     pub(super) fn decline(&mut self, id: u64, now: Tick) {
         let Phase::Held(Held { offer: Some(offer), .. }) = &mut self.phase else { return };
         offer.open = offer.open.saturating_sub(1);
@@ -203,10 +204,10 @@ impl Machine {
         }
     }
 
-    /// An offer came back: to those behind `from`, or to the store.
+    /// Passes an offer that came back on to the waiters behind `from`, or releases the hold.
     pub(super) fn pass_on(&mut self, from: u64, now: Tick) {
         if let Phase::Held(Held { live: Some(_), offer, .. }) = &mut self.phase {
-            // Other readers are in; who let it pass joins them when it is polled.
+            // Other readers are in; the waiter that let it pass joins them when it is polled.
             *offer = None;
             return;
         }
@@ -216,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// Those who are still offered the hold are not any more.
+    /// Ends an offer for all waiters that still have it.
     pub(super) fn end_offer(&mut self, offer: Option<Offer>, state: &WaiterState) {
         let Some(offer) = offer else { return };
         for (_, waiter) in self.waiters.range_mut(..=offer.last) {
@@ -226,8 +227,8 @@ impl Machine {
         }
     }
 
-    /// Offers the hold to a waiter, and to others behind it that want the same when offers have not
-    /// been claimed.
+    /// Offers the hold to a waiter. After unclaimed offers, it is offered to others behind it too,
+    /// if they want the same.
     pub(super) fn offer(&mut self, first: u64, now: Tick) {
         let Phase::Held(held) = &mut self.phase else { return };
         let most =
@@ -235,7 +236,7 @@ impl Machine {
         let fresh = held.used == 0;
         let quarter = held.hold.lease.duration / 4;
         let time = match self.lane {
-            // Others of this process wait for no permits that are offered.
+            // No other caller of this process waits for permits that are on offer.
             LaneKind::Own if held.hold.is_of_permits() => quarter,
             LaneKind::Own => quarter.min(OWN_OFFER_TIME),
             _ => OFFER_TIME,
@@ -272,12 +273,12 @@ impl Machine {
         self.kick(now);
     }
 
-    /// Fails those waiters.
+    /// Fails the selected waiters.
     pub(super) fn fail_where(&mut self, which: impl Fn(u64, &Waiter) -> bool, failure: Failure) {
         self.change_where(which, &WaiterState::Over(Some(failure)));
     }
 
-    /// Changes the state of those who still wait, and wakes them.
+    /// Changes the state of the selected waiters that still wait, and wakes them.
     pub(super) fn change_where(&mut self, which: impl Fn(u64, &Waiter) -> bool, state: &WaiterState) {
         for (&id, waiter) in &mut self.waiters {
             if !matches!(waiter.state, WaiterState::Over(_)) && which(id, waiter) {
@@ -287,7 +288,7 @@ impl Machine {
         }
     }
 
-    /// Sees to it that the driver runs if there is something to do for it.
+    /// Starts the driver if there is work for it.
     pub(super) fn kick(&mut self, now: Tick) {
         let needed = match &self.phase {
             Phase::Ending { .. } => true,

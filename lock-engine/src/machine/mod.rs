@@ -1,11 +1,12 @@
-//! [`Machine`]: everything this process knows about one lane, a state machine without I/O, clock,
-//! waker, channel, task and runtime.
+//! [`Machine`]: everything this process knows about one lane. It is a state machine without I/O,
+//! clock, waker, channel, task or runtime.
 //!
-//! It is a queue of waiters and at most one hold. Callers ask it by methods, what else happens is
-//! an [`Input`] to [`handle`](Machine::handle), and both bring the time. It answers with
-//! [`Action`]s, which are carried out after unlocking, with the [`Step`]s of the lane's driver, and
-//! with the time at which it has something to do. Waiters and entries are known by numbers; a lane
-//! keeps their wakers and grants. docs/architecture.md has the table of its states.
+//! It consists of a queue of waiters and at most one hold. Callers use its methods; everything else
+//! that happens is an [`Input`] to [`handle`](Machine::handle). Both pass in the time.
+//!
+//! It answers with [`Action`]s, which are carried out after unlocking, and with the [`Step`]s of
+//! the lane's driver. It also says when it is due next. Waiters and entries are known by numbers; a
+//! lane keeps their wakers and grants. docs/architecture.md has the table of its states.
 
 mod asking;
 mod callers;
@@ -34,44 +35,45 @@ use super::retry::RetrySchedule;
 use super::spec::{LaneKind, Spec};
 use super::terms::{Lease, Terms};
 
-/// An offer that is not claimed for so long goes to the next waiter.
+/// Time after which an unclaimed offer goes to the next waiter.
 pub(crate) const OFFER_TIME: Duration = Duration::from_millis(20);
-/// The same where nobody else waits, and the place in the store's queue is gone: a second, or a
-/// quarter of the lease.
+/// Maximum offer time in a lane of one caller, whose place in the store's queue is gone. It is cut
+/// to a quarter of the lease.
 const OWN_OFFER_TIME: Duration = Duration::from_secs(1);
-/// Each offer that nobody claims doubles the number of waiters who get the next one, up to this
-/// power of two: so many waiters that are not polled cannot keep one waiting that is.
+/// Maximum number of doublings of an offer. Each unclaimed offer doubles the number of waiters that
+/// get the next one. Thus many waiters that are not polled cannot hold up one that is.
 const MOST_DOUBLINGS: u32 = 10;
-/// After so many windows without a real release, one is made for pollers whom nobody hears.
+/// Number of windows without a real release after which one is made, for contenders that poll
+/// without listening.
 const WINDOWS_WITHOUT_RELEASE: u32 = 16;
-/// A counter that is further ahead of the server's clock gets no ranges.
+/// Lead of a counter over the server's clock, in microseconds, beyond which it gets no ranges.
 const COUNTER_AHEAD: u64 = 1_000_000;
 
-/// What a caller asks of a lane.
+/// A caller's request to a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
-    /// Differs from the lane's for a reader inside a hold for writing.
+    /// Differs from the lane's kind for a reader inside a hold for writing.
     pub(crate) kind: Kind,
     pub(crate) terms: Terms,
-    /// Numbers of the grants of this lane that enclosing calls have.
+    /// Numbers of the grants of this lane that enclosing calls hold.
     pub(crate) inside: Few<u64>,
-    /// It may only enter the grant of an enclosing call.
+    /// Whether it may only enter the grant of an enclosing call.
     pub(crate) guest: bool,
-    /// It is granted nothing before it is admitted, and asks for nothing after this time, even if
-    /// it is not polled.
+    /// If set, the caller is granted nothing before it is admitted. After this time it asks for
+    /// nothing, even if it is not polled.
     pub(crate) gated: Option<Tick>,
-    /// Which of the keys of that grant it wants, if they are several.
+    /// Which key of that grant it wants, if there are several.
     pub(crate) part: Option<u16>,
 }
 
 impl Ask {
-    /// Whether the hold has the lease that is wanted, and is as well replicated.
+    /// Whether the hold has the requested lease, and is sufficiently replicated.
     fn fits(&self, hold: &Hold) -> bool {
         self.terms.lease == hold.lease && hold.replication.satisfies(self.terms.replication)
     }
 }
 
-/// What a caller got: one entry of a hold.
+/// A caller's admission: one entry of a hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
     /// Number of the entry.
@@ -79,20 +81,20 @@ pub(crate) struct Pass {
     pub(crate) hold: Arc<Hold>,
     pub(crate) token: FencingToken,
     pub(crate) max_hold_end: Tick,
-    /// It was made inside another one: no store call was needed.
+    /// Whether it was made inside another entry, without a store call.
     pub(crate) reentrant: bool,
-    /// The grant came from a local hand-off.
+    /// Whether the grant came from a local hand-off.
     pub(crate) handed_off: bool,
-    /// The one that is meant of the hold's several keys.
+    /// Which of the hold's several keys is meant.
     pub(crate) part: Option<u16>,
 }
 
-/// How many callers may wait for a key, and by what setting.
+/// A cap on waiting callers, and the setting that it comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cap {
     pub(crate) most: usize,
     pub(crate) name: &'static str,
-    /// How many callers wait for any key, if that is what is limited.
+    /// How many callers wait for any key, if that number is capped.
     pub(crate) all: Option<usize>,
 }
 
@@ -103,84 +105,84 @@ impl Cap {
     }
 }
 
-/// The answer to a new ask.
+/// The result of a new request.
 #[derive(Debug)]
 pub(crate) enum Enqueued<T = Pass> {
-    /// Entered at once, inside a grant of an enclosing call or beside other readers.
+    /// Admitted at once, inside a grant of an enclosing call or beside other readers.
     Entered(T),
     /// Waits under this number.
     Waiting(u64),
-    /// Not here: the lane takes nobody any more, or was never for this caller.
+    /// Not here: the lane takes no more callers, or was never for this one.
     Elsewhere,
 }
 
-/// What happens to a lane, besides what its callers ask.
+/// An event of a lane, besides its callers' requests.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
-    /// It is the turn of a waiter that stood in line.
+    /// The turn of a waiter in line has come.
     Admit(u64),
     /// A waiter gives up, or is dropped.
     Leave(u64),
-    /// The request was answered that was sent at `sent`.
+    /// The request that was sent at `sent` was answered.
     Acquired { answer: Result<Acquired, StoreError>, sent: Tick, seen: Seen },
-    /// The request that replicas had not confirmed is undone, or being undone.
+    /// The request that replicas did not confirm has been undone, or is being undone.
     Undone { seen: Seen },
     /// The release that was sent at `sent` was answered; `None` if it was given up.
     Released { answer: Option<(Tick, Released)>, seen: Seen },
-    /// An attempt to release failed; there will be others.
+    /// An attempt to release failed; others follow.
     ReleaseFailed { error: &'a StoreError, seen: Seen },
     /// The driver heard something about the key.
     Heard { heard: Heard, seen: Seen },
-    /// The place of the request in the store's queues is to be kept at this time.
+    /// The place of the request in the store's queues has to be kept at this time.
     KeepPlace(Tick),
-    /// A renewal to `lease` that was sent at `sent` was answered.
+    /// A renewal to `lease`, sent at `sent`, was answered.
     Kept { hold: &'a Arc<Hold>, kept: Kept, sent: Tick, lease: Duration },
     /// A renewal failed.
     NotKept { hold: &'a Arc<Hold> },
     /// The hold is lost.
     Lost { hold: &'a Arc<Hold>, why: Loss },
-    /// The key was freed by force. Whether what is held now was granted after that is not known.
+    /// The key was freed by force. It is unknown whether the current hold was granted after that.
     Freed,
-    /// The driver is gone without having said so. What it was doing is left to the lease.
+    /// The driver has ended unexpectedly. Its unfinished work is left to the lease.
     DriverGone,
-    /// All waiters are told this failure.
+    /// All waiters fail with this failure.
     Fail(Failure),
-    /// Nothing is granted from now on; all waiters are told.
+    /// Nothing is granted from now on; all waiters fail.
     ShutDown,
 }
 
-/// What the store said of a request that waits in its queues.
+/// The store's answer about a request that waits in its queues.
 #[derive(Debug)]
 pub(crate) struct PlaceKept<'a> {
     pub(crate) request: &'a Arc<AcquireRequest>,
-    /// Of each item; empty without an answer.
+    /// The answer for each item; empty without an answer.
     pub(crate) each: &'a [Kept],
     /// When the call was sent.
     pub(crate) sent: Tick,
-    /// How the request stood then, and how it stands now.
+    /// The standing of the request then, and now.
     pub(crate) standing: Standing,
     pub(crate) next: Standing,
-    /// Whether the answer for a fair lock takes the place of an attempt.
+    /// Whether the answer for a fair lock replaces an attempt.
     pub(crate) is_seen: bool,
     pub(crate) fallback: Duration,
 }
 
-/// What a contender hears.
+/// A message to a contender.
 #[derive(Debug)]
 pub enum Heard {
-    /// Messages arrive from now on. What happened before has to be looked for.
+    /// Messages arrive from now on. Earlier events have to be looked for.
     Confirmed,
-    /// No message is certain to come.
+    /// Messages are not certain to arrive.
     Unconfirmed,
     Notice(Notice),
 }
 
-/// What is known besides an answer of the store.
+/// Circumstances of an answer of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// Whether messages arrive.
     pub(crate) listening: bool,
-    /// Longest pause between two attempts.
+    /// Maximum pause between two attempts.
     pub(crate) fallback: Duration,
     /// The lowest recent round trip.
     pub(crate) round_trip: Duration,
@@ -188,7 +190,7 @@ pub(crate) struct Seen {
     pub(crate) random: f64,
 }
 
-/// What has to be done after an input, in this order.
+/// Work to carry out after an input, in this order.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Wake the waiter.
@@ -203,38 +205,38 @@ pub(crate) enum Action {
     Withdraw(Arc<AcquireRequest>),
     /// The request has a place in a queue of the store from now on,
     JoinQueue(Arc<AcquireRequest>),
-    /// or not any more.
+    /// or no longer.
     LeaveQueue,
     /// Fire the lost signals of these grants. `news`: nobody has been told before.
     TellLoss { grants: Few<u64>, news: bool },
-    /// The hold is lost: release it, if the store still knows it, or let it expire after this time.
+    /// The hold is lost: release it if the store still knows it, or let it expire after this time.
     Abandon(Arc<Hold>, Duration),
     /// Count a hold that was left to its lease.
     CountLeft,
 }
 
-/// Work of the timekeeper for a lane.
+/// The timekeeper's work for a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     pub(crate) renew: Option<Arc<Hold>>,
-    /// Keep the place of its request in the store's queues.
+    /// Whether to keep the place of its request in the store's queues.
     pub(crate) keep_place: bool,
 }
 
-/// What became of a released or downgraded entry.
+/// The outcome of a released or downgraded entry.
 #[derive(Debug)]
 pub(crate) enum ReleaseOutcome {
-    /// Other entries of the hold are left.
+    /// Other entries of the hold remain.
     Nested,
-    /// The next local waiter has it.
+    /// The next local waiter gets the hold.
     HandedOff,
-    /// The driver will tell the store.
+    /// The driver will release it at the store.
     Releasing,
-    /// The same, at the end of its `min_hold`.
+    /// The driver will release it, at the end of its `min_hold`.
     Lingering,
-    /// The hold is to become one for reading.
+    /// The hold will become one for reading.
     Downgrading(Arc<Hold>),
-    /// No release can be sent, and nobody here may have it: the lease ends the hold.
+    /// No release can be sent, and no local caller may have the hold: the lease ends it.
     LeftToLease,
     /// The lock was lost before.
     Lost,
@@ -242,7 +244,7 @@ pub(crate) enum ReleaseOutcome {
     NotHeld,
 }
 
-/// What the driver does next. It reports a call by an [`Input`].
+/// The driver's next step. It reports a call by an [`Input`].
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Nothing: the driver ends.
@@ -259,51 +261,51 @@ pub(crate) enum Step {
     Park { until: Tick },
 }
 
-/// What the driver has sent.
+/// A request that the driver has sent.
 #[derive(Debug)]
 struct Asked {
     request: Arc<AcquireRequest>,
     lease: Lease,
 }
 
-/// A request that may have a place in a queue of the store, or an intent: it is sent again, under
+/// A request that may have a place in a queue of the store, or an intent. It is sent again, under
 /// the same owner, until it is granted or withdrawn.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
     pub(crate) request: Arc<AcquireRequest>,
-    /// The store has taken note of it.
+    /// Whether the store has queued it.
     pub(crate) is_noted: bool,
-    /// When the last answered call was sent that found it waiting.
+    /// When the last answered call that found it waiting was sent.
     pub(crate) since: Tick,
-    /// When the store last said so to an acquire. A grant from before that is over: it had no place
-    /// any more, and joined again.
+    /// When the store last answered an acquire with "waiting". A grant from before that is over:
+    /// the request had lost its place, and queued again.
     found: ServerTime,
-    /// It is being sent again, or that was not answered: it may have a new place by now, so what
-    /// `keep` says of that must not make an older grant look newer.
+    /// Whether it is being re-sent, or its re-send was not answered. It may then have a new place,
+    /// so an answer to `keep` must not make an older grant look newer.
     pub(crate) asking: bool,
-    /// A copy of it was not answered.
+    /// Whether a copy of it was not answered.
     unanswered: bool,
-    /// When its place is to be kept next.
+    /// When its place has to be kept next.
     pub(crate) keep_at: Tick,
 }
 
 #[derive(Debug)]
 enum Phase {
-    /// Nothing of ours at the store.
+    /// We have nothing at the store.
     Free,
     /// The driver asks the store for the key.
     Asking(Asked),
-    /// Replicas have not confirmed a grant, which is undone.
+    /// A grant that replicas have not confirmed is being undone.
     Undoing(Arc<AcquireRequest>, StoreError),
     Held(Held),
-    /// To be released by the driver, at the end of its `min_hold`.
+    /// The driver will release it, at the end of its `min_hold`.
     Ending {
         hold: Arc<Hold>,
         min_hold_end: Tick,
-        /// The store knows for how long the key stays taken.
+        /// Whether the store knows for how long the key stays taken.
         told: bool,
     },
-    /// The driver releases it, and may take the key again in the same step.
+    /// The driver is releasing it, and may take the key again in the same step.
     Releasing(Option<Asked>),
 }
 
@@ -317,24 +319,24 @@ enum Driver {
 #[derive(Debug)]
 struct Held {
     hold: Arc<Hold>,
-    /// What renewals ask for, if it is renewed.
+    /// The lease of renewals, if it is renewed.
     renews: Option<Duration>,
-    /// Failed renewals since the last success. Such a hold is not handed on.
+    /// Failed renewals since the last success. A hold with failures is not handed off.
     failures: u32,
     /// When it is renewed next, or found to be over.
     renewal: Tick,
     tokens: TokenRange,
     used: u32,
     window_end: Tick,
-    /// When readers have had their time to leave, if somebody waits for that.
+    /// When readers have had their time to leave, if a caller waits for that.
     drain_end: Tick,
     offer: Option<Offer>,
     live: Option<Live>,
 }
 
 impl Held {
-    /// Whether one more caller may have it without the store: it is what was asked for, renewed and
-    /// not in doubt, young, and at least half of its lease is left.
+    /// Whether one more caller may have it without the store. It must fit the request, be renewed
+    /// without failures and be young, and at least half of its lease must be left.
     fn is_good_for(&self, ask: &Ask, now: Tick) -> bool {
         ask.terms.lease.is_renewed
             && ask.fits(&self.hold)
@@ -344,10 +346,10 @@ impl Held {
             && self.hold.deadline().since(now) >= ask.terms.lease.duration / 2
     }
 
-    /// It is renewed to this from now on, or not any more.
+    /// Sets the lease of renewals, or stops them.
     ///
-    /// The next renewal is a third of the lease from now. A hold with less than half of what
-    /// renewals ask for is renewed at once: it had a shorter fixed lease before.
+    /// The next renewal is due after a third of the lease. A hold with less than half of that lease
+    /// left is renewed at once: it had a shorter fixed lease before.
     fn renew_to(&mut self, renews: Option<Duration>, ticks: Ticks, now: Tick) {
         let deadline = self.hold.deadline();
         self.renews = renews;
@@ -359,7 +361,8 @@ impl Held {
         };
     }
 
-    /// A renewal failed: it is tried again quickly, then slower, always before the deadline.
+    /// Schedules a retry of a failed renewal: quickly at first, then more slowly, always before the
+    /// deadline.
     fn renewal_failed(&mut self, now: Tick) {
         self.failures = self.failures.saturating_add(1);
         let longest = (self.renews.unwrap_or_default() / 15).min(Duration::from_secs(1));
@@ -368,26 +371,26 @@ impl Held {
     }
 }
 
-/// The next grant is there for whoever of the offered waiters is polled first.
+/// An offer: the first of the offered waiters to be polled gets the next grant.
 #[derive(Debug)]
 struct Offer {
     until: Tick,
-    /// How many are offered it.
+    /// How many waiters still have it.
     open: usize,
     /// The last of them in the queue.
     last: u64,
 }
 
-/// What callers have of a hold.
+/// The callers' part of a hold.
 #[derive(Debug)]
 struct Live {
-    /// Innermost last.
+    /// The entries, innermost last.
     entries: Few<LiveEntry>,
-    /// They have one token, and one end of `max_hold`.
+    /// The token of all entries; they also share the end of `max_hold`.
     token: FencingToken,
     max_hold_end: Tick,
     min_hold_end: Tick,
-    /// All were told that it is lost.
+    /// Whether all callers have been told that it is lost.
     all_told: bool,
 }
 
@@ -406,7 +409,7 @@ impl Live {
     }
 }
 
-/// One entry of a hold: re-entrant calls add one, and so do readers that share it.
+/// One entry of a hold: each re-entrant call adds one, and so does each reader that shares it.
 #[derive(Clone, Copy, Debug)]
 struct LiveEntry {
     number: u64,
@@ -434,7 +437,7 @@ impl Waiter {
         matches!(self.state, WaiterState::Active)
     }
 
-    /// Waits for its turn, and would take it.
+    /// Whether it waits for its turn, and would take it.
     fn is_active(&self) -> bool {
         self.is_waiting() && !self.ask.guest && !self.gated
     }
@@ -444,66 +447,67 @@ impl Waiter {
 enum WaiterState {
     Active,
     Offered,
-    /// Let an offer pass; keeps its place, is not counted on until it is polled again.
+    /// It let an offer pass. It keeps its place, but is not counted on until it is polled again.
     Unresponsive,
-    /// Is told this failure; without one it has to ask again, in another lane.
+    /// It fails with this failure; without one, it has to ask again in another lane.
     Over(Option<Failure>),
 }
 
-/// Waiters of this process by number, in the order in which they came.
+/// The waiters of this process by number, in order of arrival.
 type Waiters = BTreeMap<u64, Box<Waiter>>;
 
-/// The settings of an engine that its machines follow.
+/// The engine's settings for its machines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) call_timeout: Duration,
-    /// Longest time for which a hold is handed off inside the process.
+    /// Maximum time for which a hold is handed off inside the process.
     pub(crate) window: Duration,
     pub(crate) ticks: Ticks,
 }
 
-/// All that is known about one lane in this process.
+/// Everything known about one lane in this process.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) key: LockKey,
     pub(crate) lane: LaneKind,
     pub(crate) spec: Spec,
     rules: Rules,
-    /// Takes nobody any more.
+    /// Whether it takes no more callers.
     sealed: bool,
     phase: Phase,
     waiters: Waiters,
     last_number: u64,
     driver: Driver,
-    /// What waits at the store, and has to be kept there.
+    /// The request that waits at the store, and has to be kept there.
     pub(crate) queued: Option<Queued>,
-    /// Until when somebody else has the key, as the store last said.
+    /// Until when another owner has the key, as the store last said.
     busy_until: Option<Tick>,
-    /// Offers in a row that nobody claimed.
+    /// Unclaimed offers in a row.
     unclaimed: u32,
-    /// How many waiters make one attempt only, and how many are guests.
+    /// How many waiters make only one attempt, and how many are guests.
     tries: usize,
     guests: usize,
     /// Tokens used by the last hold.
     used_tokens: u32,
     counter_ahead: bool,
-    /// The key was freed by force while a call was under way.
+    /// Whether the key was freed by force while a call was under way.
     freed_by_force: bool,
-    /// The last attempt was not confirmed by replicas; a waiter without a policy has the next one.
+    /// Whether replicas did not confirm the last attempt; a waiter without a policy gets the next
+    /// one.
     unconfirmed: bool,
     windows_without_release: u32,
-    /// The youngest waiter at the time when the last acquire was sent. A takeover does not count.
+    /// The youngest waiter when the last acquire was sent. A takeover does not count.
     asked_for: u64,
-    /// The youngest waiter at the time when the last acquire that was answered was sent.
+    /// The youngest waiter when the last answered acquire was sent.
     answered: u64,
-    /// Those whose wait is over but for the first answer.
+    /// Waiters whose wait is over, except for the first answer.
     late: BTreeSet<u64>,
-    /// When the turn of the waiter that was admitted is over.
+    /// When the turn of the admitted waiter is over.
     turn_end: Tick,
     pub(crate) retry: RetrySchedule,
     shut_down: bool,
     actions: Few<Action>,
-    /// How many waiters were looked at one after the other.
+    /// How many waiters were looked at one by one.
     #[cfg(test)]
     seen: std::cell::Cell<usize>,
 }
@@ -542,12 +546,12 @@ impl Machine {
         }
     }
 
-    /// Takes what has to be done, in order.
+    /// Takes the pending actions, in order.
     pub(crate) fn poll_actions(&mut self) -> Few<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// For how long the key is still taken, as far as is known here.
+    /// Returns for how long the key is still taken, as far as is known here.
     pub(crate) fn taken_for(&self, now: Tick) -> Option<Duration> {
         let until = match &self.phase {
             Phase::Held(held) => Some(held.hold.deadline()),
@@ -562,14 +566,13 @@ impl Machine {
         Failure::Busy { remaining: self.taken_for(now) }
     }
 
-    /// Makes the failure of a try behind waiters. If nobody is known to have the key, they wait for
-    /// the store.
+    /// Makes the failure of a try behind waiters. If no holder is known, they wait for the store.
     fn refuse_a_try(&self, ask: &Ask, now: Tick) -> Failure {
         let error = self.retry.last_error_for(ask.terms.replication);
         error.filter(|_| self.taken_for(now).is_none()).map_or_else(|| self.busy(now), Failure::Store)
     }
 
-    /// Whether nothing is held, wanted or under way: the lane can be forgotten.
+    /// Whether nothing is held, wanted or under way, so that the lane can be forgotten.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Free) && self.waiters.is_empty() && self.driver == Driver::None
     }
@@ -578,7 +581,7 @@ impl Machine {
         self.waiters.len()
     }
 
-    /// The hold that the store may know, unless a call about it is under way.
+    /// Returns the hold that the store may know, unless a call about it is under way.
     pub(crate) fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.phase {
             Phase::Held(Held { hold, .. }) | Phase::Ending { hold, .. } => Some(hold),
@@ -586,12 +589,12 @@ impl Machine {
         }
     }
 
-    /// The hold of which guards may be in somebody's hands, or an offer out.
+    /// Returns the hold if callers may have guards of it, or it is on offer.
     pub(crate) fn held(&self) -> Option<&Arc<Hold>> {
         self.hold().filter(|_| matches!(self.phase, Phase::Held(_)))
     }
 
-    /// What renewals of the hold ask for, if it is renewed.
+    /// Returns the lease of the hold's renewals, if it is renewed.
     pub(crate) fn renews(&self, hold: &Arc<Hold>) -> Option<Duration> {
         match &self.phase {
             Phase::Held(held) if Arc::ptr_eq(&held.hold, hold) => held.renews,
@@ -599,17 +602,17 @@ impl Machine {
         }
     }
 
-    /// Whether a guard of the hold may be in somebody's hands.
+    /// Whether callers may have guards of the hold, or it is on offer.
     pub(crate) fn has(&self, hold: &Arc<Hold>) -> bool {
         self.held().is_some_and(|held| Arc::ptr_eq(held, hold))
     }
 
-    /// Whether the store still has to hear something from this lane.
+    /// Whether this lane still has something to tell the store.
     pub(crate) fn is_busy(&self) -> bool {
         self.driver != Driver::None || !matches!(self.phase, Phase::Free)
     }
 
-    /// Whether a guard of the hold is in somebody's hands; an offer alone is not enough.
+    /// Whether a caller has a guard of the hold; an offer is not enough.
     pub(crate) fn is_claimed(&self) -> bool {
         matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }))
     }

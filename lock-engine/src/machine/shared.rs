@@ -1,4 +1,4 @@
-//! The readers of one process that share one hold, and callers who have come to the wrong lane.
+//! The readers of one process that share a hold, and callers in the wrong lane.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use lock_core::internal::clock::Tick;
 use super::{Ask, Held, Machine, Pass, Phase, WaiterState};
 use crate::spec::LaneKind;
 
-/// A reader that finds the window of a shared hold over waits so long for its readers to leave, so
-/// that others have their turn; then it takes a hold of its own.
+/// Maximum time for which a new reader waits for the readers of a shared hold to leave once its
+/// window is over. Others get their turn this way. Then the reader takes its own hold.
 const DRAIN_TIME: Duration = Duration::from_millis(10);
 
 impl Machine {
-    /// Enters a shared hold beside the readers that are in it, if its window is open.
+    /// Enters a shared hold beside its readers, if its window is open.
     pub(crate) fn join(&mut self, ask: &Ask, now: Tick) -> Option<Pass> {
         if self.is_open(ask, now) { self.take(ask, now) } else { None }
     }
@@ -27,13 +27,13 @@ impl Machine {
             && held.is_good_for(ask, now)
     }
 
-    /// Whether a hold that was granted here is still offered to somebody.
+    /// Whether a hold that was granted here is still on offer.
     pub(super) fn is_offered(&self) -> bool {
         matches!(&self.phase, Phase::Held(Held { offer: Some(_), .. }))
     }
 
-    /// Whether the caller has to ask in another lane: it is a guest and its host has gone, or it
-    /// would have to wait for readers to leave, who are no obstacle to it.
+    /// Whether the caller has to ask in another lane. This is so for a guest whose host is gone,
+    /// and for a reader that would only wait for other readers to leave.
     pub(super) fn is_sealed_for(&mut self, ask: &Ask, now: Tick) -> bool {
         if ask.guest {
             return !matches!(&self.phase, Phase::Held(Held { live: Some(_), .. }));
@@ -57,7 +57,7 @@ impl Machine {
         false
     }
 
-    /// Takes nobody any more: callers find a fresh lane, and so do those who wait.
+    /// Seals the lane: new callers and active waiters find a fresh one.
     pub(super) fn seal(&mut self) {
         self.sealed = true;
         self.change_where(|_, waiter| waiter.is_active(), &WaiterState::Over(None));

@@ -1,4 +1,4 @@
-//! The table of states in docs/architecture.md, a test for each row.
+//! The table of states in docs/architecture.md, with a test for each row.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::tests::{CAP, NewCaller, Op, Sort, USUAL, World};
 use super::*;
 use crate::terms::Wait;
 
-/// A machine that somebody has asked for its lock.
+/// Makes a machine with one caller that wants its lock.
 fn wanted(sort: Sort, caller: NewCaller) -> World {
     let mut world = World::new(sort);
     world.apply(Op::Enqueue(caller));
     world
 }
 
-/// The driver begins a call.
+/// Lets the driver begin a call.
 fn asking(sort: Sort, caller: NewCaller) -> World {
     let mut world = wanted(sort, caller);
     world.apply(Op::Drive);
@@ -23,7 +23,7 @@ fn asking(sort: Sort, caller: NewCaller) -> World {
     world
 }
 
-/// The call was answered.
+/// Lets the call be answered.
 fn offered(sort: Sort, caller: NewCaller) -> World {
     let mut world = asking(sort, caller);
     world.apply(Op::Drive);
@@ -175,7 +175,7 @@ fn unresponsive_polled() {
 fn held_released_with_a_waiter() {
     let mut world = offered(Sort::Mutex, USUAL);
     world.apply(Op::Enqueue(USUAL));
-    // Tokens for several come with a request for several.
+    // A request for several waiters brings several tokens.
     world.apply(Op::Poll(0));
     release(&mut world);
     (0..2).for_each(|_| world.apply(Op::Drive));

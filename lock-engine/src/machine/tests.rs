@@ -852,7 +852,8 @@ fn sort() -> impl Strategy<Value = Sort> {
 fn one_holder_at_a_time_and_nobody_is_forgotten() {
     // The macro of proptest would take `PROPTEST_CASES` as it is.
     let config = ProptestConfig::default();
-    let config = ProptestConfig { cases: config.cases.saturating_mul(16), failure_persistence: None, ..config };
+    let config =
+        ProptestConfig { cases: config.cases.saturating_mul(16), failure_persistence: None, ..config };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     let runs = (sort(), prop::collection::vec(op(), 1..80));
     let result = runner.run(&runs, |(sort, ops)| {

@@ -1,4 +1,4 @@
-//! [`Address`]: from a lock URL to a store.
+//! [`Address`]: a parsed lock URL, which opens its store.
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
@@ -19,18 +19,18 @@ use tokio::runtime::Handle;
 use crate::builder::LockManagerBuilder;
 use crate::error::ConnectError;
 
-/// The URLs that are understood, for error texts.
+/// The forms of URLs that are accepted, for error texts.
 pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `rediss` for TLS, \
                                    or `quorum:url1|url2|url3`";
 
-/// How often a subscriber connection is asked whether it lives.
+/// Interval at which a subscriber connection is checked with a ping.
 #[cfg(feature = "redis")]
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-/// Where locks are kept.
+/// The address of a store.
 pub(crate) enum Address {
-    /// A fresh store, or the one of this name.
+    /// A fresh store in memory, or the one of this name.
     Memory(Option<String>),
     #[cfg(feature = "redis")]
     Redis(Box<Servers>),
@@ -38,8 +38,8 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// Reads a URL. Of one that is not understood only the scheme is repeated: the rest may have a
-    /// password.
+    /// Parses a URL. The error of a malformed one repeats only the scheme, since the rest may have
+    /// a password.
     pub(crate) fn parse(url: &str) -> Result<Self, ConnectError> {
         let url = url.trim();
         if let Some(urls) = url.strip_prefix("quorum:") {
@@ -55,7 +55,8 @@ impl Address {
         }
         match url.split_once("://") {
             Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
-            // Where none belongs may be a password.
+            // A text before `://` that is not a scheme may be part of a password, and is not
+            // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL can't begin with {scheme:?}; it begins with {ACCEPTED}")))
             }
@@ -97,7 +98,7 @@ impl Address {
         Ok(Self::Quorum(each))
     }
 
-    /// Whether a failure of the one is a failure of the other.
+    /// Whether the two share a store or a server, and so fail together.
     fn shares(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Memory(Some(name)), Self::Memory(Some(other))) => name == other,
@@ -122,7 +123,7 @@ impl Address {
         Err(refused(what))
     }
 
-    /// The clock of whoever uses the store.
+    /// Returns the clock that a manager on this store goes by.
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Self::Memory(_) => Clock::tokio(),
@@ -183,7 +184,7 @@ impl Address {
     }
 }
 
-/// Makes the options of a quorum of these settings.
+/// Returns the options of a quorum for these settings.
 pub(crate) fn quorum_options(settings: &LockManagerBuilder, clock: Clock, runtime: &Handle) -> QuorumOptions {
     let tasks = Tasks::new(runtime.clone());
     #[cfg(feature = "testing")]

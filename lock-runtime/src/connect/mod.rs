@@ -1,4 +1,4 @@
-//! How a [`LockManager`] is made: of a URL, of a Redis client, or of a store.
+//! The constructors of [`LockManager`]: from a URL, from a Redis client, or from a store.
 
 pub(crate) mod address;
 
@@ -25,9 +25,9 @@ impl LockManager {
     /// | `memory:` | a fresh store in this process |
     /// | `memory:NAME` | one store per name and process, shared by the managers that connect to it |
     /// | `redis://[user:password@]host[:port][/db]` | one Redis server, 6.2 or newer |
-    /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that sentinels know |
+    /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that the sentinels name |
     /// | `redis+cluster://[user:password@]h1[:6379],h2` | a Redis Cluster |
-    /// | `quorum:url1\|url2\|url3` | more than half of independent servers |
+    /// | `quorum:url1\|url2\|url3` | a majority of independent servers |
     /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
     ///
     /// # Errors
@@ -41,8 +41,8 @@ impl LockManager {
         Self::builder().connect(url).await
     }
 
-    /// As [`connect`](Self::connect), without asking the store: a service can start while its store
-    /// is down.
+    /// As [`connect`](Self::connect), but does not ask the store, so that a service can start while
+    /// its store is down.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl LockManager {
         Self::builder().from_env().await
     }
 
-    /// Settings for a manager.
+    /// Returns a builder with the default settings.
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::default()
     }
@@ -105,7 +105,7 @@ impl LockManagerBuilder {
         }
     }
 
-    /// A manager on a store of the caller's own making.
+    /// Makes a manager on the caller's own store.
     ///
     /// # Errors
     ///
@@ -115,8 +115,8 @@ impl LockManagerBuilder {
         checked(LockManager::on(self.start(Clock::Boot, |_, _| Ok(store))?), limit).await
     }
 
-    /// A manager on the user's own Redis client: its address, credentials and TLS settings are
-    /// used, its connections are the manager's own.
+    /// Makes a manager on the caller's Redis client. It uses the client's address, credentials and
+    /// TLS settings, but makes its own connections.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl LockManagerBuilder {
     }
 }
 
-/// Asks the store whether it can be used.
+/// Returns the manager once the store has shown that it can be used.
 async fn checked(locks: LockManager, limit: Duration) -> Result<LockManager, ConnectError> {
     locks.engine().check(limit).await?;
     Ok(locks)

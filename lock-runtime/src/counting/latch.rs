@@ -21,21 +21,22 @@ use lock_engine::terms::Wait;
 use super::{Counting, dispatched};
 use crate::error::LockError;
 
-/// Nobody knows when a latch will be at zero.
+/// Stand-in for the time until a latch is at zero, which is unknown.
 const UNKNOWN: Duration = Duration::from_secs(60 * 60);
-/// For so many call time-outs a count-down is sent again.
+/// Number of call time-outs for which a count-down is sent again.
 const ATTEMPTS: u32 = 3;
-/// For so many the store remembers it: the last copy may be executed one after it was sent.
+/// Number of call time-outs for which the store remembers a count-down: its last copy may still be
+/// executed one time-out after it was sent.
 const REMEMBERED: u32 = 8;
 
-/// A count that goes down to zero, once, and whoever waits for that; made by
+/// A count that goes down to zero once, while callers wait for that; made by
 /// [`LockManager::latch`](crate::LockManager::latch).
 ///
-/// A latch that does not exist is at zero: nobody waits for it. It is gone when it has reached
-/// zero, and can be made again then.
+/// A latch that does not exist counts as zero, so a wait for it ends at once. A latch is gone once
+/// it has reached zero, and can then be made again.
 ///
-/// The name has no hash tag, that is no braces: Redisson puts braces of its own around it, and in a
-/// Redis Cluster the two would be in different slots.
+/// The name must not have a hash tag, that is, no braces. Redisson puts its own braces around the
+/// name, and in a Redis Cluster the two would be in different slots.
 #[derive(Clone)]
 pub struct CountDownLatch {
     counting: Arc<Counting>,
@@ -53,13 +54,14 @@ impl CountDownLatch {
         Ok((name, latches, self.counting.engine.settings.call_timeout))
     }
 
-    /// Makes the latch with this count, unless it exists: then `false`.
+    /// Makes the latch with this count. Returns `false` if it exists already.
     ///
     /// # Errors
     ///
     /// - [`LockError::Misconfigured`]: a count of zero, which is a latch that does not exist;
-    ///   somebody's data under that name; a store without latches.
-    /// - [`LockError::Unavailable`]: whether it was done is unknown; the call may be sent again.
+    ///   foreign data under that name; a store without latches.
+    /// - [`LockError::Unavailable`]: it is unknown whether the count was set; the call may be
+    ///   repeated.
     /// - [`LockError::InvalidKey`], [`LockError::ShutDown`].
     ///
     /// # Cancel safety
@@ -77,15 +79,15 @@ impl CountDownLatch {
         self.dispatched(name, 2, call).await
     }
 
-    /// Takes one from the count, and returns what is left. At zero everybody who waits goes on. A
-    /// latch that does not exist stays so.
+    /// Lowers the count by one, and returns what is left. At zero, all waiters go on. A latch that
+    /// does not exist is left alone.
     ///
     /// Without an answer the call is sent again, for about three call time-outs (default 6 s);
     /// however often it arrives, it counts once.
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`]: no answer; whether it has counted is unknown.
+    /// [`LockError::Unavailable`]: there was no answer, so it is unknown whether the call counted.
     /// [`LockError::Misconfigured`], [`LockError::InvalidKey`], [`LockError::ShutDown`].
     ///
     /// # Cancel safety
@@ -115,7 +117,7 @@ impl CountDownLatch {
         self.dispatched(name, ATTEMPTS + 2, call).await
     }
 
-    /// The count; zero when the latch does not exist.
+    /// Returns the count; zero when the latch does not exist.
     ///
     /// # Errors
     ///
@@ -127,8 +129,8 @@ impl CountDownLatch {
         count.map_err(|error| LockError::from_store(name, error))
     }
 
-    /// Removes the latch, whatever its count: everybody who waits goes on. `false` when it did not
-    /// exist.
+    /// Removes the latch, whatever its count, so that all waiters go on. Returns `false` when it
+    /// did not exist.
     ///
     /// # Errors
     ///
@@ -144,24 +146,26 @@ impl CountDownLatch {
         self.dispatched(name, 2, call).await
     }
 
-    /// Waits until the latch is at zero or deleted, at most for `limit`; zero looks once.
+    /// Waits until the latch is at zero or deleted, for at most `limit`. A limit of zero looks
+    /// once.
     ///
     /// # Errors
     ///
     /// - [`LockError::TimedOut`]: the count was not zero when the wait ended.
-    /// - [`LockError::Busy`]: the count is not zero, and `limit` was.
-    /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`LockError::Busy`]: the count is not zero, and `limit` is zero.
+    /// - [`LockError::Unavailable`]: the store failed until the wait ended; contains its last
+    ///   error.
     /// - [`LockError::TooManyWaiters`]: the cap `max_waiters` or `max_waiters_per_key` is
     ///   reached.
     /// - [`LockError::ShutDown`], [`LockError::InvalidKey`].
-    /// - [`LockError::Misconfigured`]: somebody's data under that name, or a store without latches.
+    /// - [`LockError::Misconfigured`]: foreign data under that name, or a store without latches.
     ///
     /// Cancel safe.
     pub async fn wait(&self, limit: Duration) -> Result<(), LockError> {
         self.wait_within(Wait::at_most(limit)).await
     }
 
-    /// Waits until the latch is at zero or deleted, for as long as it takes, also while the store
+    /// Waits until the latch is at zero or deleted, for as long as it takes, even while the store
     /// is down.
     ///
     /// # Errors
@@ -207,7 +211,7 @@ impl CountDownLatch {
     }
 }
 
-/// Redisson puts the whole name between braces, whatever is in it.
+/// Refuses a name with a hash tag: Redisson puts the whole name between braces, whatever is in it.
 fn without_hash_tag(name: LockKey) -> Result<LockKey, LockError> {
     if name.as_str().contains('{') {
         let reason = "it has a hash tag, which a latch can't have: Redisson's name of its channel is in another slot of a \
@@ -223,7 +227,8 @@ impl fmt::Debug for CountDownLatch {
     }
 }
 
-/// One wait: looks at the count, is told when to look again, and looks now and then in any case.
+/// One wait: looks at the count, subscribes to learn when to look again, and looks now and then in
+/// any case.
 struct Waiter<'a> {
     counting: &'a Counting,
     latches: Arc<dyn LatchStore>,
@@ -245,7 +250,7 @@ impl Waiter<'_> {
             if engine.shut_down.load(Ordering::Acquire) {
                 return Err(LockError::ShutDown { key: self.name });
             }
-            // Whatever was published before the count is asked for says nothing new.
+            // Notices that came before the count is asked for say nothing new.
             subscription.skip();
             let left = (end + std::mem::take(&mut grace)).since(engine.clock.now());
             let look = engine.bounded(|_| self.latches.count(self.name.clone(), self.timeout));
@@ -276,7 +281,7 @@ impl Waiter<'_> {
                     }
                     retry.on_failure(engine.clock.now(), error, jitter());
                 }
-                // The time is over, as is seen below.
+                // The wait is over, which `pause` finds below.
                 None => {}
             }
             if let Some(over) = self.pause(end, &mut retry, &mut subscription).await {
@@ -286,7 +291,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// Until it is time to look again, or the wait is over: since when.
+    /// Waits until it is time to look again. Returns the present time when the wait is over.
     async fn pause(
         &self,
         end: Tick,

@@ -1,6 +1,7 @@
-//! Semaphores and latches: what is counted rather than locked.
+//! Semaphores and latches, which count instead of locking.
 //!
-//! - [`semaphore`], [`latch`]: the handles.
+//! - [`semaphore`]: permits, which the engine grants, renews and releases as it does locks.
+//! - [`latch`]: a count, which waiters poll while they listen for its end.
 
 mod latch;
 mod semaphore;
@@ -20,7 +21,7 @@ pub use self::latch::CountDownLatch;
 pub use self::semaphore::{Semaphore, SemaphorePermit};
 use crate::error::LockError;
 
-/// What a manager has for semaphores and latches.
+/// The part of a manager that serves semaphores and latches.
 pub(crate) struct Counting {
     engine: Arc<Engine>,
     latches: OnceLock<Option<Arc<dyn LatchStore>>>,
@@ -65,7 +66,8 @@ impl fmt::Debug for Counting {
     }
 }
 
-/// As [`Engine::dispatched`], unless the manager was shut down. Awaits `timeouts` call time-outs.
+/// As [`Engine::dispatched`], with a limit of `timeouts` call time-outs. Fails when the manager was
+/// shut down.
 async fn dispatched<T: Send + 'static>(
     engine: &Engine,
     timeouts: u32,

@@ -23,8 +23,8 @@ use crate::guard::LockGuard;
 /// [`LockManager::semaphore`](crate::LockManager::semaphore).
 ///
 /// A semaphore has no permits until [`try_set_permits`](Self::try_set_permits) gives it some; the
-/// first call wins. Until then every caller waits, and is told at the end that it timed out. It
-/// stays, with its permits, until it is deleted at the store.
+/// first call wins. Until then, every caller waits and times out. A semaphore stays, with its
+/// permits, until it is deleted at the store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
@@ -39,19 +39,20 @@ use crate::guard::LockGuard;
 ///
 /// Set how many permits one call takes, the wait and the lease; then call
 /// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) as often as you like. There is
-/// no re-entry: each call takes more.
+/// no re-entry: each call takes further permits.
 ///
 /// # Fairness
 ///
-/// Callers of one process that wait are served in the order in which they were first polled, so one
-/// that wants many permits is not overtaken by others that want few; tries do overtake. Between
-/// processes, who is next is a race.
+/// Waiting callers of one process are served in the order in which they were first polled. A caller
+/// that wants many permits is not overtaken by others that want few, except by tries. Between
+/// processes, the next holder is decided by a race.
 ///
 /// # Java
 ///
 /// Names, types and messages are those of Redisson's `RPermitExpirableSemaphore`, not of its
 /// `RSemaphore`, whose permits have no holders. Java's clients compare leases with their own
-/// clocks: one that is ahead by two thirds of a lease takes permits away that are renewed in time.
+/// clocks. A client whose clock is ahead by two thirds of a lease takes permits away that are
+/// renewed in time.
 #[must_use = "nothing is taken before `acquire` or `try_acquire`"]
 #[derive(Clone)]
 pub struct Semaphore {
@@ -68,34 +69,35 @@ impl Semaphore {
         Self { counting, name, permits: 1, wait: None, lease: None, label: Label::Borrowed("") }
     }
 
-    /// How many permits one call takes, all or nothing: 1 by default, at most 1000. The size of the
+    /// Sets how many permits one call takes, all or none. Default 1, at most 1000. The size of the
     /// semaphore is set by [`try_set_permits`](Self::try_set_permits).
     pub fn permits(mut self, permits: u32) -> Self {
         self.permits = permits;
         self
     }
 
-    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds. Zero is the
-    /// same as [`no_wait`](Self::no_wait).
+    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) applies. Zero is
+    /// the same as [`no_wait`](Self::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self
     }
 
-    /// Waits for as long as it takes, also while the store is down.
+    /// Waits for as long as it takes, even while the store is down.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
     }
 
-    /// Does not wait: one attempt, and [`LockError::Busy`] if too few permits are left.
+    /// Does not wait: makes one attempt, and fails with [`LockError::Busy`] if too few permits are
+    /// left.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
     }
 
-    /// A fixed lease: the permits come back by themselves this long after they were granted, and
-    /// are not renewed. At least 100 ms and four round trips.
+    /// Sets a fixed lease: the permits are not renewed, and come back by themselves this long after
+    /// the grant. The lease is at least 100 ms and four round trips.
     ///
     /// Without it, permits have the manager's lease (30 s) and are renewed every third of that for
     /// as long as the guard lives.
@@ -104,8 +106,8 @@ impl Semaphore {
         self
     }
 
-    /// The name under which metrics count it (label `lock`). Use few different names, never the
-    /// semaphore's.
+    /// Sets the name under which metrics count the semaphore (label `lock`). Use few different
+    /// names, never the semaphore's own.
     pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.label = name.into();
         self
@@ -115,17 +117,18 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// - [`LockError::TimedOut`]: too few were left until the wait ended.
-    /// - [`LockError::Busy`]: too few are left, and [`no_wait`](Self::no_wait) was given.
+    /// - [`LockError::TimedOut`]: too few permits were left until the wait ended.
+    /// - [`LockError::Busy`]: too few permits are left, and [`no_wait`](Self::no_wait) was given.
     /// - [`LockError::TooManyWaiters`]: a waiter cap of the manager is reached.
-    /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
+    /// - [`LockError::Unavailable`]: the store failed until the wait ended; contains its last
+    ///   error.
     /// - [`LockError::ShutDown`], [`LockError::InvalidKey`].
     /// - [`LockError::Misconfigured`]: no permits, or more than 1000, were asked for; a lease out
-    ///   of range; somebody's data under that name; a store without semaphores.
+    ///   of range; foreign data under that name; a store without semaphores.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point leaves nothing behind: the caller leaves the line, and
+    /// Dropping the future at any point leaves nothing behind. The caller leaves the queue, and
     /// permits that were just granted are released in the background.
     #[doc(alias = "permit")]
     pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit, LockError>> + Send + use<> {
@@ -134,10 +137,10 @@ impl Semaphore {
         this.acquire_within(wait)
     }
 
-    /// Takes the permits if enough are left; one attempt, no waiting.
+    /// Takes the permits if enough are left, with one attempt and without waiting.
     ///
-    /// Permits that were just dropped may still be on their way back; those that were
-    /// [released](SemaphorePermit::release) are found.
+    /// Permits that were just dropped may still be on their way back;
+    /// [released](SemaphorePermit::release) ones are found.
     ///
     /// # Errors
     ///
@@ -190,12 +193,13 @@ impl Semaphore {
         Ok(SemaphorePermit::new(LockGuard::new(admission)))
     }
 
-    /// Gives the semaphore this many permits, unless it was given some before: then `false`.
+    /// Gives the semaphore this many permits. Returns `false` if it was given some before.
     ///
     /// # Errors
     ///
-    /// - [`LockError::Unavailable`]: whether it was done is unknown; the call may be sent again.
-    /// - [`LockError::Misconfigured`]: more permits than Java can count (2^31 - 1); somebody's data
+    /// - [`LockError::Unavailable`]: it is unknown whether the change was made; the call may be
+    ///   repeated.
+    /// - [`LockError::Misconfigured`]: more permits than Java can count (2^31 - 1); foreign data
     ///   under that name; a store without semaphores.
     /// - [`LockError::InvalidKey`], [`LockError::ShutDown`].
     ///
@@ -206,9 +210,9 @@ impl Semaphore {
         self.change(Permits::TrySet(permits)).await
     }
 
-    /// From now on the semaphore has this many permits in all, those that are held among them. With
-    /// fewer than are held, [`available_permits`](Self::available_permits) is below zero until so
-    /// many have come back.
+    /// Sets the total number of permits, including those that are held. If more are held,
+    /// [`available_permits`](Self::available_permits) is below zero until enough of them have come
+    /// back.
     ///
     /// # Errors
     ///
@@ -221,14 +225,12 @@ impl Semaphore {
         self.change(Permits::Set(permits)).await.map(drop)
     }
 
-    /// Gives the semaphore this many permits more, or takes as many away if `more` is negative; of
-    /// those that are held, none is taken away, so [`available_permits`](Self::available_permits)
-    /// may be below zero then.
+    /// Adds this many permits, or removes as many if `more` is negative. Held permits are not taken
+    /// away, so [`available_permits`](Self::available_permits) may be below zero afterwards.
     ///
     /// # Errors
     ///
-    /// As [`try_set_permits`](Self::try_set_permits), but this may not be sent again without
-    /// counting twice.
+    /// As [`try_set_permits`](Self::try_set_permits), but a repeated call counts twice.
     ///
     /// # Cancel safety
     ///
@@ -263,8 +265,8 @@ impl Semaphore {
         counts.map_err(|error| LockError::from_store(name, error))
     }
 
-    /// How many permits are left; below zero when the number was set to less than are held, and
-    /// zero for a semaphore that nobody has given any.
+    /// Returns how many permits are left. This is below zero when the number was set to less than
+    /// are held, and zero for a semaphore that was never given any.
     ///
     /// # Errors
     ///
@@ -274,7 +276,7 @@ impl Semaphore {
         Ok(self.counts().await?.available)
     }
 
-    /// How many permits are held, by all processes.
+    /// Returns how many permits are held, by all processes together.
     ///
     /// # Errors
     ///
@@ -283,7 +285,7 @@ impl Semaphore {
         Ok(self.counts().await?.acquired)
     }
 
-    /// How many permits there are, left and held.
+    /// Returns how many permits there are, left and held.
     ///
     /// # Errors
     ///
@@ -321,19 +323,20 @@ impl SemaphorePermit {
         Self { ids: ids_of(guard.owner()), guard }
     }
 
-    /// The semaphore's name.
+    /// Returns the semaphore's name.
     #[must_use]
     pub fn name(&self) -> &LockKey {
         self.guard.key()
     }
 
-    /// The permits' ids at the store, as Redisson shows them.
+    /// Returns the permits' ids at the store, as Redisson shows them.
     #[must_use]
     pub fn ids(&self) -> &[PermitId] {
         &self.ids
     }
 
-    /// For how long the permits are certain if they are not renewed; zero when they are lost.
+    /// Returns for how long the permits are certain if they are not renewed; zero when they are
+    /// lost.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
@@ -342,29 +345,29 @@ impl SemaphorePermit {
     /// Whether the permits are lost: their lease is over by the local clock, or the store said that
     /// one of them is gone.
     ///
-    /// A pure function of the clock; no task and no message is needed for it. Once `true` it stays
-    /// `true`.
+    /// This is computed from the local clock, and needs neither a task nor a message. Once `true`,
+    /// it stays `true`.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.guard.is_lost()
     }
 
-    /// Resolves when the permits are lost, no later than at the local deadline and without help
-    /// from the store.
+    /// Waits until the permits are lost: at the local deadline at the latest, and without help from
+    /// the store.
     ///
     /// Cancel safe.
     pub async fn lost(&self) {
         self.guard.lost().await;
     }
 
-    /// Cancelled when the permits are lost. Not cancelled by a release.
+    /// Returns a token that is cancelled when the permits are lost, but not when they are released.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.guard.cancellation_token()
     }
 
-    /// Makes the remaining time of a fixed lease at least `lease`, counted from the call. Never
-    /// shortens.
+    /// Extends a fixed lease so that at least `lease` remains, counted from the call. Never
+    /// shortens it.
     ///
     /// # Errors
     ///
@@ -382,15 +385,15 @@ impl SemaphorePermit {
     ///
     /// # Errors
     ///
-    /// - [`LockError::Lost`]: one of them had been lost before, so others may have had it
-    ///   meanwhile. The others of several were given back.
+    /// - [`LockError::Lost`]: one of the permits had been lost before, so another caller may have
+    ///   had it meanwhile. The other permits were given back.
     /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the
     ///   background until the lease is over.
     ///
     /// # Cancel safety
     ///
-    /// The release is dispatched by the first poll and goes on when this future is dropped; dropped
-    /// before that, it is dispatched by the drop.
+    /// The first poll dispatches the release, which goes on when this future is dropped. A future
+    /// that is dropped before its first poll dispatches the release in its drop.
     pub async fn release(self) -> Result<(), LockError> {
         self.guard.release().await
     }

@@ -20,29 +20,29 @@ use crate::body::{OnLost, Run};
 use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 
-/// A shorter `max_hold` is a mistake, such as the wrong unit.
+/// Minimum `max_hold`: a shorter one is a mistake, such as the wrong unit.
 const SHORTEST_HOLD: Duration = Duration::from_millis(1);
 
 /// A lock of any kind; made by [`LockManager::mutex`](crate::LockManager::mutex),
 /// [`fair`](crate::LockManager::fair), [`read`](crate::LockManager::read),
-/// [`write`](crate::LockManager::write) and [`multi`](crate::LockManager::multi), which say what
-/// each kind is.
+/// [`write`](crate::LockManager::write) and [`multi`](crate::LockManager::multi), which describe
+/// the kinds.
 ///
-/// A value of this type is a request that has not been made yet: name the wait and the lease, then
-/// [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`with`](Self::with).
+/// A value of this type is a request that has not been made yet. Set the wait and the lease, then
+/// call [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`with`](Self::with).
 ///
 /// # Re-entrancy
 ///
 /// A call inside a locked body that asks for the body's own key enters at once and shares the
 /// fencing token. This goes by lexical nesting ([`with`](Self::with), [`LockGuard::scope`],
-/// `#[distributed_lock]`), not by thread or task: two calls side by side exclude each other,
-/// readers excepted. A read inside an own write enters too; any other mix of kinds is
+/// `#[distributed_lock]`), not by thread or task: two concurrent calls exclude each other, unless
+/// both read. A read inside the caller's own write enters, too. Any other mix of kinds fails with
 /// [`KindConflict`](LockError::KindConflict) at once.
 #[must_use = "a lock is not taken before `acquire`, `try_acquire` or `with`"]
 #[derive(Clone)]
 pub struct Lock {
     engine: Result<Arc<Engine>, LockError>,
-    /// The (first) key, its kind, and further ones.
+    /// The (first) key, its kind, and further keys.
     keys: Result<(LockKey, Spec), LockError>,
     wait: Option<Wait>,
     lease: Option<Duration>,
@@ -77,11 +77,11 @@ impl Lock {
         }
     }
 
-    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) holds.
+    /// Waits at most this long. Without it, the manager's `default_wait` (10 s) applies.
     ///
     /// Zero is the same as [`no_wait`](Self::no_wait). A wait shorter than a round trip to the
-    /// store is stretched by 100 ms, or four round trips, so that its one attempt can be answered:
-    /// if that is granted, it is granted. When no answer has come by then, the error is
+    /// store is extended by 100 ms, or four round trips, so that its one attempt can be answered. A
+    /// grant within this time counts. Without an answer by then, the error is
     /// [`Unavailable`](LockError::Unavailable).
     #[doc(alias = "timeout")]
     #[doc(alias = "waitTime")]
@@ -91,24 +91,26 @@ impl Lock {
         self
     }
 
-    /// Waits for as long as it takes, also while the store is down.
+    /// Waits for as long as it takes, even while the store is down.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
     }
 
-    /// Does not wait: one attempt, and [`LockError::Busy`] if somebody else has the lock.
+    /// Does not wait: makes one attempt, and fails with [`LockError::Busy`] if another caller has
+    /// the lock.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
     }
 
-    /// A fixed lease: the lock ends by itself this long after it was granted, and is not renewed.
-    /// At least 100 ms, four round trips and [`min_hold`](Self::min_hold).
+    /// Sets a fixed lease: the lock is not renewed, and ends by itself this long after the grant.
+    /// The lease is at least 100 ms, four round trips and [`min_hold`](Self::min_hold).
     ///
-    /// Without it, the lock has the manager's lease (30 s) and the watchdog renews it every third
-    /// of that for as long as its guard lives. Inside an own hold of the same key, a lease never
-    /// shortens: a longer one extends a fixed hold, and a renewed hold stays renewed.
+    /// Without it, the lock has the manager's lease (30 s), and the watchdog renews it every third
+    /// of that for as long as its guard lives. A call inside the caller's own hold of the same key
+    /// never shortens the lease. A longer lease extends a fixed hold, and a renewed hold stays
+    /// renewed.
     #[doc(alias = "ttl")]
     #[doc(alias = "leaseTime")]
     #[doc(alias = "lockAtMostFor")]
@@ -118,53 +120,53 @@ impl Lock {
         self
     }
 
-    /// The longest time for which the lock may be held: at its end the lock counts as lost and is
-    /// not renewed any more. Counted from the grant; re-entrant calls keep the limit of the
-    /// outermost one. The key stays taken until the guard goes, for what is left of the lease at
-    /// most: the work may still be running. Not under `min_hold`.
+    /// Sets the longest time for which the lock may be held, counted from the grant. At its end,
+    /// the lock counts as lost and is not renewed any more. The key stays taken until the guard is
+    /// dropped or the rest of the lease is over, since the work may still be running. Re-entrant
+    /// calls keep the limit of the outermost one. The limit is at least `min_hold`.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
     }
 
-    /// The key stays taken for at least this long after the grant, even when it is released earlier
-    /// or the process ends. For periodic jobs on machines whose clocks differ a little. A renewed
-    /// lock has a lease of this length at least.
+    /// Keeps the key taken for at least this long after the grant, even when the lock is released
+    /// earlier or the process ends. This is for periodic jobs on machines whose clocks differ a
+    /// little. A renewed lock has a lease of at least this length.
     #[doc(alias = "lockAtLeastFor")]
     pub fn min_hold(mut self, time: Duration) -> Self {
         self.min_hold = time;
         self
     }
 
-    /// How long the key's fencing counter outlives this hold. Without it, the manager's
-    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) holds. Use the
-    /// same one for all locks of a key: of several, none is promised. A call inside an own hold of
-    /// the same key has what that one had.
+    /// Sets how long the key's fencing counter outlives this hold. Without it, the manager's
+    /// [`token_retention`](crate::LockManagerBuilder::token_retention) (15 minutes) applies. Use
+    /// the same retention for all locks of a key: if they differ, no retention is promised. A
+    /// re-entrant call has that of the hold it enters.
     pub fn token_retention(mut self, retention: TokenRetention) -> Self {
         self.token_retention = Some(retention);
         self
     }
 
-    /// How many replicas have to confirm the grant before it counts. Without it, the manager's
-    /// [`replication`](crate::LockManagerBuilder::replication) holds. A call inside an own hold of
-    /// the same key has what that one had.
+    /// Sets how many replicas have to confirm the grant before it counts. Without it, the manager's
+    /// [`replication`](crate::LockManagerBuilder::replication) applies. A re-entrant call has that
+    /// of the hold it enters.
     pub fn replication(mut self, replication: Replication) -> Self {
         self.replication = Some(replication);
         self
     }
 
-    /// At most this many callers of this process may wait for the key, this one among them;
-    /// otherwise [`LockError::TooManyWaiters`] at once. The manager's
-    /// [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) holds as well. A
-    /// caller whose first attempt is under way waits too, so 1 lets one caller ask at a time, and 0
-    /// is refused. Whoever enters an own hold again does not wait, and is not counted.
+    /// Sets how many callers of this process may wait for the key, this one included. Any more fail
+    /// with [`LockError::TooManyWaiters`] at once. The manager's
+    /// [`max_waiters_per_key`](crate::LockManagerBuilder::max_waiters_per_key) applies as well. A
+    /// caller whose first attempt is under way counts, so 1 lets one caller ask at a time, and 0 is
+    /// refused. A re-entrant call does not wait, and does not count.
     pub fn max_waiters(mut self, cap: usize) -> Self {
         self.max_waiters = Some(cap);
         self
     }
 
-    /// The name under which metrics count this lock (label `lock`). Use few different names, never
-    /// the key.
+    /// Sets the name under which metrics count this lock (label `lock`). Use few different names,
+    /// never the key.
     pub fn name(mut self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.label = name.into();
         self
@@ -172,21 +174,22 @@ impl Lock {
 
     /// Waits for the lock.
     ///
+    /// The lock is held until the guard is dropped, so bind it to a name: `let _guard = …`. With
+    /// `let _ = …`, the guard is dropped and the lock released at once.
+    ///
     /// # Errors
     ///
-    /// - [`LockError::TimedOut`]: somebody else still had it when the wait ended.
-    /// - [`LockError::Busy`]: somebody else has it, and [`no_wait`](Self::no_wait) was given.
+    /// - [`LockError::TimedOut`]: another caller still had it when the wait ended.
+    /// - [`LockError::Busy`]: another caller has it, and [`no_wait`](Self::no_wait) was given.
     /// - [`LockError::TooManyWaiters`]: a waiter cap of the manager, or of this lock, is reached.
-    /// - [`LockError::Unavailable`]: the store failed until the wait ended; with the last cause.
-    /// - [`LockError::NotReplicated`]: too few replicas confirmed the grant until the wait ended.
+    /// - [`LockError::Unavailable`]: the store failed until the wait ended; contains its last
+    ///   error.
+    /// - [`LockError::NotReplicated`]: too few replicas confirmed the grant before the wait ended.
     /// - [`LockError::ShutDown`], [`LockError::Misconfigured`], [`LockError::InvalidKey`].
-    ///
-    /// The lock is held until the guard is dropped, so bind it to a name: `let _guard = …`. With
-    /// `let _ = …` it is dropped, and the lock released, at once.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future at any point leaves nothing behind: the caller leaves the queue, and a
+    /// Dropping the future at any point leaves nothing behind. The caller leaves the queue, and a
     /// lock that was just granted goes to the next waiter or is released in the background.
     #[doc(alias = "lock")]
     #[doc(alias = "blocking")]
@@ -195,7 +198,7 @@ impl Lock {
         Acquire::new(self.request(wait))
     }
 
-    /// This lock for other keys.
+    /// Returns this lock for other keys.
     #[cfg(feature = "layer")]
     pub(crate) fn of(mut self, keys: Result<(LockKey, Spec), LockError>) -> Self {
         self.keys = keys;
@@ -208,7 +211,7 @@ impl Lock {
         self
     }
 
-    /// Waits for no longer than this. Returns whether it would have waited longer.
+    /// Limits the wait to `limit`. Returns whether it would have been longer.
     #[cfg(feature = "layer")]
     pub(crate) fn wait_within(self, limit: Duration) -> (Self, bool) {
         let wait = match (self.wait, &self.engine) {
@@ -223,14 +226,14 @@ impl Lock {
         }
     }
 
-    /// Why no lock can have these settings, whatever its key and store.
+    /// Returns why no lock can have these settings, whatever its key and store.
     #[cfg(feature = "layer")]
     pub(crate) fn refusal(&self) -> Option<String> {
         let engine = self.engine.as_ref().ok()?;
         self.checked_lease(&engine.settings).map_or_else(Some, |lease| out_of_range(lease.duration))
     }
 
-    /// The same lock of another key.
+    /// Returns this lock as a mutex of another key.
     pub(crate) fn at(mut self, key: LockKey) -> Self {
         self.keys = Ok((key, Spec::one(Kind::Mutex)));
         self
@@ -244,18 +247,18 @@ impl Lock {
         Acquire::new(self.request(Some(wait)))
     }
 
-    /// Takes the lock if nobody has it; one attempt, no waiting.
+    /// Takes the lock if it is free, with one attempt and without waiting.
     ///
-    /// A mutex queues behind a release of this process that is under way, so one that was just
-    /// dropped is found free, and so does a write lock behind another. For other kinds, and from
-    /// one kind to another, await [`release`](LockGuard::release) first. A fair wait that was given
-    /// up leaves the queue in the background.
+    /// A mutex queues behind a release of this process that is under way, so a mutex that was just
+    /// dropped is found free. A write lock does the same behind another write lock. For other
+    /// kinds, and from one kind to another, await [`release`](LockGuard::release) first. A fair
+    /// wait that was given up leaves the queue in the background.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), but `Ok(None)` when somebody else has the lock. Store errors
-    /// are not retried. Without an answer it ends after about three call time-outs (default 6 s),
-    /// or later if [replicas](crate::Replication) have to confirm the grant.
+    /// As [`acquire`](Self::acquire), but `Ok(None)` when another caller has the lock. Store errors
+    /// are not retried. Without an answer, the call ends after about three call time-outs (default
+    /// 6 s), or later if [replicas](crate::Replication) have to confirm the grant.
     ///
     /// # Cancel safety
     ///
@@ -325,8 +328,8 @@ impl Lock {
         })
     }
 
-    /// The lease, if these settings go together. What the store's round trips allow is the engine's
-    /// matter.
+    /// Returns the lease, or why these settings contradict each other. The engine checks it against
+    /// the store's round trips.
     fn checked_lease(&self, settings: &EngineSettings) -> Result<Lease, String> {
         let retention = self.token_retention.unwrap_or(settings.token_retention);
         if let Some(reason) = retention.refusal() {

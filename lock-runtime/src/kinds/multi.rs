@@ -1,4 +1,4 @@
-//! The keys of a lock of several.
+//! [`MultiKey`]: one key of a lock of several keys.
 
 use lock_core::store::Kind;
 use lock_core::{IntoLockKey, InvalidKey, LockKey};
@@ -6,11 +6,11 @@ use lock_engine::spec::Spec;
 
 use crate::error::LockError;
 
-/// Most keys of one lock. A server is busy with them in one piece.
+/// Maximum number of keys of one lock: a server handles them all in one uninterrupted step.
 pub(crate) const MOST_KEYS: usize = 1000;
 
-/// One key of a lock of several, see [`LockManager::multi`](crate::LockManager::multi). A bare key
-/// is a mutex.
+/// One key of a lock of several keys, see [`LockManager::multi`](crate::LockManager::multi). A bare
+/// key is a mutex.
 #[derive(Clone, Debug)]
 pub struct MultiKey {
     key: Result<LockKey, InvalidKey>,
@@ -22,30 +22,30 @@ impl MultiKey {
         Self { key: key.into_lock_key(), kind }
     }
 
-    /// With another key made of this one.
+    /// Replaces the key by the one that `rename` makes of it.
     pub(crate) fn rename(self, rename: impl FnOnce(LockKey) -> Result<LockKey, InvalidKey>) -> Self {
         Self { key: self.key.and_then(rename), kind: self.kind }
     }
 
-    /// As [`LockManager::mutex`](crate::LockManager::mutex).
+    /// Returns a key to be locked as by [`LockManager::mutex`](crate::LockManager::mutex).
     #[must_use]
     pub fn mutex(key: impl IntoLockKey) -> Self {
         Self::new(key, Kind::Mutex)
     }
 
-    /// As [`LockManager::fair`](crate::LockManager::fair).
+    /// Returns a key to be locked as by [`LockManager::fair`](crate::LockManager::fair).
     #[must_use]
     pub fn fair(key: impl IntoLockKey) -> Self {
         Self::new(key, Kind::Fair)
     }
 
-    /// As [`LockManager::read`](crate::LockManager::read).
+    /// Returns a key to be locked as by [`LockManager::read`](crate::LockManager::read).
     #[must_use]
     pub fn read(key: impl IntoLockKey) -> Self {
         Self::new(key, Kind::Read)
     }
 
-    /// As [`LockManager::write`](crate::LockManager::write).
+    /// Returns a key to be locked as by [`LockManager::write`](crate::LockManager::write).
     #[must_use]
     pub fn write(key: impl IntoLockKey) -> Self {
         Self::new(key, Kind::Write)
@@ -64,7 +64,7 @@ impl From<&Self> for MultiKey {
     }
 }
 
-/// The keys in their order, each once.
+/// Sorts the keys, and drops duplicates. One key in two kinds is an error.
 pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKey, Spec), LockError> {
     let mut sorted = Vec::new();
     for MultiKey { key, kind } in keys {

@@ -18,18 +18,18 @@ use crate::acquire::Acquire;
 use crate::guard::HeldLock;
 use crate::kinds::{MultiKey, sorted};
 
-/// What the layer does with a request, once its keys are known.
+/// The layer's decision about a request whose keys are known.
 pub(super) enum Admitted {
-    /// It goes on without a lock.
+    /// The request goes on without a lock.
     Pass,
-    /// It has to wait for its lock.
+    /// The request has to acquire its lock.
     Lock(Entry),
 }
 
-/// Why a request does not even ask for its lock.
+/// Why a request is refused before it asks for its lock.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// As many wait already as may.
+    /// The maximum number of waiting requests is reached.
     Full,
     NoKey,
     BadKey(Rejection),
@@ -38,16 +38,16 @@ pub(super) enum Refused {
 /// A request that asks for its lock.
 pub(super) struct Entry {
     pub(super) acquire: Acquire,
-    /// The client's time-out ends the wait before the layer's own.
+    /// Whether the client's time-out ends the wait before the layer's own would.
     pub(super) hurried: bool,
-    /// Given back when the request has its lock, or goes.
+    /// Dropped when the request has its lock or goes away.
     pub(super) seat: Seat,
-    /// When, if there is a span that wants to know.
+    /// When the request asked for its lock; set only if a span is there to record the wait.
     pub(super) asked: Option<Instant>,
 }
 
 impl<K, R> Shared<K, R> {
-    /// Decides on a request by what was extracted from it. `spent`: how long that took.
+    /// Decides on a request by its extracted keys. `spent` is the time that the extraction took.
     pub(super) fn admit<B>(
         &self,
         request: &Request<B>,
@@ -85,16 +85,16 @@ impl<K, R> Shared<K, R> {
     }
 }
 
-/// A request that is not locked has no lock in its extensions, not even that of a layer outside:
-/// the handler would take it for its own.
+/// Removes a lock of an outer layer from the extensions of a request that goes on without a lock.
+/// Otherwise the handler would take it for its own.
 pub(super) fn without_lock<B>(mut request: Request<B>) -> Request<B> {
     request.extensions_mut().remove::<HeldLock>();
     request
 }
 
-/// The client's time-out: up to eight digits and a unit, as [gRPC over
-/// HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md) has it. What can't be
-/// read is left to the server.
+/// Returns the client's time-out: up to eight digits and a unit, as in [gRPC over
+/// HTTP/2](https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md). A value that can't be
+/// parsed is ignored here and left to the server.
 fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -113,7 +113,7 @@ fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// One of the places for requests that wait.
+/// One of the places for waiting requests.
 #[derive(Debug)]
 pub(super) struct Seat(Arc<AtomicUsize>);
 
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(waiting.load(Ordering::Relaxed), 0);
     }
 
-    /// The units of gRPC's specification, and nothing else.
+    /// Only the units of gRPC's specification are accepted.
     #[test]
     fn the_clients_time_is_read() {
         let read = |text: &str| {

@@ -1,4 +1,4 @@
-//! [`HeldLock`] as an extractor of axum, and responses made of errors.
+//! [`HeldLock`] as an axum extractor, and [`LockError`] as an axum response.
 
 use std::convert::Infallible;
 
@@ -12,10 +12,11 @@ use super::told::Told;
 use crate::error::LockError;
 use crate::guard::HeldLock;
 
-/// The lock under which the request runs. `Option<HeldLock>` is for handlers that also run without:
-/// on requests of skipped methods, without a key under
-/// [`MissingKey::Skip`](super::MissingKey::Skip), and while the store is down under
-/// [`StoreDown::PassThrough`](super::StoreDown::PassThrough).
+/// Extracts the lock under which the request runs.
+///
+/// Use `Option<HeldLock>` in handlers that also run without a lock. That happens for skipped
+/// methods, for requests without a key under [`MissingKey::Skip`](super::MissingKey::Skip), and
+/// while the store is down under [`StoreDown::PassThrough`](super::StoreDown::PassThrough).
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl<S: Send + Sync> FromRequestParts<S> for HeldLock {
     type Rejection = NotLocked;
@@ -34,8 +35,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for HeldLock {
     }
 }
 
-/// A handler asked for the [`HeldLock`] of a request that has none. The response is 500; what to do
-/// is in the log.
+/// Rejection of a handler that asked for the [`HeldLock`] of a request that has none. The response
+/// is 500; the log says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this request runs without a lock: there is no `LockLayer` around the route, or it skips the request's method, or lets \
@@ -56,9 +57,9 @@ impl IntoResponse for NotLocked {
     }
 }
 
-/// The `application/problem+json` of [`ProblemDetails`], so that a handler can hand on the errors
-/// of annotated functions with `?`. The error itself, with its key and cause, is in the extensions
-/// of the response, for logs. What is set up wrongly is an error in the log.
+/// Answers with the `application/problem+json` of [`ProblemDetails`], so that a handler can return
+/// the errors of annotated functions with `?`. The error itself, with its key and cause, is in the
+/// extensions of the response, for logs. A misconfiguration is logged as an error.
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl IntoResponse for LockError {
     fn into_response(self) -> Response {
@@ -94,7 +95,7 @@ pub(super) mod tests {
         (200, key.to_owned())
     }
 
-    /// A handler gets the lock of its request, and is told what to do if there is none.
+    /// A handler gets the lock of its request, and an instructive error if there is none.
     #[tokio::test]
     async fn a_handler_gets_its_lock() {
         let locks = LockManager::connect("memory:").await.unwrap();
@@ -115,7 +116,8 @@ pub(super) mod tests {
         guard.release().await.unwrap();
     }
 
-    /// A handler's error is a problem for the client, and whole for logs.
+    /// A handler's error is a problem response for the client, and is complete in the extensions,
+    /// for logs.
     #[tokio::test]
     async fn an_error_is_a_response() {
         let error = LockError::Busy { key: LockKey::new("s3cret").unwrap(), remaining: None };

@@ -1,4 +1,4 @@
-//! [`LockBody`]: a response's body, which may hold the lock until its end.
+//! [`LockBody`]: a response body that may hold the lock until its end.
 
 use std::fmt;
 use std::pin::Pin;
@@ -15,20 +15,20 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::guarded::{LostSignal, OnLost};
 
-/// What goes wrong while a body is sent: the inner body's error, or [`LockError::Lost`].
+/// An error while a body is sent: the inner body's error, or [`LockError::Lost`].
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The body of the responses of a [`LockService`](super::LockService).
 ///
-/// That of a locked request may hold the lock until its end: see
-/// [`HeldUntil::BodyEnd`](super::HeldUntil::BodyEnd). The inner body is polled, and dropped, inside
-/// the lock's scope, so that what it calls re-enters the lock. The lock is released with the last
-/// frame, with an error, or when the body is dropped, whichever comes first.
+/// The body of a locked request may hold the lock until its end: see
+/// [`HeldUntil::BodyEnd`](super::HeldUntil::BodyEnd). The inner body is polled and dropped inside
+/// the lock's scope, so that functions that it calls re-enter the lock. The lock is released with
+/// the last frame, with an error, or when the body is dropped, whichever comes first.
 ///
-/// If the lock is lost before that, the body ends with [`LockError::Lost`], so that the client is
-/// not left with half a response that looks whole; a gRPC response over HTTP/2 ends with trailers
-/// that say `ABORTED`, as [`ProblemDetails`] has it. A body that is not polled, because its client
-/// does not read, is not ended by that: it goes with its connection.
+/// If the lock is lost before that, the body ends with [`LockError::Lost`], so that half a response
+/// does not look complete. A gRPC response over HTTP/2 instead ends with the `ABORTED` trailers of
+/// [`ProblemDetails`]. If the client does not read, the body is not polled and can't end by itself:
+/// it is dropped with its connection.
 ///
 /// [`ProblemDetails`]: super::ProblemDetails
 #[pin_project]
@@ -39,7 +39,7 @@ pub struct LockBody<B> {
 
 #[pin_project(project = KindProjection)]
 enum Kind<B> {
-    /// The response of a refused request; gone once it is sent.
+    /// The response to a refused request; empty once it is sent.
     Refusal(Bytes),
     Bare(#[pin] B),
     Holding(#[pin] Holding<B>),
@@ -50,7 +50,7 @@ struct Holding<B> {
     #[pin]
     body: Scoped<B>,
     lost: LostSignal,
-    /// Gone when the lock is released.
+    /// `None` once the lock is released.
     guard: Option<LockGuard>,
     on_lost: OnLost,
     protocol: Protocol,
@@ -101,7 +101,7 @@ where
         match &self.kind {
             Kind::Refusal(content) => content.is_empty(),
             Kind::Bare(body) => body.is_end_stream(),
-            // One that was ended because of its lock has nothing more to say.
+            // A body that was dropped because its lock was lost has no more frames.
             Kind::Holding(holding) => holding.body.get().is_none_or(Body::is_end_stream),
         }
     }
@@ -142,7 +142,7 @@ where
                     break 'lost;
                 }
             };
-            // Who reads it may not ask again after what says that it is the last one.
+            // Release now: a reader that knows this is the last frame may never poll again.
             let ended = match &frame {
                 Some(Ok(frame)) => frame.is_trailers() || this.body.get().is_none_or(Body::is_end_stream),
                 Some(Err(_)) | None => true,
@@ -168,8 +168,8 @@ where
     }
 }
 
-/// The inner body goes first, in the scope: what it does in its drop is still locked. Then the
-/// release is dispatched.
+/// Drops the inner body, then releases the lock. The body is dropped inside the scope, so its
+/// `Drop` still runs under the lock.
 fn end<B>(body: Pin<&mut Scoped<B>>, lost: &mut LostSignal, guard: &mut Option<LockGuard>) {
     body.cancel();
     *lost = LostSignal::default();
@@ -187,7 +187,7 @@ impl<B> fmt::Debug for LockBody<B> {
     }
 }
 
-/// An empty body that holds nothing, for services that need one.
+/// Returns a default body that holds no lock, for services that need one.
 impl<B: Default> Default for LockBody<B> {
     fn default() -> Self {
         Self::bare(B::default())

@@ -1,4 +1,4 @@
-//! [`ResponseFuture`]: a request on its way to its key, to its lock, and through the handler.
+//! [`ResponseFuture`]: finds a request's key, waits for its lock, and runs the handler.
 
 use std::fmt;
 use std::future::Future;
@@ -27,12 +27,12 @@ use super::settings::{Shared, StoreDown};
 use crate::error::LockError;
 use crate::guard::LockGuard;
 
-/// The future of a [`LockService`](super::LockService).
+/// The future that a [`LockService`](super::LockService) returns.
 ///
 /// # Cancel safety
 ///
-/// Dropped while it waits for its lock, it leaves the queue; dropped later, it drops the handler
-/// where it is suspended and then releases the lock in the background. A
+/// If it is dropped while it waits for its lock, it leaves the queue. If it is dropped later, the
+/// handler is dropped where it is suspended, and the lock is then released in the background. A
 /// [detached](super::LockLayer::detached) handler goes on.
 #[pin_project]
 pub struct ResponseFuture<S, K, R, M, B>
@@ -78,7 +78,7 @@ where
         shared: Arc<Shared<K, R>>,
         protocol: Protocol,
     },
-    /// Nothing to do with locks.
+    /// The request runs without a lock.
     Bare(#[pin] S::Future),
     Refused(Box<Response<Bytes>>),
     Done,
@@ -127,7 +127,7 @@ where
     }
 }
 
-/// Fills those of these fields that the request's span has declared.
+/// Records the fields of the lock that the request's span has declared.
 fn record(guard: &LockGuard, waited: Duration) {
     let span = Span::current();
     span.record("lock.key", guard.key().as_str());
@@ -158,7 +158,7 @@ impl<K, R: Refuse> Shared<K, R> {
         self.refuse.refuse(refusal)
     }
 
-    /// Of a request that does not even ask for a lock.
+    /// Returns the response to a request that was refused before it asked for its lock.
     fn refusal_of<B>(&self, protocol: Protocol, refused: &Refused) -> Response<Bytes>
     where
         K: AsyncKeyExtractor<B>,
@@ -181,8 +181,9 @@ impl<K, R: Refuse> Shared<K, R> {
         self.refuse(&Refusal::of_error(error, protocol).with_retry_after(after))
     }
 
-    /// Returns the key of a request that goes on although it did not get its lock. A `hurried` one
-    /// does not: with a short time-out, clients would choose to do without.
+    /// Returns the key of a request that goes on although it did not get its lock. A `hurried`
+    /// request never goes on: otherwise clients could choose to skip the lock with a short
+    /// time-out.
     fn lets_pass(&self, error: &LockError, hurried: bool) -> Option<LockKey> {
         let (LockError::Unavailable { key, .. } | LockError::NotReplicated { key, .. }) = error else {
             return None;
@@ -244,7 +245,7 @@ where
                             if let Some(asked) = asked {
                                 record(&guard, asked.elapsed());
                             }
-                            // One outside may have let it pass without its lock.
+                            // An outer layer may have let the request pass without its lock.
                             request.extensions_mut().remove::<Unlocked>();
                             request.extensions_mut().insert(guard.view());
                             let protocol = protocol.over(request.version());

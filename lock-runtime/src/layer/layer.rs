@@ -1,4 +1,4 @@
-//! [`LockLayer`]: sets the settings, and makes services with them.
+//! [`LockLayer`]: holds the settings and makes services with them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,23 +19,22 @@ use super::settings::{HeldUntil, MaxHold, Methods, MissingKey, Settings, Shared,
 use crate::guarded::OnLost;
 use crate::manager::LockManager;
 
-/// Locks each request with a key of its own; see the [module](super) for what that means in detail.
+/// A tower layer that locks each request with its own key; see the [module](super) for details.
 ///
-/// `K` finds the key, `R` makes the response of a request that is refused, and `M` is where
-/// handlers run.
+/// `K` finds the key, `R` builds the response to a refused request, and `M` is where handlers run.
 #[must_use = "a layer does nothing before it is put around a service"]
 pub struct LockLayer<K, R = ProblemDetails, M = Inline> {
     shared: Arc<Shared<K, R>>,
     mode: PhantomData<fn() -> M>,
 }
 
-/// A [`LockLayer`] whose handlers run in tasks of their own, and to their end although the client
-/// has left; made by [`LockLayer::detached`]. The futures of the service have to be
-/// `Send + 'static`.
+/// A [`LockLayer`] whose handlers run in their own tasks, to their end even if the client leaves;
+/// made by [`LockLayer::detached`]. The futures of the service have to be `Send + 'static`.
 pub type DetachedLockLayer<K, R = ProblemDetails> = LockLayer<K, R, Detached>;
 
 impl<K> LockLayer<K> {
-    /// Locks each request with the key that `keys` finds in its head, at the store of `locks`.
+    /// Returns a layer that locks each request with the key that `keys` finds in its head. `locks`
+    /// takes the locks.
     ///
     /// | setting | default |
     /// |---|---|
@@ -63,9 +62,9 @@ impl<K> LockLayer<K> {
         Self::new_async(locks, keys)
     }
 
-    /// As [`new`](Self::new), for a key that has to be waited for or is in the body, such as
-    /// [`body`](super::body()) and `extractor`: any
-    /// [`AsyncKeyExtractor`](super::AsyncKeyExtractor).
+    /// Like [`new`](Self::new), for any [`AsyncKeyExtractor`](super::AsyncKeyExtractor): a key that
+    /// has to be waited for or is in the body, such as those of [`body`](super::body()) and
+    /// `extractor`.
     pub fn new_async(locks: LockManager, keys: K) -> Self {
         Self::made(locks, Arc::new(keys), Arc::new(ProblemDetails), Settings::default())
     }
@@ -79,7 +78,7 @@ impl<K, R, M> LockLayer<K, R, M> {
         Self { shared: Arc::new(shared), mode: PhantomData }
     }
 
-    /// With other settings: a layer of its own, which counts for itself.
+    /// Returns a new layer with one setting changed. It counts its waiters separately.
     #[track_caller]
     #[expect(clippy::panic, reason = "a mistake in the program, known when it starts")]
     fn set(self, set: impl FnOnce(&mut Settings)) -> Self {
@@ -94,36 +93,36 @@ impl<K, R, M> LockLayer<K, R, M> {
         made
     }
 
-    /// A request waits at most this long for its lock; then it is refused, by default with 429.
-    /// Zero is the same as [`no_wait`](Self::no_wait). Without it, the manager's `default_wait` (10
-    /// s) holds.
+    /// Sets how long a request may wait for its lock before it is refused, by default with 429.
+    /// Zero is the same as [`no_wait`](Self::no_wait). By default, the manager's `default_wait` (10
+    /// s) applies.
     ///
-    /// A request with a [`LockWait`](super::LockWait) in its extensions waits for as long as that
-    /// says instead. A gRPC request does not wait for longer than its `grpc-timeout`.
+    /// A [`LockWait`](super::LockWait) in the extensions of a request overrides this. A gRPC
+    /// request does not wait for longer than its `grpc-timeout`.
     pub fn wait(self, limit: Duration) -> Self {
         self.set(|settings| settings.wait = Some(Wait::at_most(limit)))
     }
 
-    /// A request waits for as long as it takes, also while the store is down, until its client is
-    /// seen to have left: see [the module](super) about when that is.
+    /// Lets a request wait without a limit, even while the store is down, until its client is seen
+    /// to have left. See [the module](super) for when that is.
     pub fn wait_forever(self) -> Self {
         self.set(|settings| settings.wait = Some(Wait::Forever))
     }
 
-    /// A request does not wait: if somebody else has the lock it is refused, by default with 409.
+    /// Refuses a request at once if its lock is taken, by default with 409.
     ///
-    /// A client that repeats its request as soon as it has the response is not refused because of
-    /// its own previous one as long as both come to the same process. At another process that one
-    /// may be under way for a moment, and so it may be with [`Kind::Fair`] and for a request with
-    /// several keys, which don't queue behind their own release: give those a short
-    /// [`wait`](Self::wait).
+    /// A client may repeat its request as soon as it has the response. Its own previous request
+    /// does not make the layer refuse the new one if both reach the same process. At another
+    /// process, the release may still be on its way. [`Kind::Fair`] and requests with several keys
+    /// don't queue behind their own release in any case: give those a short [`wait`](Self::wait).
     pub fn no_wait(self) -> Self {
         self.set(|settings| settings.wait = Some(Wait::No))
     }
 
-    /// A fixed lease, after which the lock is lost: at least 100 ms and four round trips, see
-    /// [`Lock::lease`](crate::Lock::lease). Without it, locks are renewed. One that is too short
-    /// for the store's round trips is refused with each request, with 500, and the log says why.
+    /// Sets a fixed lease, after which the lock is lost. The minimum is 100 ms and four round
+    /// trips; see [`Lock::lease`](crate::Lock::lease). Without a fixed lease, locks are renewed. If
+    /// it is too short for the store's round trips, each request is refused with 500, and the log
+    /// says why.
     ///
     /// # Panics
     ///
@@ -133,15 +132,17 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.lease = Some(lease))
     }
 
-    /// The longest time for which a request may hold its lock, from the grant on; then the lock
-    /// counts as lost, and [`on_lost`](Self::on_lost) says what becomes of the handler. The key is
-    /// free when the handler is gone, or when what is left of the lease is over. At least 1 ms. A
-    /// request that enters a lock which an outer layer holds has the limit of that one.
+    /// Sets how long a request may hold its lock, counted from the grant. After that the lock
+    /// counts as lost, and [`on_lost`](Self::on_lost) decides what happens to the handler. The key
+    /// becomes free when the handler is gone, or when the rest of the lease has expired. The
+    /// minimum is 1 ms. A request that re-enters the lock of an outer layer has the limit of that
+    /// layer.
     ///
-    /// By default 60 s, or `min_hold` if that is longer; with a fixed [`lease`](Self::lease) none
-    /// but that. A client that sends the request's body slowly, or reads the response slowly, has
-    /// the lock meanwhile. `max_hold(None)` lets it: for handlers that take longer by themselves,
-    /// with a time-out of another layer or of the server for the clients.
+    /// The default is 60 s, or `min_hold` if that is longer; with a fixed [`lease`](Self::lease)
+    /// there is no other limit. A client that sends the request's body slowly, or reads the
+    /// response slowly, holds the lock meanwhile. `max_hold(None)` removes the limit, for handlers
+    /// that themselves take longer. Then limit slow clients with a time-out of another layer or of
+    /// the server.
     ///
     /// # Panics
     ///
@@ -152,7 +153,7 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.max_hold = MaxHold::Explicit(limit))
     }
 
-    /// The key stays taken for at least this long after the grant, see
+    /// Sets how long the key stays taken after the grant, at least; see
     /// [`Lock::min_hold`](crate::Lock::min_hold).
     ///
     /// # Panics
@@ -163,9 +164,9 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.min_hold = time)
     }
 
-    /// How long fencing counters outlive their holds, see
-    /// [`Lock::token_retention`](crate::Lock::token_retention). Clients may bring many keys, and
-    /// each leaves its counter at the store for so long: see [what a key
+    /// Sets how long fencing counters outlive their holds; see
+    /// [`Lock::token_retention`](crate::Lock::token_retention). Clients may send many different
+    /// keys, and each leaves its counter at the store for that time: see [what a key
     /// costs](super#what-a-key-costs).
     ///
     /// # Panics
@@ -176,22 +177,22 @@ impl<K, R, M> LockLayer<K, R, M> {
         self.set(|settings| settings.token_retention = Some(retention))
     }
 
-    /// How many replicas have to confirm the grant, see
+    /// Sets how many replicas have to confirm the grant; see
     /// [`Lock::replication`](crate::Lock::replication).
     pub fn replication(self, replication: Replication) -> Self {
         self.set(|settings| settings.replication = Some(replication))
     }
 
-    /// The kind of the lock; a mutex by default. With [`Kind::Read`], handlers of one key run side
-    /// by side, and exclude those that have it as [`Kind::Write`]. With a `max_hold`, also the
-    /// default one, each reader asks the store for itself. What a handler takes of the same key has
-    /// to be of the same kind, or a read inside a write: anything else is
+    /// Sets the kind of the lock; a mutex by default. With [`Kind::Read`], handlers for one key run
+    /// side by side, and exclude those that hold it as [`Kind::Write`]. With a `max_hold`, which
+    /// includes the default, each reader asks the store for itself. A handler that takes the same
+    /// key has to use the same kind, or read inside a write. Anything else is a
     /// [`KindConflict`](crate::LockError::KindConflict).
     pub fn kind(self, kind: Kind) -> Self {
         self.set(|settings| settings.kind = kind)
     }
 
-    /// The kind of the lock for requests of these methods. They are locked even if
+    /// Sets the kind of the lock for requests with these methods. They are locked even if
     /// [`skip_methods`](Self::skip_methods) names them. A later `kind_for` replaces an earlier one.
     ///
     /// ```
@@ -201,7 +202,7 @@ impl<K, R, M> LockLayer<K, R, M> {
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
-    /// // Requests that read an order run side by side, and none of them beside one that changes it.
+    /// // Requests that read an order run side by side; one that changes it runs alone.
     /// let layer = LockLayer::new(locks, path_segment(1).prefix("order:"))
     ///     .kind(Kind::Write)
     ///     .kind_for([Method::GET, Method::HEAD], Kind::Read);
@@ -216,82 +217,83 @@ impl<K, R, M> LockLayer<K, R, M> {
         })
     }
 
-    /// Until when the lock is held.
+    /// Sets until when the lock is held.
     pub fn hold(self, hold: HeldUntil) -> Self {
         self.set(|settings| settings.hold = hold)
     }
 
-    /// What becomes of a request for which there is no key; [`MissingKey::Reject`] by default.
+    /// Sets what happens to a request without a key; [`MissingKey::Reject`] by default.
     pub fn on_missing_key(self, policy: MissingKey) -> Self {
         self.set(|settings| settings.on_missing_key = policy)
     }
 
-    /// Requests of these methods are not locked, unless [`kind_for`](Self::kind_for) names them,
-    /// and have no [`HeldLock`](crate::HeldLock). GET, HEAD, OPTIONS, TRACE and CONNECT by default;
-    /// with an empty list all requests are locked. CONNECT is how a WebSocket begins over HTTP/2,
-    /// as GET is over HTTP/1.
+    /// Excludes requests with these methods from locking, unless [`kind_for`](Self::kind_for) names
+    /// them. They have no [`HeldLock`](crate::HeldLock). The default is GET, HEAD, OPTIONS, TRACE
+    /// and CONNECT; with an empty list, all requests are locked. CONNECT is how a WebSocket begins
+    /// over HTTP/2, as GET is over HTTP/1.
     pub fn skip_methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.set(|settings| settings.methods = Methods::AllBut(methods.into_iter().collect()))
     }
 
-    /// Only requests of these methods are locked, and those of [`kind_for`](Self::kind_for). Of
-    /// this and [`skip_methods`](Self::skip_methods), the last one holds.
+    /// Locks only requests with these methods, and those of [`kind_for`](Self::kind_for). This and
+    /// [`skip_methods`](Self::skip_methods) replace each other; the last call applies.
     pub fn only_methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.set(|settings| settings.methods = Methods::Only(methods.into_iter().collect()))
     }
 
-    /// Whether there is a layer at all: with `false` all requests go on as if there were none. For
-    /// a switch in the configuration.
+    /// Sets whether the layer does anything: with `false`, all requests go on as if there were no
+    /// layer. Use it as a switch in the configuration.
     pub fn enabled(self, enabled: bool) -> Self {
         self.set(|settings| settings.enabled = enabled)
     }
 
-    /// At most this many requests of this layer may wait for their locks at a time, of all keys
-    /// together; one more is refused at once, by default with 429. At least 1; 10 000 by default, a
-    /// tenth of the manager's own cap, which holds too.
+    /// Sets how many requests of this layer may wait for their locks at a time, for all keys
+    /// together. Any further request is refused at once, by default with 429. The minimum is 1. The
+    /// default is 10 000, a tenth of the manager's own cap, which also applies.
     ///
-    /// A request counts until it gets its lock or is refused, even when the key is free: leave room
-    /// for bursts. Requests that have their locks do not count.
+    /// A request counts until it gets its lock or is refused, even when the key is free, so leave
+    /// room for bursts. Requests that have their locks do not count.
     pub fn max_waiters(self, cap: usize) -> Self {
         self.set(|settings| settings.max_waiters = cap.max(1))
     }
 
-    /// At most this many callers of this process may wait for one key when a request comes; one
-    /// more is refused at once, by default with 429. At least 1; 1000 by default, a tenth of the
-    /// manager's own cap, which holds too. Of several keys, the first one counts.
+    /// Sets how many callers of this process may be waiting for a key when a request for it
+    /// arrives. Any further request is refused at once, by default with 429. The minimum is 1. The
+    /// default is 1000, a tenth of the manager's own cap, which also applies. For a request with
+    /// several keys, the first one counts.
     pub fn max_waiters_per_key(self, cap: usize) -> Self {
         self.set(|settings| settings.max_waiters_per_key = cap.max(1))
     }
 
-    /// What becomes of a request whose lock can't be taken because the store does not answer, or
-    /// too few of its replicas. [`StoreDown::Reject`] by default. It is asked again until the
-    /// [`wait`](Self::wait) is over, so that a short interruption, such as a failover, is bridged.
-    /// If you let requests pass, set a short wait.
+    /// Sets what happens to a request whose lock can't be taken because the store, or too many of
+    /// its replicas, don't answer. The default is [`StoreDown::Reject`]. The store is asked again
+    /// until the [`wait`](Self::wait) ends, so a short interruption, such as a failover, is
+    /// bridged. If you let requests pass, set a short wait.
     pub fn on_store_down(self, policy: StoreDown) -> Self {
         self.set(|settings| settings.on_store_down = policy)
     }
 
-    /// What becomes of a handler whose lock is lost. By default it is dropped where it is
-    /// suspended, and the request is answered with 500; a body that is being sent ends with an
-    /// error. With [`OnLost::Finish`] it goes on, and so does a body that is sent already; then
-    /// only the log and `lock_lost_total` know.
+    /// Sets what happens to a handler whose lock is lost. By default, it is dropped where it is
+    /// suspended, and the request is answered with 500. A body that is being sent ends with an
+    /// error. With [`OnLost::Finish`], the handler goes on, and so does a body that is already
+    /// being sent. Then only the log and `lock_lost_total` report the loss.
     ///
-    /// A handler that does not wait is not interrupted. The response of one that has returned is
-    /// sent, with [`LostLock`](super::LostLock) in its extensions.
+    /// A handler is only interrupted where it awaits. If it has already returned, its response is
+    /// sent, with [`LostLock`](super::LostLock) in the extensions.
     pub fn on_lost(self, policy: OnLost) -> Self {
         self.set(|settings| settings.on_lost = policy)
     }
 
-    /// The longest time that a refused client is told to stay away. 5 s by default: what is left of
-    /// a renewed lock's lease says little about when it is released. HTTP has whole seconds, at
-    /// least one. Each client is told a random time between the half and the whole, so that those
-    /// who were refused together don't come back together.
+    /// Sets the maximum time that a refused client is told to stay away. The default is 5 s: the
+    /// rest of a renewed lease says little about when the lock is released. HTTP has whole seconds,
+    /// at least one. Each client is told a random time between half of the time and all of it. So
+    /// clients that are refused together don't come back together.
     pub fn longest_retry_after(self, limit: Duration) -> Self {
         self.set(|settings| settings.longest_retry_after = limit)
     }
 
-    /// The name under which metrics count these locks (label `lock`); `layer` by default. Use few
-    /// different names.
+    /// Sets the name under which metrics count these locks (label `lock`); `layer` by default. Use
+    /// few different names.
     pub fn name(self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.set(|settings| settings.label = name.into())
     }
@@ -302,17 +304,17 @@ impl<K, R, M> LockLayer<K, R, M> {
         LockLayer::made(locks.clone(), Arc::clone(keys), Arc::new(refuse), settings.clone())
     }
 
-    /// Runs each handler in a task of its own: once it is called, it runs to its end although the
-    /// client has left, unless its lock is lost and [`on_lost`](Self::on_lost) drops it. A request
-    /// that still waits for its lock when the client leaves is given up; one that needs no lock
+    /// Runs each handler in its own task. Once called, a handler runs to its end even if the client
+    /// leaves, unless its lock is lost and [`on_lost`](Self::on_lost) drops it. A request that is
+    /// still waiting for its lock when the client leaves is given up. A request that needs no lock
     /// runs as without the layer.
     ///
-    /// A server that has shut down does not know of these tasks: call
-    /// [`LockManager::shutdown`](crate::LockManager::shutdown) after it, which gives those that
-    /// hold locks the time to finish. A task has the span of its request; task-locals, and so
-    /// [`with_default`](crate::with_default), stay behind. Of layers that are one inside the other,
-    /// detach all or none: else the lock of the outer one is released when the client leaves, and
-    /// the handler goes on without it.
+    /// A server that has shut down does not know of these tasks. Call
+    /// [`LockManager::shutdown`](crate::LockManager::shutdown) after it, which gives handlers that
+    /// hold locks time to finish. A task has the span of its request, but not its task-locals, and
+    /// so not [`with_default`](crate::with_default). If layers are nested, detach all of them or
+    /// none. Otherwise the outer layer's lock is released when the client leaves, and the handler
+    /// goes on without it.
     pub fn detached(self) -> DetachedLockLayer<K, R> {
         let Shared { locks, keys, refuse, settings, .. } = &*self.shared;
         LockLayer::made(locks.clone(), Arc::clone(keys), Arc::clone(refuse), settings.clone())

@@ -1,14 +1,16 @@
-//! What the layer reads from the extensions of requests, and leaves in those of requests and
-//! responses beside [`HeldLock`](crate::HeldLock).
+//! Types in the extensions of requests and responses, besides [`HeldLock`](crate::HeldLock):
+//! [`LockWait`], which the layer reads, and [`Unlocked`] and [`LostLock`], which it inserts.
 
 use std::time::Duration;
 
 use lock_engine::failure::Loss;
 
-/// In the extensions of a request, put there by a layer outside: how long this request waits for
-/// its lock, instead of the layer's [`wait`](super::LockLayer::wait). Zero: it does not wait. Under
-/// [`StoreDown::PassThrough`](super::StoreDown::PassThrough), a short wait lets a request do
-/// without its lock: don't let clients choose it there.
+/// How long one request waits for its lock, instead of the layer's
+/// [`wait`](super::LockLayer::wait). An outer layer puts it into the request's extensions. With
+/// zero, the request does not wait.
+///
+/// Under [`StoreDown::PassThrough`](super::StoreDown::PassThrough), a short wait lets a request go
+/// on without its lock: don't let clients choose the wait there.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,18 +31,18 @@ use lock_engine::failure::Loss;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockWait(pub Duration);
 
-/// In the extensions of a request that went on without its lock, and in those of its response: the
-/// store was down, and the layer was told to [let requests pass](super::StoreDown::PassThrough).
+/// Marks a request that went on without its lock, and its response, in their extensions. The store
+/// was down, and the layer was set to [let requests pass](super::StoreDown::PassThrough).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlocked(pub(super) ());
 
-/// In the extensions of a response whose handler lost its lock before it returned: somebody else
-/// may have been in the handler meanwhile.
+/// Marks a response whose handler lost its lock before it returned, in the extensions. Another
+/// request for the key may have been in the handler meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostLock(pub(super) Loss);
 
 impl LostLock {
-    /// Why the lock was lost.
+    /// Returns why the lock was lost.
     #[must_use]
     pub fn loss(&self) -> Loss {
         self.0

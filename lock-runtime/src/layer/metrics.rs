@@ -1,4 +1,5 @@
-//! What the layer counts, through the `metrics` facade; nothing without the feature `metrics`.
+//! The layer's metrics, counted through the `metrics` facade; without the feature `metrics`,
+//! nothing.
 
 use lock_engine::metrics::Label;
 

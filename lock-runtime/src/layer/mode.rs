@@ -1,4 +1,4 @@
-//! Where handlers run: inside the response future, or in tasks of their own.
+//! Where handlers run: inside the response future, or in their own tasks.
 
 use std::fmt;
 use std::future::Future;
@@ -23,25 +23,26 @@ use crate::error::LockError;
 use crate::guard::{HeldLock, LockGuard};
 use crate::guarded::{Guarded, OnLost};
 
-/// Handlers run inside the response future: they end with it when the client leaves.
+/// The mode in which handlers run inside the response future: they end with it when the client
+/// leaves.
 #[derive(Clone, Copy, Debug)]
 pub enum Inline {}
 
-/// Handlers run in tasks of their own, to their end. See
+/// The mode in which handlers run in their own tasks, to their end. See
 /// [`LockLayer::detached`](super::LockLayer::detached).
 #[derive(Clone, Copy, Debug)]
 pub enum Detached {}
 
-/// How the future of a handler is run. Sealed: [`Inline`] and [`Detached`].
+/// How the future of a handler is run. Sealed: implemented by [`Inline`] and [`Detached`] only.
 pub trait Mode<F: Handler>: Run<F> {}
 
 impl<F: Handler, M: Run<F>> Mode<F> for M {}
 
-/// The future of a service from requests to responses. Sealed: every such future is one.
+/// The future of a service from requests to responses. Sealed: implemented for every such future.
 pub trait Handler: Future<Output = Result<Response<Self::Body>, Self::Error>> {
-    /// Of the response.
+    /// The body of the response.
     type Body;
-    /// Of the service.
+    /// The error of the service.
     type Error;
 }
 
@@ -53,26 +54,27 @@ where
     type Error = E;
 }
 
-/// What the service returns, or why the handler was dropped.
+/// The result of the service, or why the handler was dropped.
 pub(super) type Handled<F> =
     Result<Result<Response<LockBody<<F as Handler>::Body>>, <F as Handler>::Error>, LockError>;
 
 /// The hidden part of [`Mode`].
 pub trait Run<F: Handler> {
-    /// Ends when the handler does.
+    /// Resolves when the handler ends.
     type Future: Future<Output = Handled<F>>;
 
-    /// Runs a handler. `runtime`: the manager's, for a task where there is no other.
+    /// Runs a handler. `runtime` is the manager's, for a task that is spawned outside any runtime.
     fn run(handling: Handling<F>, runtime: &Handle) -> Self::Future;
 }
 
-/// A handler with its lock, and what becomes of its response.
+/// A handler with its lock. When the handler returns, `ending` is applied to the response and the
+/// lock.
 #[pin_project]
 pub struct Handling<F> {
     #[pin]
     handler: Kind<F>,
     ending: Ending,
-    /// Of the lock that it has, or should have.
+    /// The key of the lock that the handler has, or should have.
     key: LockKey,
 }
 
@@ -88,7 +90,7 @@ enum Kind<F> {
 struct Ending {
     hold: HeldUntil,
     on_lost: OnLost,
-    /// gRPC where a body can end with trailers.
+    /// [`Protocol::Grpc`] if a body can end with trailers.
     protocol: Protocol,
 }
 
@@ -97,15 +99,15 @@ impl Ending {
         Self { hold: settings.hold, on_lost: settings.on_lost, protocol }
     }
 
-    /// The lock is released, or goes on with the body.
+    /// Releases the lock, or passes it on to the response's body.
     fn apply<T: Body>(
         self,
-        // First, so that whatever panics here drops it last.
+        // The first parameter, so that it is dropped last if something here panics.
         guard: LockGuard,
         mut response: Response<T>,
     ) -> Result<Response<LockBody<T>>, LockError> {
         let extensions = response.extensions_mut();
-        // That of a layer inside is the one that the handler saw.
+        // A lock of an inner layer is already there; it is the one that the handler saw.
         if extensions.get::<HeldLock>().is_none() && extensions.get::<Unlocked>().is_none() {
             extensions.insert(guard.view());
         }
@@ -114,13 +116,13 @@ impl Ending {
             extensions.insert(LostLock(why));
         }
         if self.hold == HeldUntil::Response || response.body().is_end_stream() {
-            // Dispatched before the response goes out: who asks next in this process queues behind
-            // it.
+            // Dispatched before the response goes out: the next request in this process queues
+            // behind the release.
             drop(guard);
             return Ok(response.map(LockBody::bare));
         }
         match lost {
-            // What is left to do was to be done under the lock, and the client can still be told.
+            // The rest of the body was to be sent under the lock, and the client can still be told.
             Some(why) if self.on_lost == OnLost::Cancel => {
                 guard.inner_scope().enter(|| drop(response));
                 Err(LockError::Lost { key: guard.key().clone(), why })
@@ -147,7 +149,7 @@ impl<F> Handling<F> {
         Self { handler, ending: Ending::new(settings, protocol), key }
     }
 
-    /// A handler that goes on without the lock of this key.
+    /// Returns the future of a handler that goes on without the lock of `key`.
     pub(super) fn unlocked(settings: &Settings, protocol: Protocol, key: LockKey, handler: F) -> Self {
         Self { handler: Kind::Unlocked(handler), ending: Ending::new(settings, protocol), key }
     }
@@ -217,7 +219,7 @@ where
     }
 }
 
-/// A handler in a task of its own. Dropping this leaves the task to itself.
+/// A handler in its own task, which goes on if this is dropped.
 pub struct Task<F: Handler> {
     task: JoinHandle<Handled<F>>,
     key: LockKey,
@@ -230,10 +232,10 @@ impl<F: Handler> Future for Task<F> {
         match ready!(Pin::new(&mut self.task).poll(cx)) {
             Ok(handled) => Poll::Ready(handled),
             Err(error) => match error.try_into_panic() {
-                // As if the handler had run here.
+                // As if the handler had run in this future.
                 Ok(panic) => resume_unwind(panic),
-                // Its runtime has ended, and the handler with it: it may have done a part of its
-                // work.
+                // The task's runtime has ended, and the handler with it. It may have done part of
+                // its work.
                 Err(_) => Poll::Ready(Err(LockError::Lost { key: self.key.clone(), why: Loss::ShutDown })),
             },
         }

@@ -1,4 +1,4 @@
-//! [`LockService`]: what a [`LockLayer`](super::LockLayer) makes of a service.
+//! [`LockService`]: a service inside a [`LockLayer`](super::LockLayer).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -32,17 +32,17 @@ impl<S, K, R, M> LockService<S, K, R, M> {
         Self { inner, shared, mode: PhantomData }
     }
 
-    /// The inner service.
+    /// Returns the inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The inner service.
+    /// Returns the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The inner service.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -63,7 +63,7 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S, K, R, M, B>;
 
-    /// Asks the inner service and nobody else: which lock is wanted is not known yet.
+    /// Asks only the inner service: the lock that the request needs is not known yet.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
@@ -92,7 +92,8 @@ where
             }
             Err(refused) => {
                 let refusal = ResponseFuture::refused(shared, protocol, &refused);
-                // What was reserved for the request, such as a permit of a limit, is free again.
+                // Frees what the inner service reserved for the request, such as a permit of a
+                // limit.
                 drop(self.take_ready());
                 refusal
             }
@@ -101,7 +102,7 @@ where
 }
 
 impl<S: Clone, K, R, M> LockService<S, K, R, M> {
-    /// The service that was polled ready; what is left has to be asked again.
+    /// Takes the service that was polled ready, and leaves a clone that has to be polled again.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)
@@ -136,7 +137,7 @@ mod tests {
     use crate::layer::{LockLayer, path_segment};
     use crate::testing::memory_manager;
 
-    /// The handler sees the lock, and so does who sees the response.
+    /// The handler sees the lock, and so does a layer that sees the response.
     #[tokio::test(start_paused = true)]
     async fn a_request_runs_under_its_lock() {
         let locks = memory_manager();

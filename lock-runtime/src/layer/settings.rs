@@ -1,4 +1,4 @@
-//! [`Settings`]: what a layer is told to do, and [`Shared`], what its services have in common.
+//! [`Settings`]: the settings of a layer, and [`Shared`]: what its services share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -16,12 +16,12 @@ use crate::guarded::OnLost;
 use crate::kinds::Lock;
 use crate::manager::LockManager;
 
-/// For how long a request may hold its lock unless told otherwise: a client that sends or reads a
-/// body slowly, or not at all, could hold it indefinitely.
+/// Maximum time for which a request may hold its lock, unless set otherwise. Without it, a client
+/// that sends or reads a body slowly, or not at all, could hold the lock indefinitely.
 const MAX_HOLD: Duration = Duration::from_secs(60);
 
-/// Maximum numbers of requests that wait, unless told otherwise: a tenth of the manager's, so that
-/// the rest of the program is not refused its locks because of a crowd of requests.
+/// Maximum numbers of waiting requests, unless set otherwise: a tenth of the manager's. A burst of
+/// requests then can't make the manager refuse the locks of the rest of the program.
 const MAX_WAITERS: usize = 10_000;
 const MAX_WAITERS_PER_KEY: usize = 1000;
 
@@ -29,46 +29,45 @@ const MAX_WAITERS_PER_KEY: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeldUntil {
-    /// Until the handler has returned its response. What the response's body does while it is sent
-    /// is not locked.
+    /// Until the handler has returned its response. The response's body is sent without the lock.
     Response,
-    /// Until the response's body has come to its end, has failed, or was dropped.
+    /// Until the response's body has ended, failed, or was dropped.
     ///
-    /// The body of a client that does not read is not polled, and so does not notice: its key is
-    /// free when what was left of the lease then is over too. Give such locks a short
+    /// If the client does not read, the body is not polled, and so does not notice a loss. Its key
+    /// only becomes free when the rest of the lease has expired. Give such locks a short
     /// [`lease`](super::LockLayer::lease).
     BodyEnd,
 }
 
-/// What becomes of a request for which there is no key: the extractor returned `None`.
+/// The policy for requests without a key, for which the extractor returned `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// It is refused, by default with 400.
+    /// The request is refused, by default with 400.
     Reject,
-    /// It goes on without a lock, and without a [`HeldLock`](crate::HeldLock) in its extensions,
-    /// not even that of a layer outside.
+    /// The request goes on without a lock. Its extensions contain no [`HeldLock`](crate::HeldLock),
+    /// not even that of an outer layer.
     Skip,
-    /// It is locked with this key.
+    /// The request is locked with this key.
     Fixed(LockKey),
 }
 
-/// What becomes of a request whose lock can't be taken because the store does not answer, or too
-/// few of its replicas.
+/// The policy for requests whose lock can't be taken because the store, or too many of its
+/// replicas, don't answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreDown {
-    /// It is refused, by default with 503.
+    /// The request is refused, by default with 503.
     Reject,
-    /// It goes on without a lock: several requests for one key may be in the handler at the same
-    /// time. It does so when its wait is over, and those above a cap of waiters are refused
-    /// nevertheless: keep the wait short. A gRPC request whose `grpc-timeout` is shorter than that
-    /// is refused.
+    /// The request goes on without a lock: several requests for one key may be in the handler at
+    /// the same time. It goes on only when its wait is over, and requests above a cap of waiters
+    /// are still refused, so keep the wait short. A gRPC request whose `grpc-timeout` is shorter
+    /// than the wait is refused.
     ///
-    /// The extensions of request and response have [`Unlocked`](super::Unlocked) and no
-    /// [`HeldLock`](crate::HeldLock), not even that of a layer outside; in axum `Option<HeldLock>`
-    /// is the extractor to use. `lock_layer_unlocked_total` counts such requests, and the log warns
-    /// of them once a minute.
+    /// The extensions of request and response contain [`Unlocked`](super::Unlocked) and no
+    /// [`HeldLock`](crate::HeldLock), not even that of an outer layer. In axum, use the extractor
+    /// `Option<HeldLock>`. `lock_layer_unlocked_total` counts such requests, and the log warns of
+    /// them once a minute.
     PassThrough,
 }
 
@@ -77,7 +76,7 @@ pub enum StoreDown {
 pub(super) struct Settings {
     pub(super) enabled: bool,
     pub(super) kind: Kind,
-    /// Kinds of their own, by method.
+    /// Methods that have their own kind.
     pub(super) kinds: Vec<(Method, Kind)>,
     pub(super) wait: Option<Wait>,
     pub(super) lease: Option<Duration>,
@@ -110,7 +109,7 @@ pub(super) enum Methods {
 }
 
 impl Settings {
-    /// The kind of the lock of a request with this method; `None`: it is not locked.
+    /// Returns the kind of the lock of a request with this method, or `None` if it is not locked.
     pub(super) fn kind_of(&self, method: &Method) -> Option<Kind> {
         if let Some((_, kind)) = self.kinds.iter().find(|(other, _)| other == method) {
             return Some(*kind);
@@ -122,13 +121,13 @@ impl Settings {
         locked.then_some(self.kind)
     }
 
-    /// Returns a lock with all settings that are the same for every request, and without a key.
+    /// Returns a lock without a key, with all settings that are the same for every request.
     pub(super) fn template(&self, locks: &LockManager) -> Lock {
         let mut lock = locks.template().min_hold(self.min_hold).name(self.label.clone());
         lock = lock.max_waiters(self.max_waiters_per_key);
         let max_hold = match self.max_hold {
             MaxHold::Explicit(limit) => limit,
-            // A fixed lease is a limit itself.
+            // A fixed lease is already a limit.
             MaxHold::Default => self.lease.is_none().then(|| MAX_HOLD.max(self.min_hold)),
         };
         if let Some(limit) = max_hold {
@@ -176,18 +175,18 @@ impl Default for Settings {
     }
 }
 
-/// What the services of a layer know together, and no other layer.
+/// Counters and log limits that the services of one layer share.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Requests that wait.
+    /// The number of waiting requests.
     pub(super) waiting: Arc<AtomicUsize>,
-    /// When the log was told that requests go on without their locks.
+    /// Limits how often the log says that requests go on without their locks.
     pub(super) unlocked_told: Told,
-    /// When the log was told about a mistake in the program.
+    /// Limits how often the log reports a mistake in the program.
     pub(super) mistake_told: Told,
 }
 
-/// What all services of a layer share.
+/// The data that all services of a layer share.
 pub(super) struct Shared<K, R> {
     pub(super) locks: LockManager,
     pub(super) keys: Arc<K>,

@@ -1,15 +1,15 @@
-//! [`Told`]: what the log was told already, so that it is not told with every request.
+//! [`Told`]: the texts that were logged recently, so that they are not logged with every request.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the log is not told the same again.
+/// Delay before the same text is logged again.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Maximum number of different texts in that time: a text may have something of the client's in it.
+/// Maximum number of different texts in that time: a text may contain the client's data.
 const MOST: usize = 10;
 
-/// Hashes of the texts that the log was told in the last minute.
+/// Hashes of the texts that were logged in the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Told(Mutex<Option<Texts>>);
 
@@ -26,7 +26,7 @@ impl Told {
         Self(Mutex::new(None))
     }
 
-    /// Whether the log is to be told this text: once a minute each, and ten texts a minute.
+    /// Whether to log this text: each text once a minute, and at most ten texts a minute.
     pub(super) fn is_due(&self, text: &str) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let texts = match &mut *told {

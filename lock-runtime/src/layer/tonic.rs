@@ -1,4 +1,5 @@
-//! Errors of annotated functions as [`tonic::Status`], so that a method can hand them on with `?`.
+//! Conversion of [`LockError`] into [`tonic::Status`], so that a method can return errors of
+//! annotated functions with `?`.
 
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use tonic::{Code, Status};
 use super::refusal::{PUSHBACK, Protocol, Refusal, details, pushback};
 use crate::error::LockError;
 
-/// With the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the client
-/// has neither the key nor what the store said; the error itself is the status's `source`, for
-/// logs. What is set up wrongly is an error in the log.
+/// Converts with the codes of [`Reason::grpc_code`](super::Reason::grpc_code). The message for the
+/// client contains neither the key nor the store's error. The error itself is the status's
+/// `source`, for logs. A misconfiguration is logged as an error.
 #[cfg_attr(docsrs, doc(cfg(feature = "tonic")))]
 impl From<LockError> for Status {
     fn from(error: LockError) -> Self {
@@ -56,7 +57,7 @@ mod tests {
         }
     }
 
-    /// What the layer writes by hand is what tonic's clients read.
+    /// tonic's clients can read the layer's handwritten refusals.
     #[test]
     fn refusals_are_read_as_statuses() {
         let refusal = Refusal::new(Reason::TimedOut, Protocol::Grpc)

@@ -1,5 +1,4 @@
-//! [`KeyText`]: the key of an annotated function, put together from literal text and the call's
-//! values.
+//! [`KeyText`]: the key of an annotated function, built from literal text and the call's values.
 
 use std::fmt::{self, Display, Write};
 
@@ -14,7 +13,7 @@ const RESERVED: &str = "the value of the placeholder at its end has `{`, `}` or 
 const MISSING: &str = "the placeholder at its end names an item that is not there";
 const UNPRINTABLE: &str = "the `Display` of the placeholder at its end returned an error";
 
-/// What can stand where a template has a placeholder: everything that is [`Display`].
+/// A value for a placeholder of a template: any type that is [`Display`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be put into a lock's key: it does not implement `Display`",
     label = "the value of this placeholder is of type `{Self}`",
@@ -40,9 +39,9 @@ impl<V: Display + ?Sized> KeyValue for V {
 
 /// A key under construction.
 ///
-/// Values go in as they are: a Java program has to be able to build the same key. What would let a
-/// value change the structure of the key is refused instead of escaped. After the first problem
-/// nothing is added any more, so that the text in the error ends in the placeholder to blame.
+/// Values go in as they are, so that a Java program can build the same key. A value that would
+/// change the structure of the key is refused instead of escaped. After the first problem nothing
+/// more is added, so that the text in the error ends in the placeholder to blame.
 #[derive(Debug, Clone)]
 pub struct KeyText {
     text: String,
@@ -51,7 +50,7 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// An empty text with room for `capacity` bytes.
+    /// Returns an empty text with room for `capacity` bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self { text: String::with_capacity(capacity), problem: None, has_values: false }
@@ -66,7 +65,7 @@ impl KeyText {
         self
     }
 
-    /// Adds a prefix that is computed at run time; unlike a value it may have a hash tag.
+    /// Adds a prefix that is computed at run time. Unlike a value, it may have a hash tag.
     #[must_use]
     pub fn prefix<V: Display + ?Sized>(mut self, prefix: &V, origin: Origin) -> Self {
         if self.problem.is_none() {
@@ -111,11 +110,12 @@ impl KeyText {
         }
     }
 
-    /// Adds a whole key, which has to be a valid one by itself.
+    /// Adds a whole key, which has to be valid by itself.
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] when `key` is none, or is none any more with what was added before it.
+    /// [`InvalidKey`] when `key` is not valid, by itself or behind the text that was added before
+    /// it.
     pub fn key(self, key: impl IntoLockKey) -> Result<LockKey, InvalidKey> {
         let key = key.into_lock_key()?;
         self.text(key.as_str()).into_lock_key()
@@ -132,7 +132,7 @@ impl KeyText {
         } else {
             return;
         };
-        // The refused value itself stays out of the error: it may be long, or somebody's input.
+        // The error does not show the refused value, which may be long, or a user's input.
         self.text.truncate(start);
         self.fail(placeholder, problem);
     }
@@ -149,7 +149,7 @@ impl IntoLockKey for KeyText {
             Some(reason) => Err(InvalidKey::new(self.text, reason)),
             None => LockKey::new(self.text),
         };
-        // The compiler has checked the template, so it is a value that is too long, or has braces.
+        // The attribute has checked the template, so a value is too long, or has braces.
         let to_blame = self.has_values && self.problem != Some(UNPRINTABLE);
         key.map_err(|invalid| if to_blame { invalid.of_value() } else { invalid })
     }

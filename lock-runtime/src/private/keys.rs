@@ -9,15 +9,15 @@ use super::key_text::KeyText;
 use super::origin::Origin;
 use crate::kinds::MultiKey;
 
-/// What can stand in `keys = […]`: a key, which is of the function's kind, or a [`MultiKey`], which
-/// has its own.
+/// An element of `keys = […]`: a key, which gets the function's kind, or a [`MultiKey`], which has
+/// its own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a lock key",
     label = "expected keys, each a `LockKey`, `&str`, `String` or `MultiKey`",
     note = "build the text first: `format!(\"order:{{id}}\")`"
 )]
 pub trait KeyOfKind {
-    /// The key, of `kind` if it has none yet.
+    /// Returns the key, of `kind` if it has none yet.
     fn of_kind(self, kind: Kind) -> MultiKey;
 }
 
@@ -40,14 +40,14 @@ impl KeyOfKind for &MultiKey {
     }
 }
 
-/// What `keys` can be: everything to iterate over whose items are keys.
+/// The value of `keys`: anything to iterate over whose items are keys.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not several lock keys",
     label = "expected an array, a `Vec` or an iterator of `LockKey`, `&str`, `String` or `MultiKey`",
     note = "a single key is given by `key = …`"
 )]
 pub trait SomeKeys {
-    /// Adds them to `keys`.
+    /// Adds the items to `keys`.
     fn add_to(self, keys: Keys, origin: Origin) -> Keys;
 }
 
@@ -67,20 +67,20 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// None yet; those that come without a kind will be of this one.
+    /// Returns an empty list. Keys that are added without a kind get this one.
     #[must_use]
     pub fn of(kind: Kind) -> Self {
         Self { kind, prefix: None, keys: Vec::new() }
     }
 
-    /// Puts `prefix` before all that come.
+    /// Puts `prefix` before every key that is added later.
     #[must_use]
     pub fn starting_with(mut self, prefix: KeyText) -> Self {
         self.prefix = Some(prefix);
         self
     }
 
-    /// Adds the key that `write` makes of the prefix.
+    /// Adds the key that `write` makes from the prefix.
     #[must_use]
     pub fn text<K: KeyOfKind>(mut self, write: impl FnOnce(KeyText) -> K) -> Self {
         let start = self.prefix.clone().unwrap_or_else(|| KeyText::with_capacity(0));
@@ -88,7 +88,7 @@ impl Keys {
         self
     }
 
-    /// Adds a key, which has to be a valid one without the prefix too.
+    /// Adds a key, which has to be valid without the prefix, too.
     #[must_use]
     pub fn key<K: KeyOfKind>(mut self, key: K, origin: Origin) -> Self {
         let key = key.of_kind(self.kind).rename(|key| origin.checked(key));
@@ -99,7 +99,7 @@ impl Keys {
         self
     }
 
-    /// Adds all of them.
+    /// Adds several keys.
     #[must_use]
     pub fn all<K: SomeKeys>(self, keys: K, origin: Origin) -> Self {
         keys.add_to(self, origin)
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::kinds::sorted;
 
-    /// The keys in their order, each with its kind.
+    /// Returns the sorted keys, each with its kind.
     fn taken(keys: Keys) -> Vec<(String, Kind)> {
         let (first, spec) = sorted(keys).unwrap();
         let all = std::iter::once((first, spec.kind)).chain(spec.more);

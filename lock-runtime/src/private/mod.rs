@@ -1,5 +1,5 @@
-//! What an expansion of `#[distributed_lock]` names, so that the attribute emits few tokens and no
-//! logic.
+//! Items that an expansion of `#[distributed_lock]` names, so that the attribute emits few tokens
+//! and no logic.
 //!
 //! Not public API: the attribute and this crate are released in lock-step, and nothing here keeps
 //! its shape between releases. The items of `core` are re-exported because generated code must not
@@ -24,14 +24,14 @@ pub use keys::{KeyOfKind, Keys, SomeKeys};
 pub use origin::{Origin, untemplated};
 pub use returns::{CarriesLockError, Returns, Skipped, carry, skipped};
 
-/// What `manager = …` can be: everything that is `AsRef<LockManager>`.
+/// The value of `manager = …`: any type that is `AsRef<LockManager>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `LockManager`",
     label = "expected a `LockManager`, or a type that implements `AsRef<LockManager>`",
     note = "for an `Option`, take the manager out: `manager = self.locks.as_ref().ok_or(YourError)?`"
 )]
 pub trait Manager {
-    /// The manager.
+    /// Returns the manager.
     fn manager(&self) -> &LockManager;
 }
 
@@ -42,7 +42,7 @@ impl<M: AsRef<LockManager> + ?Sized> Manager for M {
     }
 }
 
-/// The guard and its view.
+/// Returns the guard and its view.
 pub fn with_view(guard: LockGuard) -> (LockGuard, HeldLock) {
     let view = guard.view();
     (guard, view)

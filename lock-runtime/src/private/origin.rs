@@ -1,4 +1,4 @@
-//! [`Origin`]: where a key comes from that is not a template, and what is said if it looks like
+//! [`Origin`]: the source of a key that is not a template, and the check whether the key looks like
 //! one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,25 +9,25 @@ use lock_core::{IntoLockKey, InvalidKey, LockKey};
 const CONSTANT: &str = "it has a placeholder, but comes from a constant, and only a text in quotes is a template; \
                         write the text itself into the attribute, as in `key = \"order:<id>\"`";
 
-/// Where a key comes from that the attribute does not see as a text in quotes.
+/// The source of a key that is not written as a text in quotes in the attribute.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin {
-    /// A constant. Its text is never data, so that a placeholder in it is a mistake.
+    /// A constant. Its text is never data, so a placeholder in it is a mistake.
     Constant,
-    /// An expression in the attribute of this function. Its text may be data; the log says once
-    /// what it looks like, and this is then set.
+    /// An expression in the attribute of the named function. Its text may be data, so a placeholder
+    /// in it is only logged, once; the flag is set then.
     Computed(&'static str, &'static AtomicBool),
 }
 
 impl Origin {
-    /// Says why `text` is refused, if it is.
+    /// Returns why `text` is refused, if it is. Logs a placeholder in a computed key.
     pub(super) fn problem(self, text: &str) -> Option<&'static str> {
         let placeholder = placeholder_in(text)?;
         match self {
             Self::Constant => Some(CONSTANT),
             Self::Computed(function, told) => {
                 if !told.swap(true, Ordering::Relaxed) {
-                    // The key is good whatever becomes of the log.
+                    // The key is good even if the subscriber of the log panics.
                     catch_panics(|| {
                         tracing::warn!(
                             function,
@@ -50,11 +50,11 @@ impl Origin {
     }
 }
 
-/// A key that is not a template.
+/// Checks a key that is not a template.
 ///
 /// # Errors
 ///
-/// [`InvalidKey`] when `key` is none, or is a constant with a placeholder in it.
+/// [`InvalidKey`] when `key` is not valid, or is a constant with a placeholder in it.
 pub fn untemplated(key: impl IntoLockKey, origin: Origin) -> Result<LockKey, InvalidKey> {
     match key.into_lock_key() {
         Ok(key) => origin.checked(key),
@@ -63,7 +63,7 @@ pub fn untemplated(key: impl IntoLockKey, origin: Origin) -> Result<LockKey, Inv
     }
 }
 
-/// What stands between the first `<` and `>` that would be a placeholder in a template: the rule of
+/// Returns the content of the first `<…>` that would be a placeholder in a template, by the rule of
 /// `lock-macros/src/template.rs`.
 fn placeholder_in(text: &str) -> Option<&str> {
     let (closed, _) = text.rsplit_once('>')?;
@@ -71,7 +71,7 @@ fn placeholder_in(text: &str) -> Option<&str> {
     opened.map(|(_, content)| content).find(|content| is_placeholder(content))
 }
 
-/// Whether it is a name, with fields and indices behind it.
+/// Whether `content` is a name, with fields and indices behind it.
 fn is_placeholder(content: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name = |text: &str| {

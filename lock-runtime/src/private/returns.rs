@@ -1,45 +1,45 @@
 //! [`Returns`]: the return type of an annotated function, inferred instead of named.
 //!
-//! A return type may be an alias, may hold `impl Trait`, and the attribute sees only its tokens. So
-//! the expansion makes a `Returns<_>`, lets a `return` that never runs bind `_`, and asks the
-//! traits below for values of it.
+//! A return type may be an alias or contain `impl Trait`, and the attribute sees only its tokens.
+//! So the expansion makes a `Returns<_>`, lets a `return` that never runs infer `_`, and gets
+//! values of the type from the traits below.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use crate::error::LockError;
 
-/// The type that a function returns.
+/// The return type of a function.
 pub struct Returns<R>(PhantomData<fn() -> R>);
 
 impl<R> Returns<R> {
-    /// Of a type that is still to be inferred.
+    /// Makes one for a type that is still to be inferred.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "generated code calls it by name")]
     pub fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// `None`; the `return` of its content tells the compiler what `R` is.
+    /// Returns `None`. A `return` of its content tells the compiler what `R` is.
     #[must_use]
     pub fn sample(&self) -> Option<R> {
         None
     }
 
-    /// The same for the body's block. Consumes, because a block captures what it consumes by value,
-    /// and that is nothing, where a reference would cost its size.
+    /// Does the same for the body's block. Takes `self`, because a block captures by value whatever
+    /// it consumes, here a value without a size; a reference would cost its size.
     #[must_use]
     pub fn into_sample(self) -> Option<R> {
         None
     }
 }
 
-/// The return value for `error`.
+/// Makes the return value for `error`.
 pub fn carry<R: CarriesLockError>(error: LockError) -> R {
     R::carry(error)
 }
 
-/// The return value of a call that was skipped.
+/// Makes the return value of a call that was skipped.
 #[must_use]
 pub fn skipped<R: Skipped>() -> R {
     R::skipped()
@@ -61,12 +61,12 @@ impl<R> fmt::Debug for Returns<R> {
             every lock error; `on_busy` alone leaves the other errors without a way out"
 )]
 pub trait CarriesLockError: Sized {
-    /// The value to return for `error`.
+    /// Makes the value to return for `error`.
     fn carry(error: LockError) -> Self;
 }
 
-// Without the attribute the compiler reports the missing `From`, and the three ways out stay
-// unsaid.
+// Without the attribute, the compiler reports the missing `From` and does not show the three ways
+// out.
 #[diagnostic::do_not_recommend]
 impl<T, E: From<LockError>> CarriesLockError for Result<T, E> {
     fn carry(error: LockError) -> Self {
@@ -74,7 +74,7 @@ impl<T, E: From<LockError>> CarriesLockError for Result<T, E> {
     }
 }
 
-/// A return type with a value that says "somebody else is doing it", for `on_busy = skip`.
+/// A return type with a value for a skipped call, for `on_busy = skip`.
 #[diagnostic::on_unimplemented(
     message = "`on_busy = skip` has no value to return for a call that was skipped: `{Self}` is not `()`, `Option<_>` \
                or a `Result` of these",
@@ -82,7 +82,7 @@ impl<T, E: From<LockError>> CarriesLockError for Result<T, E> {
     note = "return an `Option`, or name a fn that makes the value: `on_busy = path`"
 )]
 pub trait Skipped: Sized {
-    /// The value to return.
+    /// Makes the value to return.
     fn skipped() -> Self;
 }
 

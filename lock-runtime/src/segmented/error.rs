@@ -10,57 +10,59 @@ use crate::error::LockError;
 
 /// Why an operation on a [`SegmentedStock`](super::SegmentedStock) was not done.
 ///
-/// None of them has changed the stock, but [`Unavailable`](Self::Unavailable) may have, and
-/// [`NotReplicated`](Self::NotReplicated) has: send the same operation under the same id again, and
-/// the answer tells.
+/// None of these operations has changed the stock, with two exceptions:
+/// [`Unavailable`](Self::Unavailable) may have changed it, and
+/// [`NotReplicated`](Self::NotReplicated) has. Send the same operation under the same id again to
+/// learn the outcome.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StockError {
-    /// At one moment there were fewer than wanted in all segments together, and none on their way
-    /// between them. What is reserved may still come back; what was reserved until then, and is
-    /// over, was counted.
+    /// At one moment, all segments together had fewer units than wanted, and no units were moving
+    /// between them. Units of expired reservations were counted. Reserved units may still come
+    /// back.
     #[error("stock {stock}: {wanted} were wanted, {available} are left")]
     SoldOut {
         /// The stock.
         stock: LockKey,
-        /// What was wanted.
+        /// The number of units wanted.
         wanted: u64,
-        /// What there was.
+        /// The number of units available.
         available: u64,
     },
-    /// The segment that the caller has locked has fewer than this order wants. Others may have
-    /// enough, and this one may have enough for a smaller order: release it and
-    /// [take](super::SegmentedStock::take) from all segments.
-    /// [`take_locked`](super::SegmentedStock::take_locked) does so by itself.
+    /// The segment that the caller has locked has fewer units than wanted. Other segments may have
+    /// enough, and this one may have enough for a smaller order. Release it and
+    /// [take](super::SegmentedStock::take) from all segments, as
+    /// [`take_locked`](super::SegmentedStock::take_locked) does by itself.
     #[error("stock {stock}: {wanted} were wanted of segment {segment}, {available} are left there")]
     SegmentShort {
         /// The stock.
         stock: LockKey,
         /// The segment.
         segment: u32,
-        /// What was wanted.
+        /// The number of units wanted.
         wanted: u64,
-        /// What the segment had; 0 too when the stock has no such segment, or not any more.
+        /// The number of units in the segment; also 0 if the stock has no such segment, or no
+        /// longer has it.
         available: u64,
     },
-    /// There may be enough, but others came in between whenever it was counted or put together, or
-    /// there are more overdue reservations than one call ends. Try again.
+    /// There may be enough units, but others came in between whenever they were counted or put
+    /// together. Or there are more overdue reservations than one call ends. Try again.
     #[error("stock {stock}: others come in between; try again")]
     Contended {
         /// The stock.
         stock: LockKey,
     },
-    /// The id was used for another operation. Give each operation an id of its own.
+    /// The id was used for another operation. Give each operation its own id.
     #[error("stock {stock}: the operation {operation} was {was}; give each operation an id of its own")]
     Different {
         /// The stock.
         stock: LockKey,
         /// The id.
         operation: OperationId,
-        /// What it was used for.
+        /// The operation that it was used for.
         was: String,
     },
-    /// The operation was cancelled, perhaps before it came.
+    /// The operation was cancelled, perhaps before it arrived.
     #[error("stock {stock}: the operation {operation} is cancelled")]
     Cancelled {
         /// The stock.
@@ -76,7 +78,7 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// What the operation had taken was given back.
+    /// The units that the operation had taken were given back.
     #[error("stock {stock}: what {operation} had taken was given back")]
     GivenBack {
         /// The stock.
@@ -84,7 +86,7 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The reservation is confirmed: it can be given back, and not cancelled any more.
+    /// The reservation is confirmed: it can be given back, but no longer cancelled.
     #[error("stock {stock}: the reservation {operation} is confirmed; give it back instead")]
     Confirmed {
         /// The stock.
@@ -92,7 +94,7 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The units are reserved and not sold: cancel the reservation.
+    /// The units are reserved and not sold: cancel the reservation instead.
     #[error("stock {stock}: {operation} is a reservation; cancel it instead")]
     StillHeld {
         /// The stock.
@@ -100,7 +102,7 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The units were taken without a reservation: there is nothing to confirm or to cancel.
+    /// The units were taken without a reservation: there is nothing to confirm or cancel.
     #[error("stock {stock}: {operation} was taken without a reservation; give it back instead")]
     NotReserved {
         /// The stock.
@@ -108,7 +110,7 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// No such operation has come, or it is longer ago than the retention.
+    /// There is no such operation, or its retention is over.
     #[error("stock {stock}: there is no operation {operation}, or its record is over")]
     UnknownOperation {
         /// The stock.
@@ -116,21 +118,21 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The lock of the segment was lost, as the process knows, or as the store does because
-    /// somebody with a newer one has sold from it. Nothing was taken.
+    /// The lock of the segment was lost. Either the process knows it, or the store does, because a
+    /// holder with a newer token has sold from the segment. Nothing was taken.
     #[error("stock {stock}: the lock of the segment was lost; nothing was taken")]
     Stale {
         /// The stock.
         stock: LockKey,
     },
-    /// Nobody has made this stock.
+    /// No stock of this name was made.
     #[error("stock {stock}: there is none; make it with `initialize`")]
     Missing {
         /// The stock.
         stock: LockKey,
     },
-    /// The store could not be reached, or has not answered: whether the operation was done is
-    /// unknown. Send the same again.
+    /// The store could not be reached or has not answered, so it is unknown whether the operation
+    /// was done. Send the same operation again.
     #[error("stock {stock}: the store is unavailable: {cause}")]
     Unavailable {
         /// The stock.
@@ -139,41 +141,41 @@ pub enum StockError {
         #[source]
         cause: StoreError,
     },
-    /// Done at the primary, but too few replicas have confirmed it in time: a failover may undo it.
-    /// Send the same again: that waits for the replicas once more, and does nothing else.
+    /// The operation was done at the primary, but too few replicas confirmed it in time: a failover
+    /// may undo it. Send the same operation again: that only waits for the replicas once more.
     #[error("stock {stock}: done, but not confirmed by replicas: {cause}")]
     NotReplicated {
         /// The stock.
         stock: LockKey,
-        /// How many have confirmed it.
+        /// How many replicas have confirmed it.
         #[source]
         cause: StoreError,
     },
-    /// A lock was not to be had, for [`take_locked`](super::SegmentedStock::take_locked); or the
+    /// A lock for [`take_locked`](super::SegmentedStock::take_locked) could not be taken, or the
     /// stock's name is invalid.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A setting or an argument; the text says what to change.
+    /// A setting or an argument is invalid; the text says what to change.
     #[error("{reason}")]
     Misconfigured {
-        /// What to change.
+        /// The text that says what to change.
         reason: Arc<str>,
     },
-    /// The id is none.
+    /// The id is invalid.
     #[error(transparent)]
     InvalidOperationId(#[from] InvalidOperationId),
 }
 
 impl StockError {
-    /// Whether there is not enough, now: somebody else may bring something back.
+    /// Whether too few units are available now. Others may still bring units back.
     #[must_use]
     pub fn is_sold_out(&self) -> bool {
         matches!(self, Self::SoldOut { .. })
     }
 
-    /// Whether the same operation, sent again, may be done. After
-    /// [`Unavailable`](Self::Unavailable) and [`NotReplicated`](Self::NotReplicated) it may have
-    /// been done already, and is not done twice.
+    /// Whether the same operation may succeed if it is sent again. After
+    /// [`Unavailable`](Self::Unavailable) and [`NotReplicated`](Self::NotReplicated) it may already
+    /// have been done; it is not done twice.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {

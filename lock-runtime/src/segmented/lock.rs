@@ -1,4 +1,4 @@
-//! [`SegmentedLock`]: one of n locks, or all of them.
+//! [`SegmentedLock`]: n locks, of which a call takes one or all.
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,16 +16,17 @@ use crate::error::LockError;
 use crate::guard::LockGuard;
 use crate::kinds::Lock;
 
-/// More would be slower than fewer: a merge looks at all of them.
+/// Maximum number of segments of a stock or lock. More would be slower than fewer, since a merge
+/// looks at all of them.
 pub const MAX_SEGMENTS: u32 = 1024;
 
 /// A hot item in n parts, with a lock for each; made by
 /// [`LockManager::segmented`](crate::LockManager::segmented).
 ///
 /// A critical section of one millisecond under one lock runs a thousand times a second, in all
-/// processes together. Where n of them may run side by side because each works on a part of its
-/// own, n locks do n times that. Segment `i` of `stock:1001` is the
-/// [mutex](crate::LockManager::mutex) `stock:1001:i`, counted from 0.
+/// processes together. If n critical sections may run side by side because each has its own part, n
+/// locks allow n times that. Segment `i` of `stock:1001` is the [mutex](crate::LockManager::mutex)
+/// `stock:1001:i`, counted from 0.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
@@ -36,12 +37,12 @@ pub const MAX_SEGMENTS: u32 = 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Settings are those of a [`Lock`], for each segment that is taken. A stock sells under these
-/// locks with [`take_locked`](super::SegmentedStock::take_locked).
+/// Settings are those of a [`Lock`], and apply to each segment that is taken. A stock sells under
+/// these locks with [`take_locked`](super::SegmentedStock::take_locked).
 #[must_use = "nothing is locked before `acquire_any`, `acquire` or `acquire_all`"]
 #[derive(Clone)]
 pub struct SegmentedLock {
-    /// The settings. Its key is not used.
+    /// The settings; its key is not used.
     lock: Lock,
     wait: Option<Wait>,
     segments: Result<Arc<Segments>, LockError>,
@@ -63,7 +64,7 @@ impl Segments {
     }
 }
 
-/// How long the locks of one call may take together.
+/// The time limit for all the locks of one call together.
 #[derive(Clone, Copy)]
 struct Budget {
     wait: Wait,
@@ -85,53 +86,53 @@ impl SegmentedLock {
         Self { lock, wait: None, segments }
     }
 
-    /// A call waits at most this long, for all the segments together that it tries or takes.
-    /// Without it, the manager's `default_wait` (10 s) holds. Zero is the same as
+    /// Sets how long a call waits, for all the segments together that it tries or takes. By
+    /// default, the manager's `default_wait` (10 s) applies. Zero is the same as
     /// [`no_wait`](Self::no_wait).
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = Some(Wait::at_most(limit));
         self
     }
 
-    /// Waits for as long as it takes, also while the store is down.
+    /// Waits without a limit, even while the store is down.
     pub fn wait_forever(mut self) -> Self {
         self.wait = Some(Wait::Forever);
         self
     }
 
-    /// Does not wait: [`LockError::Busy`] if somebody else has the segment, or every one that is
-    /// tried.
+    /// Does not wait: returns [`LockError::Busy`] if the segment, or every segment that is tried,
+    /// is taken.
     pub fn no_wait(mut self) -> Self {
         self.wait = Some(Wait::No);
         self
     }
 
-    /// As [`Lock::lease`].
+    /// Like [`Lock::lease`].
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|lock| lock.lease(lease))
     }
 
-    /// As [`Lock::max_hold`].
+    /// Like [`Lock::max_hold`].
     pub fn max_hold(self, limit: Duration) -> Self {
         self.with(|lock| lock.max_hold(limit))
     }
 
-    /// As [`Lock::min_hold`].
+    /// Like [`Lock::min_hold`].
     pub fn min_hold(self, time: Duration) -> Self {
         self.with(|lock| lock.min_hold(time))
     }
 
-    /// As [`Lock::replication`].
+    /// Like [`Lock::replication`].
     pub fn replication(self, replication: Replication) -> Self {
         self.with(|lock| lock.replication(replication))
     }
 
-    /// As [`Lock::max_waiters`], of each segment.
+    /// Like [`Lock::max_waiters`], for each segment.
     pub fn max_waiters(self, cap: usize) -> Self {
         self.with(|lock| lock.max_waiters(cap))
     }
 
-    /// As [`Lock::name`].
+    /// Like [`Lock::name`].
     pub fn name(self, name: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         self.with(|lock| lock.name(name))
     }
@@ -141,11 +142,11 @@ impl SegmentedLock {
         self
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     ///
     /// # Errors
     ///
-    /// That of the name, or of a number that is not 1 to [`MAX_SEGMENTS`].
+    /// Returns an error if the name is invalid, or the number is not 1 to [`MAX_SEGMENTS`].
     pub fn segments(&self) -> Result<u32, LockError> {
         Ok(self.all()?.keys.len() as u32)
     }
@@ -160,7 +161,7 @@ impl SegmentedLock {
         Ok(Budget { wait, asked: engine.clock.now() })
     }
 
-    /// One segment, with what is left of the budget.
+    /// Takes one segment, within the rest of the budget.
     async fn take(&self, segments: &Segments, index: u32, budget: Budget) -> Result<SegmentGuard, LockError> {
         let Some(key) = segments.keys.get(index as usize) else {
             return Err(LockError::misconfigured(format!(
@@ -172,7 +173,7 @@ impl SegmentedLock {
         let left = budget.left(clock.now());
         let guard = self.lock.clone().at(key.clone()).acquire_within(left).await;
         let guard = guard.map_err(|error| match (error, budget.wait) {
-            // Nothing was left of the wait: for the caller it is over.
+            // Nothing was left of the wait, so for the caller it has timed out.
             (LockError::Busy { key, remaining }, Wait::For(_)) => {
                 LockError::TimedOut { key, waited: clock.now().since(budget.asked), remaining }
             }
@@ -183,14 +184,14 @@ impl SegmentedLock {
 
     /// Takes one of the segments.
     ///
-    /// The better of two random ones is tried first, then the others, and what is left of the wait
-    /// goes to the last one. A store that fails for one segment, as a server of a cluster does, is
-    /// no hindrance while another can be had. A server that does not answer is waited for once, for
-    /// as long as a call may take, whatever the wait.
+    /// The better of two random segments is tried first, then the others. The last one gets the
+    /// rest of the wait. A store that fails for one segment, as a server of a cluster may, does not
+    /// matter while another segment can be taken. A server that does not answer is waited for once,
+    /// for as long as a call may take, whatever the wait.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`]; they name the segment that was tried last.
+    /// As [`Lock::acquire`]; the error names the segment that was tried last.
     ///
     /// # Cancel safety
     ///
@@ -198,13 +199,13 @@ impl SegmentedLock {
     pub async fn acquire_any(&self) -> Result<SegmentGuard, LockError> {
         match self.acquire_of((0..self.segments()?).collect()).await? {
             Some(guard) => Ok(guard),
-            // There is one at least.
+            // There is at least one segment.
             None => self.acquire(0).await,
         }
     }
 
-    /// Takes one of these segments, as [`acquire_any`](Self::acquire_any) does; `None` when there
-    /// are none.
+    /// Takes one of these segments, as [`acquire_any`](Self::acquire_any) does. Returns `None` if
+    /// the list is empty.
     pub(crate) async fn acquire_of(&self, among: Vec<u32>) -> Result<Option<SegmentGuard>, LockError> {
         let segments = Arc::clone(self.all()?);
         let budget = self.budget()?;
@@ -213,16 +214,17 @@ impl SegmentedLock {
         let tried = order(among, load, jitter);
         let Some((&last, others)) = tried.split_last() else { return Ok(None) };
         let place = |index: u32| segments.keys.get(index as usize).map_or(0, |key| engine.store.place(key));
-        // The servers that have failed, and of these the ones that are silent.
+        // The servers that have failed, and those of them that do not answer at all.
         let (mut failing, mut silent, mut unanswered) = (Vec::new(), Vec::new(), None);
-        // Who is inside of a hold enters it again.
+        // A caller inside a hold re-enters it.
         let outside = Scope::current().is_empty();
         for &index in others {
-            // One that this manager has is not free, and asking for it costs much more than a look.
+            // A segment that this manager holds is not free, and this check is much cheaper than a
+            // request.
             if outside && segments.keys.get(index as usize).is_some_and(|key| engine.is_claimed(key)) {
                 continue;
             }
-            // Whose it is now: while it is asked for, its server may be replaced.
+            // Look up the server before the request: it may be replaced meanwhile.
             let at = place(index);
             if silent.contains(&at) {
                 continue;
@@ -237,8 +239,8 @@ impl SegmentedLock {
                 Err(LockError::NotReplicated { .. }) => failing.push(at),
                 Err(error @ LockError::Unavailable { .. }) => {
                     failing.push(at);
-                    // It has not refused, it is silent: so it will be when it is asked for the
-                    // others that it has.
+                    // The server did not refuse but stayed silent. It would be as silent for its
+                    // other segments.
                     if engine.clock.now().since(begun) >= engine.settings.call_timeout / 2 {
                         silent.push(at);
                         unanswered = Some(error);
@@ -262,7 +264,8 @@ impl SegmentedLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`], and [`LockError::Misconfigured`] for a number that no segment has.
+    /// As [`Lock::acquire`], and [`LockError::Misconfigured`] if there is no segment with this
+    /// number.
     ///
     /// # Cancel safety
     ///
@@ -272,18 +275,18 @@ impl SegmentedLock {
         self.take(&segments, index, self.budget()?).await
     }
 
-    /// Takes all segments, from 0 upwards: two calls never wait for each other in a ring, and who
-    /// has one segment keeps this call waiting and not the others. Who holds a segment must not
-    /// call this.
+    /// Takes all segments in ascending order, so two calls never wait for each other in a cycle.
+    /// The holder of a segment delays this call, but not the other holders. A caller that holds a
+    /// segment must not call this.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`]; they name the segment that could not be had. Those before it are
-    /// released.
+    /// As [`Lock::acquire`]; the error names the segment that could not be taken. Those before it
+    /// are released.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lock::acquire`]; what was taken until then is released in the background.
+    /// As [`Lock::acquire`]; segments that were already taken are released in the background.
     pub async fn acquire_all(&self) -> Result<AllSegments, LockError> {
         let segments = Arc::clone(self.all()?);
         let budget = self.budget()?;
@@ -292,8 +295,8 @@ impl SegmentedLock {
             for index in guards.len() as u32..segments.keys.len() as u32 {
                 guards.push(self.take(&segments, index, budget).await?);
             }
-            // Those that were taken first may be lost by now: a fixed lease is over, or the store
-            // was away.
+            // The first ones may be lost by now: their fixed lease has expired, or the store was
+            // down.
             match guards.iter().position(|guard: &SegmentGuard| guard.is_lost()) {
                 Some(lost) => guards.truncate(lost),
                 None => return Ok(AllSegments { guards }),
@@ -312,7 +315,7 @@ impl fmt::Debug for SegmentedLock {
     }
 }
 
-/// One segment of a [`SegmentedLock`], held; a [`LockGuard`] that knows which one.
+/// A held segment of a [`SegmentedLock`]: a [`LockGuard`] with the number of its segment.
 #[derive(Debug)]
 #[must_use = "dropping it releases the segment"]
 pub struct SegmentGuard {
@@ -321,18 +324,18 @@ pub struct SegmentGuard {
 }
 
 impl SegmentGuard {
-    /// Which segment, counted from 0.
+    /// Returns the number of the segment, counted from 0.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Without its number.
+    /// Returns the guard without the number of its segment.
     pub fn into_inner(self) -> LockGuard {
         self.guard
     }
 
-    /// As [`LockGuard::release`].
+    /// Releases the segment; see [`LockGuard::release`].
     ///
     /// # Errors
     ///
@@ -354,7 +357,7 @@ impl Deref for SegmentGuard {
     }
 }
 
-/// All segments of a [`SegmentedLock`], held.
+/// All segments of a [`SegmentedLock`], held together.
 #[derive(Debug)]
 #[must_use = "dropping it releases the segments"]
 pub struct AllSegments {
@@ -362,7 +365,7 @@ pub struct AllSegments {
 }
 
 impl AllSegments {
-    /// The segments, in their order.
+    /// Returns the segments in ascending order.
     pub fn segments(&self) -> &[SegmentGuard] {
         &self.guards
     }
@@ -373,11 +376,11 @@ impl AllSegments {
         self.guards.iter().any(|guard| guard.is_lost())
     }
 
-    /// Ends when the first of them is lost.
+    /// Waits until the first of them is lost.
     ///
     /// # Cancel safety
     ///
-    /// It may be dropped at any time, and called again.
+    /// The future may be dropped at any time, and the method called again.
     pub async fn lost(&self) {
         let mut each: Vec<_> = self.guards.iter().map(|guard| Box::pin(guard.lost())).collect();
         std::future::poll_fn(|cx| {
@@ -387,15 +390,15 @@ impl AllSegments {
         .await;
     }
 
-    /// Releases all of them, whatever becomes of each.
+    /// Releases all segments, even if the release of one fails.
     ///
     /// # Errors
     ///
-    /// The first one's, as [`LockGuard::release`].
+    /// The first error, as for [`LockGuard::release`].
     ///
     /// # Cancel safety
     ///
-    /// Those that are not released yet are released in the background.
+    /// Segments that are not released yet are released in the background.
     pub async fn release(self) -> Result<(), LockError> {
         let mut result = Ok(());
         for guard in self.guards {

@@ -1,4 +1,5 @@
-//! Hot items in parts: locks for each part, and a stock that is counted in them.
+//! Hot items in segments: locks for the segments of an item, and a stock that is counted in
+//! segments.
 
 mod error;
 mod lock;

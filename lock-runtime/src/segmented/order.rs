@@ -1,18 +1,19 @@
-//! In which order the segments are tried. Without I/O and without a source of chance of its own.
+//! The order in which segments are tried. It has no I/O, and its randomness is passed in.
 
-/// The segments to try: the better of two random ones first, then the others in random order, and
-/// of two random ones the better last, since that is the one that is waited for.
+/// Returns the order in which to try the segments. The better of two random ones is first, then
+/// come the others in random order. The last one is the one to wait for, so it is also the better
+/// of two random ones.
 ///
-/// `load` says how many callers of this process have or want a segment. Of two random choices the
-/// less loaded one is taken (Mitzenmacher, *The power of two choices in randomized load balancing*,
-/// 2001): what other processes do is not known here, and nobody runs after the one segment that was
-/// free a moment ago.
+/// `load` returns how many callers of this process have or want a segment. Of two random choices,
+/// the less loaded one is taken (Mitzenmacher, *The power of two choices in randomized load
+/// balancing*, 2001). The load from other processes is not known here. The choice also keeps
+/// callers from all running after the one segment that was free a moment ago.
 pub(super) fn order(
     mut segments: Vec<u32>,
     load: impl Fn(u32) -> usize,
     mut random: impl FnMut() -> f64,
 ) -> Vec<u32> {
-    // Fisher and Yates.
+    // Fisher-Yates shuffle.
     for last in (1..segments.len()).rev() {
         segments.swap(last, below(last + 1, random()));
     }
@@ -21,7 +22,7 @@ pub(super) fn order(
     {
         std::mem::swap(first, second);
     }
-    // The first one is tried and, of two, the second waited for: there is nothing to choose from.
+    // With two segments there is no choice: the first is tried and the second waited for.
     if let [_, .., other, last] = &mut segments[..]
         && load(*other) < load(*last)
     {

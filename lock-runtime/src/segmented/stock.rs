@@ -1,4 +1,4 @@
-//! [`SegmentedStock`]: a stock in segments.
+//! [`SegmentedStock`]: a stock whose units are in segments.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use super::error::StockError;
 use super::lock::{MAX_SEGMENTS, SegmentGuard, SegmentedLock};
 use crate::error::LockError;
 
-/// For how long the records of operations are kept unless told otherwise.
+/// Time for which records of operations are kept, unless set otherwise.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest a call takes unless told otherwise.
+/// Maximum duration of a call, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum of segments that are locked for one sale before the units are taken without a lock.
+/// Maximum number of segments that are locked for one sale before the units are taken without a
+/// lock.
 const LOCKED: u32 = 3;
 
-/// What was taken.
+/// The result of a sale.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     parts: Few<Part>,
@@ -33,21 +34,21 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Where the units are from.
+    /// Returns the segments that the units come from.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// Whether it took several segments to have enough.
+    /// Whether the units come from several segments.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         self.parts.len() > 1
     }
 
     /// Whether the same request had been done before, so that nothing was taken now. Of all answers
-    /// to one id, one is new. Do not rely on it for a stock that is [spread](Layout::Spread):
-    /// there, two answers may be new, or none.
+    /// to one id, exactly one is new. Do not rely on this for a stock that is
+    /// [spread](Layout::Spread): there, two answers may be new, or none.
     #[must_use]
     pub fn is_repeated(&self) -> bool {
         self.repeated
@@ -55,8 +56,8 @@ impl Taken {
 }
 
 impl Taken {
-    /// With the lock of the segment that the units are from: `guard`, unless an earlier call took
-    /// them.
+    /// Returns this with the lock of the segment that the units are from. That is `guard`, unless
+    /// an earlier call took them.
     async fn under(
         self,
         locks: &SegmentedLock,
@@ -74,7 +75,7 @@ impl Taken {
     }
 }
 
-/// What is reserved.
+/// The result of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     taken: Taken,
@@ -82,39 +83,43 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Where the units are from.
+    /// Returns the segments that the units come from.
     #[must_use]
     pub fn taken(&self) -> &Taken {
         &self.taken
     }
 
-    /// For how long from the answer on; `None`: it is confirmed already.
+    /// Returns how long the reservation lasts, counted from the answer; `None` if it is already
+    /// confirmed.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
 }
 
-/// A stock of one item that many sell from at once; made by
-/// [`LockManager::stock`](crate::LockManager::stock), or on a store of its own by [`on`](Self::on).
+/// The stock of an item that many buyers buy at once; made by
+/// [`LockManager::stock`](crate::LockManager::stock), or by [`on`](Self::on) for your own store.
 ///
-/// Its units are in segments, so that those who hold the lock of one, or sell at another server or
-/// row, do not wait for each other. A sale takes from the segment that it looks at first if that
-/// has enough, else from another one that has, and else from several at once: all or nothing. What
-/// there is in all segments, reserved, and sold always adds up to what was put in.
+/// Its units are in segments, so that sales under different locks, at different servers or in
+/// different rows do not wait for each other. A sale takes from the segment that it looks at first
+/// if that has enough. Otherwise it takes from another one that has enough, or from several at
+/// once: all or nothing. The available, reserved and sold units of all segments always add up to
+/// what was put in.
 ///
 /// # Operations
 ///
-/// Every operation has an [id](OperationId), such as the number of the order line. Sent again under
-/// its id it has no second effect: after [`StockError::Unavailable`], and after a future that was
-/// dropped, send the same again to be told what came of it. If that is [`StockError::SoldOut`], the
-/// first copy may be on its way still, for as long as its [time-out](Self::timeout), and find what
-/// others bring back meanwhile: who gives up then sends [`cancel`](Self::cancel), whose answer is
-/// final. Ids are known for as long as [`retention`](Self::retention) says.
+/// Every operation has an [id](OperationId), such as the number of the order line. If it is sent
+/// again under its id, it has no second effect. After [`StockError::Unavailable`], or if a future
+/// was dropped, send the same operation again to learn its outcome.
+///
+/// If the outcome is then [`StockError::SoldOut`], the first copy may still be on its way, for as
+/// long as its [time-out](Self::timeout). It may find units that others bring back meanwhile. A
+/// caller that gives up then sends [`cancel`](Self::cancel), whose answer is final. Ids are known
+/// for as long as [`retention`](Self::retention) says.
 ///
 /// | record | `take`, `reserve` | `confirm` | `cancel` | `give_back` |
 /// |---|---|---|---|---|
-/// | none | tried | `UnknownOperation` | refused when it comes | `UnknownOperation` |
+/// | none | tried | `UnknownOperation` | refused when it arrives | `UnknownOperation` |
 /// | taken | as before | `NotReserved` | `NotReserved` | **back** |
 /// | reserved | as before | **sold** | **back** | `StillHeld` |
 /// | reserved, deadline over | `Expired` | `Expired` | as before | `Expired` |
@@ -122,26 +127,26 @@ impl Reservation {
 /// | cancelled | `Cancelled` | `Cancelled` | as before | `Cancelled` |
 /// | given back | `GivenBack` | `GivenBack` | as before | as before |
 ///
-/// Another quantity, or a reservation for a sale, under an id that is known is
+/// A known id with another quantity, or with a reservation instead of a sale, is
 /// [`StockError::Different`].
 ///
 /// # Cancel safety
 ///
-/// A future that is dropped may have done its operation or not, and not half of it.
+/// A future that is dropped may have done its operation or not, but never half of it.
 #[derive(Clone)]
 pub struct SegmentedStock {
-    /// Why there is none is told by every call.
+    /// The store and the name, or the error that every call returns.
     place: Result<(Arc<dyn StockStore>, LockKey), StockError>,
     timeout: Duration,
     retention: Duration,
     replication: Replication,
     layout: Layout,
-    /// Each take travels by itself.
+    /// Whether each take is a call by itself.
     alone: bool,
 }
 
 impl SegmentedStock {
-    /// The stock of this name on this store.
+    /// Returns the stock of this name on this store.
     #[must_use]
     pub fn on(store: Arc<dyn StockStore>, name: impl IntoLockKey) -> Self {
         let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
@@ -159,24 +164,24 @@ impl SegmentedStock {
         }
     }
 
-    /// For how long the id of an operation is known once that is over: 24 h by default. It has to
-    /// be longer than anybody repeats a request, and than a call may take. What is kept of it may
-    /// stay in the store for longer, until others take or it is [swept](Self::sweep).
+    /// Sets how long the id of an operation is known once the operation is over: 24 h by default.
+    /// It has to be longer than anybody repeats a request, and than a call may take. Records may
+    /// stay in the store for longer, until other takes or a [sweep](Self::sweep) delete them.
     #[must_use]
     pub fn retention(self, retention: Duration) -> Self {
         Self { retention, ..self }
     }
 
-    /// The longest a call takes: 2 s by default. The store refuses to execute it later.
+    /// Sets the maximum duration of a call: 2 s by default. The store refuses to execute it later.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// How many replicas have to confirm an operation before it counts as done:
-    /// [`StockError::NotReplicated`] when too few do so within the policy's time, or within
-    /// [`timeout`](Self::timeout) if that is less. An operation that is repeated is waited for like
-    /// a new one. Each call has a connection of its own meanwhile, of eight, and travels by itself.
+    /// Sets how many replicas have to confirm an operation before it counts as done. If too few do
+    /// so within the policy's time, or within [`timeout`](Self::timeout) if that is less, it is
+    /// [`StockError::NotReplicated`]. A repeated operation waits for replicas like a new one. Each
+    /// call uses its own connection meanwhile, of eight, and is not sent together with others.
     ///
     /// A store without replicas refuses, as `memory:` does.
     #[must_use]
@@ -184,15 +189,15 @@ impl SegmentedStock {
         Self { replication, ..self }
     }
 
-    /// Where the store keeps the stock: in one slot by default. All who use the stock have to say
-    /// the same.
+    /// Sets where the store keeps the stock: in one slot by default. All users of the stock have to
+    /// set the same layout.
     #[must_use]
     pub fn layout(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 
-    /// Each take is a call of its own, also where several that are ready could share one: to
-    /// measure what that brings.
+    /// Makes each take a call by itself, even if several that are ready could share one. This is
+    /// for measuring the effect of sharing.
     #[cfg(feature = "testing")]
     #[must_use]
     pub fn one_by_one(self) -> Self {
@@ -204,12 +209,13 @@ impl SegmentedStock {
         Ok(At { store, name, stock: self })
     }
 
-    /// Makes the stock, with `units` spread over `segments`; `false` when there is one of this name
-    /// already, whatever it has.
+    /// Creates the stock, with `units` spread over `segments`. Returns `false` if a stock of this
+    /// name exists already, whatever it contains.
     ///
-    /// In one slot of Redis each stock has a generation: when it was made. An instance that has
-    /// used one generation refuses to make the stock again after its server has lost it, and to
-    /// [take](Self::take) from one that others have made anew.
+    /// In one slot of Redis, each stock has a generation: the time at which it was created. An
+    /// instance remembers the generation that it has used. If the server loses the stock, that
+    /// instance refuses to create it again, and to [take](Self::take) from a stock that others have
+    /// created anew.
     ///
     /// # Errors
     ///
@@ -241,21 +247,22 @@ impl SegmentedStock {
         Ok(self.place()?.taken(operation.into_operation_id()?, quantity, whence).await?.taken)
     }
 
-    /// Sells `quantity` units of the segment that the caller has locked, and of no other: for who
-    /// has to do something else under that lock, such as a sale at another system. Always use the
-    /// same [`SegmentedLock`](super::SegmentedLock) for a stock: the token of the lock is shown to
-    /// the store, which remembers the largest for each segment. With `SqlStocks` that is the lock
-    /// of the stock's own name from the same manager, as `locks.segmented("<stock name>", n)` makes
-    /// it (with another one sales may be `Stale`, and nothing is lost), and whoever holds a segment
-    /// does not [`take`](Self::take), which may wait for it.
+    /// Sells `quantity` units of the segment that the caller has locked, and of no other. Use it if
+    /// you have to do something else under that lock, such as a sale at another system.
+    ///
+    /// Always use the same [`SegmentedLock`](super::SegmentedLock) for a stock: the store gets the
+    /// token of the lock, and remembers the largest for each segment. With `SqlStocks`, use the
+    /// lock of the stock's own name from the same manager: `locks.segmented("<stock name>", n)`.
+    /// With another lock, sales may be `Stale` although nothing is lost. A caller that holds a
+    /// segment must not [`take`](Self::take), which may wait for it.
     ///
     /// # Errors
     ///
-    /// - [`StockError::SegmentShort`]: others may have enough; [`take_locked`](Self::take_locked)
-    ///   goes on with them.
-    /// - [`StockError::Stale`]: the lock was lost, and somebody else has sold under it since.
+    /// - [`StockError::SegmentShort`]: other segments may have enough;
+    ///   [`take_locked`](Self::take_locked) goes on with them.
+    /// - [`StockError::Stale`]: the lock was lost, and a later holder has sold under it since.
     ///   Nothing was taken.
-    /// - As [`take`](Self::take), but for `SoldOut` and `Contended`.
+    /// - As [`take`](Self::take), except for `SoldOut` and `Contended`.
     pub async fn take_at(
         &self,
         segment: &SegmentGuard,
@@ -267,23 +274,23 @@ impl SegmentedStock {
     }
 
     /// Sells `quantity` units under the lock of a segment that has enough, and returns the lock
-    /// with them: for work that only one at a time may do for each segment.
+    /// with them. Use it for work that must be exclusive for each segment.
     ///
-    /// When the segment is short, another one that has enough is tried, three in all. When none
-    /// has, the units come from several segments as by [`take`](Self::take), under no lock: `None`.
-    /// No segment is passed by later because it was short once. `locks` are those that
-    /// [`take_at`](Self::take_at) needs. Sent again, the lock is that of the segment from which the
-    /// first call has taken; `None`, if these were several.
+    /// If the segment has too few units, another one that has enough is tried, three in all. If
+    /// none has enough, the units come from several segments as with [`take`](Self::take), under no
+    /// lock: `None`. Later calls still try a segment that was short. `locks` are those that
+    /// [`take_at`](Self::take_at) needs. If the operation is sent again, the lock is that of the
+    /// segment from which the first call took the units. It is `None` if these were several.
     ///
     /// # Errors
     ///
-    /// - [`StockError::Lock`]: no lock was to be had. This call has taken nothing; an earlier one
+    /// - [`StockError::Lock`]: no lock could be taken. This call has taken nothing; an earlier one
     ///   under the same id may have.
-    /// - As [`take`](Self::take) and [`take_at`](Self::take_at), but for `SegmentShort`.
+    /// - As [`take`](Self::take) and [`take_at`](Self::take_at), except for `SegmentShort`.
     ///
     /// # Cancel safety
     ///
-    /// As all operations; the lock is released.
+    /// As for all operations; the lock is released.
     pub async fn take_locked(
         &self,
         locks: &SegmentedLock,
@@ -308,7 +315,7 @@ impl SegmentedStock {
         Ok((self.take(operation, quantity).await?, None))
     }
 
-    /// Puts `quantity` units aside for `hold`, to be [confirmed](Self::confirm) or
+    /// Reserves `quantity` units for the time `hold`, to be [confirmed](Self::confirm) or
     /// [cancelled](Self::cancel).
     ///
     /// # Errors
@@ -334,7 +341,7 @@ impl SegmentedStock {
     ///
     /// # Errors
     ///
-    /// - [`StockError::Expired`]: it is too late, swept or not.
+    /// - [`StockError::Expired`]: the deadline is over, whether or not the stock was swept.
     /// - [`StockError::Cancelled`], [`StockError::GivenBack`], [`StockError::NotReserved`],
     ///   [`StockError::UnknownOperation`].
     /// - [`StockError::Unavailable`]: send the same again.
@@ -342,33 +349,34 @@ impl SegmentedStock {
         self.place()?.settle(operation.into_operation_id()?, Settle::Confirm).await
     }
 
-    /// Gives up a reservation; one that has not come yet is refused when it comes. One that is over
-    /// already stays as it is.
+    /// Gives up a reservation. One that has not arrived yet is refused when it arrives. One that is
+    /// already over stays as it is.
     ///
     /// # Errors
     ///
-    /// - [`StockError::Confirmed`], [`StockError::NotReserved`]: it is sold; give it back.
+    /// - [`StockError::Confirmed`], [`StockError::NotReserved`]: the units are sold; give them
+    ///   back.
     /// - [`StockError::Unavailable`]: send the same again.
     pub async fn cancel(&self, operation: impl IntoOperationId) -> Result<(), StockError> {
         self.place()?.settle(operation.into_operation_id()?, Settle::Cancel).await
     }
 
-    /// Makes available again what an operation has sold.
+    /// Makes the units available again that an operation has sold.
     ///
     /// # Errors
     ///
-    /// - [`StockError::StillHeld`]: it is reserved; cancel it.
+    /// - [`StockError::StillHeld`]: the units are reserved; cancel the reservation.
     /// - [`StockError::Cancelled`], [`StockError::Expired`], [`StockError::UnknownOperation`].
     /// - [`StockError::Unavailable`]: send the same again.
     pub async fn give_back(&self, operation: impl IntoOperationId) -> Result<(), StockError> {
         self.place()?.settle(operation.into_operation_id()?, Settle::GiveBack).await
     }
 
-    /// Puts `quantity` units in, where there are fewest.
+    /// Adds `quantity` units, to the segments that have the fewest.
     ///
     /// # Errors
     ///
-    /// [`StockError::Different`]; [`StockError::Misconfigured`] when there would be too many;
+    /// [`StockError::Different`]; [`StockError::Misconfigured`] if there would be too many units;
     /// [`StockError::Unavailable`]: send the same again.
     pub async fn restock(&self, operation: impl IntoOperationId, quantity: u64) -> Result<(), StockError> {
         let at = self.place()?;
@@ -388,7 +396,7 @@ impl SegmentedStock {
         }
     }
 
-    /// How many units can be taken, at one moment.
+    /// Returns how many units are available, at one moment.
     ///
     /// # Errors
     ///
@@ -397,7 +405,7 @@ impl SegmentedStock {
         Ok(self.snapshot().await?.available())
     }
 
-    /// What there is, at one moment.
+    /// Returns the counts of all segments, at one moment.
     ///
     /// # Errors
     ///
@@ -409,27 +417,31 @@ impl SegmentedStock {
     }
 
     /// Compares the counts with the records of all operations; [`Audit::agrees`] says whether they
-    /// do.
+    /// match.
     ///
-    /// It is for a stock at rest, as before or after a sale. What others do meanwhile does not make
-    /// it differ: then the records are looked through again, eight times at most. In memory and in
-    /// SQL, and in one slot with up to about 500 records, one look is one moment, and sales may go
-    /// on.
+    /// It is for a stock at rest, as before or after a sale. Changes by others meanwhile do not
+    /// make the result wrong: the records are then read again, at most eight times. Some looks are
+    /// one moment, so sales may go on: in memory, in SQL, and in one slot with up to about 500
+    /// records.
     ///
-    /// A look at a million records takes the store about two seconds: in one slot in steps of about
-    /// a millisecond, between which others are served; in SQL by one statement, for which
-    /// [`timeout`](Self::timeout) has to be long enough; in memory in about a tenth of that, while
-    /// others wait. The time-out is that of each step.
+    /// For a million records, a look takes the store about two seconds:
+    ///
+    /// - In one slot, it is done in steps of about a millisecond, between which other calls are
+    ///   served.
+    /// - In SQL it is one statement, for which [`timeout`](Self::timeout) has to be long enough.
+    /// - In memory it takes about a tenth of that time, while other calls wait.
+    ///
+    /// The time-out applies to each step.
     ///
     /// # Errors
     ///
-    /// - [`StockError::Contended`]: others changed something in each look.
+    /// - [`StockError::Contended`]: others changed something during each look.
     /// - [`StockError::Misconfigured`]: a stock that is [spread](Layout::Spread) has no audit.
     /// - [`StockError::Missing`], [`StockError::Unavailable`].
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing, and may be dropped at any time.
+    /// It changes nothing, and its future may be dropped at any time.
     pub async fn audit(&self) -> Result<Audit, StockError> {
         let at = self.place()?;
         match at.store.audit(at.call()).await.map_err(|error| at.failed(error))? {
@@ -439,11 +451,11 @@ impl SegmentedStock {
         }
     }
 
-    /// Evens out what the segments have.
+    /// Evens out the units of the segments.
     ///
     /// # Errors
     ///
-    /// [`StockError::Missing`], [`StockError::Unavailable`]: it may be done, in part or in full,
+    /// [`StockError::Missing`]; [`StockError::Unavailable`]: it may be done, in part or in full,
     /// and may be sent again.
     pub async fn rebalance(&self) -> Result<(), StockError> {
         let at = self.place()?;
@@ -451,8 +463,8 @@ impl SegmentedStock {
         done.ok_or_else(|| at.missing())
     }
 
-    /// From now on the stock has this many segments, while it is sold from. Those that go give what
-    /// they have to the others.
+    /// Changes the number of segments, even while the stock is sold from. Segments that are removed
+    /// give their units to the others.
     ///
     /// # Errors
     ///
@@ -465,10 +477,10 @@ impl SegmentedStock {
         done.ok_or_else(|| at.missing())
     }
 
-    /// Ends reservations that are over, at most about `limit`, finishes or undoes what others have
-    /// left half-done, and forgets operations whose retention is over. Any instance may do it at
-    /// any time, and one has to now and then; a [sweeper](Self::sweeper) does. In one slot a
-    /// hundred reservations end in one call, which takes about a millisecond.
+    /// Ends overdue reservations, at most about `limit`, and forgets operations whose retention is
+    /// over. It also finishes or undoes operations that others have left half-done. Any instance
+    /// may do it at any time, and one has to now and then; a [sweeper](Self::sweeper) does. In one
+    /// slot, a hundred reservations end in one call, which takes about a millisecond.
     ///
     /// # Errors
     ///
@@ -479,15 +491,15 @@ impl SegmentedStock {
     }
 }
 
-/// What is taken from where.
+/// The source of the units, and whether they are sold or reserved.
 enum Whence {
-    /// Any segment, reserved for so long or sold.
+    /// Any segment: reserved for this time, or sold if there is none.
     Any(Option<Duration>),
     /// This segment, whose lock the caller has: sold.
     Locked(u32, FencingToken),
 }
 
-/// A stock whose place is known.
+/// A stock with a valid store and name.
 struct At<'a> {
     store: &'a Arc<dyn StockStore>,
     name: &'a LockKey,

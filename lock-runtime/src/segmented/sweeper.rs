@@ -1,4 +1,4 @@
-//! [`Sweeper`]: ends the reservations of a stock that nobody ends.
+//! [`Sweeper`]: ends the overdue reservations of a stock in the background.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use tokio::task::JoinHandle;
 
 use super::{SegmentedStock, StockError, Swept};
 
-/// So many reservations are ended in one call; when there are more, the next call follows at once.
+/// Maximum number of reservations that one call ends; if there are more, the next call follows at
+/// once.
 const AT_ONCE: u32 = 100;
 
 /// Sweeps a stock in the background until it is dropped; made by [`SegmentedStock::sweeper`].
@@ -29,7 +30,8 @@ struct Totals {
 }
 
 impl Sweeper {
-    /// What this one has done since it was made; `more` is always false. Other instances sweep too.
+    /// Returns what this sweeper has done since it was made; `more` is always false. Other
+    /// instances may sweep too.
     #[must_use]
     pub fn swept(&self) -> Swept {
         let of = |total: &AtomicU64| total.load(Ordering::Relaxed);
@@ -49,14 +51,14 @@ impl Drop for Sweeper {
 }
 
 impl SegmentedStock {
-    /// [Sweeps](Self::sweep) about every `period`, from now on and until the [`Sweeper`] is
-    /// dropped: what was reserved and not confirmed is shown as available after at most about that
-    /// time. A take that needs it does not wait for that. Each instance of a service may have one;
-    /// they do not keep in step. A sweep that fails is logged, and tried again after the period.
+    /// [Sweeps](Self::sweep) about every `period`, until the [`Sweeper`] is dropped. Units of an
+    /// unconfirmed reservation are shown as available at most about that long after its deadline. A
+    /// take that needs them does not wait for that. Each instance of a service may have a sweeper;
+    /// they don't coordinate. A sweep that fails is logged, and tried again after the period.
     ///
     /// # Errors
     ///
-    /// [`StockError::Misconfigured`] for a period of zero, and outside of a tokio runtime.
+    /// [`StockError::Misconfigured`] if the period is zero, or outside a tokio runtime.
     ///
     /// # Examples
     ///
@@ -91,21 +93,22 @@ async fn run(stock: SegmentedStock, period: Duration, totals: Arc<Totals>) {
                 totals.recovered.fetch_add(swept.recovered, Ordering::Relaxed);
                 totals.forgotten.fetch_add(swept.forgotten, Ordering::Relaxed);
                 failing = false;
-                // A store that says there is more, and does nothing, is asked again later.
+                // A store that claims there is more, but does nothing, is asked again only after
+                // the period.
                 if swept.more && swept.expired + swept.recovered + swept.forgotten > 0 {
                     tokio::task::yield_now().await;
                     continue;
                 }
             }
-            // Said once, however long it takes.
+            // Logged once, however long it lasts.
             Err(error) if !failing => {
                 tracing::warn!(%error, "a stock can't be swept; it is tried again");
                 failing = true;
             }
             Err(_) => {}
         }
-        // Between three quarters and five quarters of it: instances that were started together do
-        // not all come at once.
+        // Between three and five quarters of the period, so that instances that were started
+        // together do not all sweep at once.
         tokio::time::sleep(period.mul_f64(0.75 + jitter() / 2.0)).await;
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A manager on `memory:` needs no server and works under `tokio::time::pause`: leases, waits and
 //! the watchdog follow the paused clock. [`with_default`](crate::with_default) gives
-//! `#[distributed_lock]` functions a manager of their own for one test, so that tests run side by
-//! side. [`lose`] makes the loss of a lock happen.
+//! `#[distributed_lock]` functions their own manager for one test, so that tests run side by side.
+//! [`lose`] simulates the loss of a lock.
 //!
 //! ```
 //! # #[cfg(feature = "macros")] fn main() {
@@ -39,7 +39,7 @@ pub use lock_core::internal::steps::on_stock_step;
 use lock_core::store::LockStore;
 pub use lock_engine::Leftovers;
 
-/// A manager on a fresh memory store with the default settings.
+/// Returns a manager on a fresh memory store with the default settings.
 ///
 /// # Panics
 ///
@@ -52,16 +52,16 @@ pub fn memory_manager() -> LockManager {
     }
 }
 
-/// The store of a manager, for stores wrapped around it that count calls, delay them or make them
-/// fail; give such a one to [`connect_store`](crate::LockManagerBuilder::connect_store). It ends
-/// with the manager.
+/// Returns the store of a manager, to be wrapped by a store that counts calls, delays them or makes
+/// them fail. Give the wrapper to [`connect_store`](crate::LockManagerBuilder::connect_store). The
+/// store ends with the manager.
 #[must_use]
 pub fn store_of(locks: &LockManager) -> Arc<dyn LockStore> {
     Arc::clone(&locks.engine().store)
 }
 
-/// A manager on `store`, with tokio's clock instead of the system's: for stores wrapped around
-/// another one, under paused time. `settings` apply as on a [builder](LockManager::builder).
+/// Returns a manager on `store`, with tokio's clock instead of the system's; for wrapped stores
+/// under paused time. `settings` apply as on a [builder](LockManager::builder).
 ///
 /// # Panics
 ///
@@ -74,14 +74,14 @@ pub fn manager_on(settings: crate::LockManagerBuilder, store: Arc<dyn LockStore>
     }
 }
 
-/// A memory store without a manager, to be wrapped.
+/// Returns a memory store without a manager, to be wrapped.
 #[must_use]
 pub fn memory_store() -> Arc<dyn LockStore> {
     lock_store_memory::MemoryStore::new("")
 }
 
-/// A handle on the memory store of this name, which is a fresh one when nobody has a handle on it.
-/// Managers on handles of their own are to each other as processes are: they hear each other's
+/// Returns a handle on the memory store of this name, which is fresh when there is no other handle
+/// on it. Managers with separate handles are to each other as processes are: they hear each other's
 /// releases, and count as listeners.
 ///
 /// Keys have no prefix here, so a manager on `memory:NAME` reaches them with an empty one.
@@ -90,21 +90,21 @@ pub fn named_memory_store(name: &str) -> Arc<dyn LockStore> {
     lock_store_memory::MemoryStore::named(name, "")
 }
 
-/// Makes `locks` believe that its hold of `key` is lost, as if the store had said so: the lost
-/// signal fires, the body is cancelled, and the owner-checked release is sent. `false` when this
-/// manager does not hold the key.
+/// Makes `locks` believe that its hold of `key` is lost, as if the store had said so. The lost
+/// signal fires, the body is cancelled, and the owner-checked release is sent. Returns `false` when
+/// this manager does not hold the key.
 pub fn lose(locks: &LockManager, key: impl IntoLockKey) -> bool {
     let Ok(key) = key.into_lock_key() else { return false };
     locks.engine().lose_all(&key)
 }
 
-/// Counts what `locks` still has; for tests that look for leaks.
+/// Counts what `locks` still has, for tests that look for leaks.
 #[must_use]
 pub fn leftovers(locks: &LockManager) -> Leftovers {
     locks.engine().leftovers()
 }
 
-// A test helper has nobody to return the error to.
+// A test helper has no caller that handles the error.
 #[allow(clippy::panic)]
 fn fail(reason: &str) -> ! {
     panic!("{reason}")

@@ -1,8 +1,8 @@
-//! What simulations of several processes in one thread need: chance that follows from a seed,
-//! clocks that differ from each other, processes that stop, and a server that is a value.
+//! Parts for simulations of several processes in one thread: chance that follows from a seed,
+//! clocks that differ, processes that stop, and a server that is a value.
 //!
-//! All is to be used on a current-thread runtime under paused time. The network between the
-//! processes and the server is the simulation's own.
+//! Use them on a current-thread runtime under paused time. The network between the processes and
+//! the server is the simulation's own.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use lock_core::store::LockStore;
 pub use lock_store_memory::server::{Looked, MemoryServer, ServerHandle};
 use lock_store_quorum::QuorumStore;
 
-/// A manager of `process`, which goes by `clock`, on a store, or on a quorum of several.
+/// Returns a manager of `process` that goes by `clock`, on one store or on a quorum of several.
 ///
 /// # Panics
 ///

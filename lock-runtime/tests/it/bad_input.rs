@@ -1,5 +1,5 @@
-//! What is wrong with a key, a duration or a URL is said at once, with what to write instead and
-//! without secrets.
+//! A bad key, duration or URL is refused at once; the error says what to write instead, without
+//! secrets.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const EONS: Duration = Duration::from_secs(u64::MAX);
 const MAX: Duration = Duration::MAX;
 
-/// Of a setting or a request that is refused, the reason has to have this; `""`: it is not refused.
+/// A setting or a request, and a part of the reason why it is refused; `""` if it is accepted.
 type Row<T> = (T, &'static str);
 
 fn keys() -> Vec<Row<String>> {
@@ -22,7 +22,8 @@ fn keys() -> Vec<Row<String>> {
     let mut rows = vec![
         ("k".repeat(longest), ""),
         ("k".repeat(longest + 1), "4096 bytes"),
-        // Two and three bytes each: the limit counts bytes, and the error cuts between characters.
+        // Characters of two and three bytes: the limit counts bytes, and the error cuts between
+        // characters.
         ("ü".repeat(longest / 2), ""),
         ("ü".repeat(longest / 2 + 1), "4096 bytes"),
         (format!("x{}", "€".repeat(longest / 3)), ""),
@@ -128,7 +129,7 @@ type Setting = (&'static str, fn(LockManagerBuilder, Duration) -> LockManagerBui
 #[tokio::test(start_paused = true)]
 async fn a_manager_refuses_durations_that_make_no_sense_and_works_with_the_others() {
     const DURATIONS: [Duration; 4] = [Duration::ZERO, NANOSECOND, EONS, MAX];
-    // What is said of each of the durations.
+    // A part of the reason for each of the durations.
     let rows: [(Setting, [&str; 4]); 10] = [
         (("lease", LockManagerBuilder::lease), ["too short", "too short", "too long", "too long"]),
         (("default_wait", LockManagerBuilder::default_wait), [""; 4]),
@@ -160,7 +161,7 @@ async fn a_manager_refuses_durations_that_make_no_sense_and_works_with_the_other
             }
         }
     }
-    // A quorum has a longest lease.
+    // A quorum needs a maximum lease.
     for most in [Duration::ZERO, NANOSECOND] {
         let url = "quorum:memory:bad-1|memory:bad-2|memory:bad-3";
         let error = LockManager::builder().max_lease(most).connect(url).await.unwrap_err();
@@ -249,7 +250,7 @@ fn the_time_out_of_replicas_is_a_whole_number_of_milliseconds_that_the_store_can
     }
 }
 
-/// Checks a table of URLs: none is repeated with its secret.
+/// Checks a table of URLs: no error repeats the URL with its secret.
 fn check_urls(rows: &[Row<&str>]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
@@ -280,7 +281,7 @@ fn a_url_of_no_store_is_refused_with_those_that_there_are() {
         ("REDIS://h", "can't begin with \"REDIS\""),
         ("http://ann:hunter2@h", "can't begin with \"http\""),
         ("unix:///tmp/x.sock?pass=hunter2", "can't begin with \"unix\""),
-        // Where a scheme belongs is the password.
+        // The password is in the place of the scheme.
         ("ann:hunter2://h", "`memory:`"),
         ("hunter2@h://y", "`memory:`"),
         ("redis:hunter2@h", "`//` is missing"),
@@ -303,7 +304,8 @@ fn a_quorum_that_is_none_is_refused() {
     ]);
 }
 
-/// What was begun for it goes in the caller's runtime, which must not wait for it.
+/// Everything that was begun for the attempt is dropped in the caller's runtime, which must not
+/// block on it.
 #[tokio::test]
 async fn an_address_that_is_refused_is_refused_with_a_thread_of_its_own_too() {
     let builder = LockManager::builder().dedicated_thread().lease(90 * SECOND);
@@ -352,7 +354,7 @@ mod redis {
             ("redis://h:", "from 1 to 65535"),
             ("redis+sentinel://h:0/m", "from 1 to 65535"),
             ("redis+cluster://a,b:0", "from 1 to 65535"),
-            // The `@` is missing, so the password stands where the port belongs.
+            // The `@` is missing, so the password is in the place of the port.
             ("redis://:hunter2", "without a host"),
             ("redis://ann:hunter2", "`@host` is missing"),
             ("redis+cluster://ann:hunter2,b", "`@host` is missing"),

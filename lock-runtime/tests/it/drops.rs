@@ -1,5 +1,5 @@
-//! Every public future, dropped at every await, with the store's calls and answers let go in every
-//! order: nothing is left behind (P5). Paused time. The other kinds than the mutex are in
+//! Every public future is dropped at every await, while the store's calls and answers proceed in
+//! every order: nothing is left behind (P5). Paused time. Kinds other than the mutex are in
 //! `drops_kinds.rs`.
 
 use std::mem::ManuallyDrop;
@@ -147,7 +147,7 @@ fn with_a_lock_that_is_lost() {
     });
 }
 
-/// The inner call enters, and makes the outer lock's fixed lease longer.
+/// The inner call re-enters, and extends the outer lock's fixed lease.
 #[test]
 fn reentry() {
     no_leaks(50, &async |world| {
@@ -263,7 +263,7 @@ mod attribute {
 
 // ---- the checker --------------------------------------------------------------------------------
 
-/// Somebody leaves something on purpose: the leaks that are found.
+/// Returns the leaks that are found after `culprit` has left something behind on purpose.
 fn found<T>(culprit: impl AsyncFnOnce(&World) -> T) -> Vec<Leak> {
     runtime().block_on(async {
         let world = world().await;

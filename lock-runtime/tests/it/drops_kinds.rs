@@ -1,11 +1,11 @@
-//! As `drops.rs`, for fair locks, readers and writers, locks of several keys, and permits. They may
-//! leave a place in a queue or an intent to write, too.
+//! As `drops.rs`, for fair locks, readers and writers, locks of several keys, and permits. These
+//! could also leave a place in a queue or an intent to write.
 
 use crate::gated::scenes::{MS, SECOND, Scene, held, lost, no_leaks, once_more};
 use lock_runtime::MultiKey;
 use tokio::time::advance;
 
-/// Two keys of two kinds.
+/// Two keys of different kinds.
 fn pair() -> [MultiKey; 2] {
     [MultiKey::write("k"), MultiKey::fair("l")]
 }
@@ -17,8 +17,8 @@ fn fair_acquire_with_a_fault() {
     no_leaks(30, &async |world| Scene::of(world.locks.fair("k").acquire()).faults(1).spurious(1));
 }
 
-/// The release grants the key to who waits: dropped before the notice, after it, and when it is
-/// claimed.
+/// The release grants the key to the waiter, which is dropped before the notice, after it, or when
+/// it claims the key.
 #[test]
 fn fair_acquire_of_a_key_that_another_process_gives_back() {
     no_leaks(100, &async |world| {
@@ -87,7 +87,7 @@ fn two_readers_of_one_process() {
     });
 }
 
-/// A writer that waits has an intent, which keeps readers out: it goes with the writer.
+/// A waiting writer has an intent, which keeps readers out. The intent goes with the writer.
 #[test]
 fn write_behind_a_reader_of_another_process_with_a_fault() {
     no_leaks(500, &async |world| {
@@ -201,7 +201,7 @@ fn release_of_several() {
     });
 }
 
-/// One key is held outside, the other one is taken.
+/// One key is already held outside, the other one is taken.
 #[test]
 fn several_inside_one_of_them() {
     no_leaks(30, &async |world| {
@@ -218,11 +218,11 @@ fn several_inside_one_of_them() {
 
 // ---- permits ------------------------------------------------------------------------------------
 
-/// One who was served and is not polled, dropped or not, while others stand in the next line.
+/// A caller that was served is not polled, and perhaps dropped, while others wait in the next line.
 #[test]
 fn permits_of_a_line_and_of_the_next() {
     no_leaks(500, &async |world| {
-        // Of the process whose calls do not stop: the line is what is looked at.
+        // The rival's calls do not stop at the gate: only the line is tested here.
         let permits = world.rival.semaphore("s").wait_forever();
         permits.try_set_permits(3).await.unwrap();
         let acquire = move || {

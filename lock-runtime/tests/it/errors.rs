@@ -1,5 +1,5 @@
-//! One error type: what a program's own error needs, and where the store's error is. What a probe
-//! learns.
+//! One error type: converting it into a program's own error, finding the store's error in it, and
+//! the result of a health probe.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use lock_runtime::{LockError, LockKey, LockManager};
 
 use crate::passes_on::passes_on;
 
-/// As a program has it.
+/// A typical error type of a program.
 #[derive(Debug, thiserror::Error)]
 enum ShopError {
     #[error(transparent)]
     Lock(#[from] LockError),
 }
 
-/// Every call of a lock, a guard, a semaphore, a latch or a listing goes with `?`.
+/// Every call of a lock, a guard, a semaphore, a latch or a listing works with `?`.
 #[tokio::test(start_paused = true)]
 async fn one_from_is_enough_for_every_call() {
     async fn calls(locks: &LockManager) -> Result<(), ShopError> {
@@ -45,7 +45,7 @@ async fn one_from_is_enough_for_every_call() {
     calls(&memory_manager()).await.unwrap();
 }
 
-/// A whole program may return it.
+/// A whole program can return it.
 #[tokio::test(start_paused = true)]
 async fn connecting_and_shutting_down_go_with_the_same_type() {
     async fn run(url: &str) -> Result<(), LockError> {
@@ -61,7 +61,8 @@ async fn connecting_and_shutting_down_go_with_the_same_type() {
     assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
 }
 
-/// Whatever carries the store's error says so, and its kind can be asked for.
+/// Every error that was caused by the store has the store's error as its source, and returns its
+/// kind.
 #[test]
 fn the_source_is_the_stores_error() {
     let cause = StoreError::new(StoreErrorKind::Unreachable, "no connection");
@@ -79,7 +80,7 @@ fn the_source_is_the_stores_error() {
     assert!(matches!(denied, LockError::Misconfigured { .. }), "no waiting helps");
 }
 
-/// A memory store that answers `status` as it is told to, and counts those calls.
+/// A memory store whose `status` answers as it is told to, and counts those calls.
 #[derive(Debug)]
 struct Probed {
     inner: Arc<dyn LockStore>,
@@ -107,7 +108,7 @@ impl LockStore for Probed {
     }
 }
 
-/// A readiness probe: one call, which says how long the store took, and what went wrong last.
+/// A readiness probe is one call, which returns how long the store took, and the last error.
 #[tokio::test(start_paused = true)]
 async fn health_is_one_call() {
     let store = Probed { inner: memory_store(), fails: Mutex::default(), calls: AtomicUsize::default() };

@@ -1,4 +1,4 @@
-//! Futures of this crate under other executors than tokio, and in runtimes that lack something.
+//! Futures of this crate under executors other than tokio, and in runtimes that lack something.
 
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -53,7 +53,7 @@ fn a_runtime_without_timers_is_refused() {
     assert!(reason.contains("enable_all"), "{reason}");
 }
 
-/// A caller on a runtime of its own, while the manager's is not driven by anybody.
+/// A caller has its own runtime, while nothing drives the manager's.
 #[test]
 fn callers_have_timers_of_their_own() {
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -103,7 +103,7 @@ async fn a_view_may_outlive_its_manager() {
     assert!(!watcher.is_finished() && !plain_watcher.is_finished(), "lost after a release in good order");
 }
 
-/// The lost signal comes before the timers of the manager's runtime end.
+/// The lost signal resolves before the timers of the manager's runtime end.
 #[test]
 fn lost_resolves_when_the_managers_runtime_goes() {
     for _ in 0..20 {
@@ -125,8 +125,8 @@ fn lost_resolves_when_the_managers_runtime_goes() {
     }
 }
 
-/// As `callers_have_timers_of_their_own`, with a call under way when the manager's runtime stops
-/// being driven.
+/// As `callers_have_timers_of_their_own`, with a call under way when the manager's runtime is no
+/// longer driven.
 #[test]
 fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -139,7 +139,7 @@ fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
     });
     let healthy = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     healthy.block_on(async {
-        // Ends by itself, or the test does not.
+        // The wait has to end by itself, or the test hangs.
         let waited = locks.mutex("k").wait(SECOND / 2).acquire().await;
         assert!(matches!(waited, Err(LockError::Unavailable { .. })), "{waited:?}");
     });
@@ -192,7 +192,7 @@ mod hanging {
     }
 }
 
-/// tokio drops a task's output under the task's number also where no runtime is.
+/// tokio drops a task's output under the task's id even outside any runtime.
 #[test]
 fn a_release_in_the_drop_of_a_tasks_output() {
     struct Session(Option<lock_runtime::LockGuard>);
@@ -210,7 +210,7 @@ fn a_release_in_the_drop_of_a_tasks_output() {
     drop(session);
 }
 
-/// Nobody drives the manager's runtime: all calls are answered all the same, and not only waits.
+/// Nothing drives the manager's runtime: still, all calls return, and not only waits.
 #[test]
 fn nothing_waits_for_ever_for_a_runtime_that_does_not_run() {
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -235,12 +235,12 @@ fn nothing_waits_for_ever_for_a_runtime_that_does_not_run() {
     assert!(answered.is_ok(), "something waits");
 }
 
-/// Whether a task enters the lock.
+/// Whether a task re-enters the lock.
 async fn enters(locks: LockManager) -> bool {
     locks.mutex("k").try_acquire().await.unwrap().is_some()
 }
 
-/// Tasks that are polled inside the body's poll, on its thread, are strangers all the same.
+/// Tasks that are polled inside the body's poll, on its thread, are still outside the lock's scope.
 #[tokio::test]
 async fn a_task_of_a_local_set_inside_a_body_is_a_stranger() {
     let locks = LockManager::connect("memory:").await.unwrap();
@@ -279,7 +279,7 @@ async fn a_task_of_a_runtime_inside_a_body_is_a_stranger() {
     assert!(locks.mutex("k").with(async |_| inside(false)).await.unwrap(), "the body itself");
 }
 
-/// Two managers on one store.
+/// Returns two managers on one store.
 fn rivals() -> (LockManager, LockManager) {
     let memory = testing::memory_store();
     let on = |store| testing::manager_on(LockManager::builder(), store);
@@ -316,7 +316,7 @@ fn a_guard_may_be_dropped_on_any_thread() {
     });
 }
 
-/// Says that its drop has begun, and does not end it before it is told to.
+/// Signals when its drop begins, and ends it only when told to.
 struct Stuck(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
 
 impl Drop for Stuck {
@@ -326,8 +326,8 @@ impl Drop for Stuck {
     }
 }
 
-/// The manager's runtime is being shut down, and takes no task any more: the release is not
-/// confirmed, and nothing panics.
+/// The manager's runtime is shutting down and accepts no more tasks: the release is unconfirmed,
+/// and nothing panics.
 #[test]
 fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
     let builder = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -338,7 +338,7 @@ fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
     let stuck = Stuck(begun, stay);
     let guard = theirs.block_on(async {
         let locks = memory_manager();
-        // It is in the runtime's hands when it has been polled.
+        // Once the task was polled, the runtime owns it.
         let (polled, is_polled) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let _stuck = stuck;
@@ -351,7 +351,7 @@ fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
     let going = std::thread::spawn(move || drop(theirs));
     has_begun.recv().unwrap();
     let released = ours.block_on(guard.release());
-    // Lost, if what watches over it is gone already.
+    // Lost, if the hold's watchdog is already gone.
     let said = matches!(released, Err(LockError::Unconfirmed { .. } | LockError::Lost { .. }));
     assert!(said, "{released:?}");
     drop(go);

@@ -1,5 +1,4 @@
-//! Locks of all kinds where notices are late, callers are polled late, and calls are lost. Paused
-//! time.
+//! Locks of all kinds with late notices, callers that are polled late, and lost calls. Paused time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,8 +18,8 @@ use tokio::time::{sleep, timeout};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A store whose answers to acquires take half a millisecond, whose notices are late, and that
-/// loses calls.
+/// A store that takes half a millisecond to answer an acquire, delivers notices late, and loses
+/// calls.
 #[derive(Debug)]
 struct Far {
     inner: Arc<dyn LockStore>,
@@ -89,7 +88,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Its token is older than that of whoever has the key by now.
+/// The late grant's token is older than that of the current holder.
 #[tokio::test(start_paused = true)]
 async fn a_grant_whose_notice_is_late_is_not_used_after_its_end() {
     for n in 0..40 {
@@ -101,7 +100,7 @@ async fn a_grant_whose_notice_is_late_is_not_used_after_its_end() {
             tokio::spawn(async move { y.fair("k").lease(400 * MS).wait_forever().acquire().await.unwrap() });
         sleep(5000 * MS + 50 * MS * n).await;
         held.release().await.unwrap();
-        // Granted to the waiter, for 400 ms, and over.
+        // Meanwhile the key was granted to the waiter for 400 ms, and that lease has expired.
         sleep(420 * MS).await;
         let Some(next) = x.fair("k").try_acquire().await.unwrap() else {
             waiter.abort();
@@ -119,7 +118,7 @@ async fn a_reader_that_comes_between_offer_and_claim_is_not_kept_waiting_by_a_re
     let locks = Far::new("edges-offer", MS).manager();
     let mut first = Box::pin(locks.read("k").acquire());
     assert!(poll(&mut first).is_pending());
-    // Offered, and its window is over, but it is not polled.
+    // The reader has an offer whose window is over, because it is not polled.
     sleep(15 * MS).await;
     let late = tokio::spawn({
         let locks = locks.clone();
@@ -167,7 +166,7 @@ async fn a_lost_sign_of_life_costs_no_place() {
     }
 }
 
-/// If the process ends before it has renewed the hold, the key stays taken all the same.
+/// If the process ends before it has renewed the hold, the key still stays taken for the min hold.
 #[tokio::test(start_paused = true)]
 async fn a_long_min_hold_is_not_granted_directly_for_less() {
     let [x, y] = [(); 2].map(|()| manager_on(LockManager::builder(), named_memory_store("edges-min-hold")));
@@ -182,7 +181,7 @@ async fn a_long_min_hold_is_not_granted_directly_for_less() {
     drop(guard);
 }
 
-/// It waits for something else, and would shut readers out for nothing.
+/// While the lock waits for another key, keeping readers out would be pointless.
 #[tokio::test(start_paused = true)]
 async fn a_lock_of_several_that_waits_for_something_else_keeps_no_readers_out() {
     use lock_runtime::MultiKey;
@@ -205,7 +204,8 @@ async fn a_lock_of_several_that_waits_for_something_else_keeps_no_readers_out() 
     drop(timeout(1000 * MS, waiter).await.expect("nobody is left").unwrap());
 }
 
-/// The store hears of it at once, although another reader had an offer when the shutdown began.
+/// The release reaches the store at once, although another reader had an offer when the shutdown
+/// began.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_goes_during_a_shutdown_gives_its_lock_back() {
     let locks = lock_runtime::testing::memory_manager();
@@ -233,7 +233,8 @@ async fn a_reader_that_goes_during_a_shutdown_gives_its_lock_back() {
     shutdown.await.unwrap().unwrap();
 }
 
-/// Its hold takes nobody any more, and the next one has as many waiters as may be.
+/// The hold that the reader would join is closed, and the next one already has the maximum of
+/// waiters.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_has_to_ask_elsewhere_keeps_its_place_among_the_waiters() {
     let store = Far::new("edges-elsewhere", Duration::ZERO);

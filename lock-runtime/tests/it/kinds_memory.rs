@@ -1,5 +1,4 @@
-//! Fair, read, write and multi locks on the memory store, under paused time: what the engine makes
-//! of them.
+//! Fair, read, write and multi locks of the engine on the memory store, under paused time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +11,14 @@ use tokio::time::{Instant, sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Managers that are to each other as processes are.
+/// Returns managers that relate to each other as separate processes do.
 fn processes<const N: usize>() -> [LockManager; N] {
     static STORES: AtomicUsize = AtomicUsize::new(0);
     let name = format!("kinds-{}", STORES.fetch_add(1, Ordering::Relaxed));
     std::array::from_fn(|_| manager_on(LockManager::builder(), named_memory_store(&name)))
 }
 
-/// Nothing is held, wanted or under way any more.
+/// Asserts that nothing is held, wanted or under way any more.
 async fn assert_clean(locks: &LockManager) {
     for _ in 0..400 {
         let left = leftovers(locks);
@@ -67,7 +66,7 @@ async fn a_fair_hand_off_needs_no_attempt_of_the_waiter() {
     let guard = waiter.await.unwrap();
     assert!(guard.fencing_token() > token);
     assert!(start.elapsed() < 2 * MS, "{:?}", start.elapsed());
-    // The direct grant is for a few seconds; the watchdog goes on from there.
+    // The direct grant lasts a few seconds; then the watchdog renews it.
     sleep(60 * SECOND).await;
     assert!(!guard.is_lost());
 }
@@ -325,7 +324,7 @@ async fn a_lock_of_several_enters_again_what_is_held_already() {
     let guard = outer.scope(a.multi(["a", "b", "c"]).acquire()).await.unwrap();
     assert_eq!(guard.tokens().len(), 3);
     assert_eq!(guard.tokens()[1].1, outer.fencing_token());
-    // And one of several is entered again.
+    // A lock of several keys can be re-entered by one of them.
     let inner = guard.scope(a.mutex("c").acquire()).await.unwrap();
     assert_eq!(inner.key().as_str(), "c");
     assert_eq!(inner.fencing_token(), guard.tokens()[2].1);
@@ -396,7 +395,7 @@ async fn reads_side_by_side_inside_a_write_lock_do_not_exclude_each_other() {
     };
     let both = writer.scope(async { tokio::join!(read(), read()) });
     timeout(SECOND, both).await.expect("they are in together");
-    // A writer beside a reader waits for it.
+    // A writer next to a reader waits for it.
     let start = Instant::now();
     let write = || async {
         let _guard = a.write("k").acquire().await.unwrap();
@@ -412,7 +411,7 @@ async fn reads_side_by_side_inside_a_write_lock_do_not_exclude_each_other() {
     assert_clean(&a).await;
 }
 
-/// A reader that has to open a hold of its own, beside readers that stay, is under the caps as
+/// A reader that has to open its own hold, next to readers that stay, is subject to the caps as
 /// before.
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_finds_a_closed_hold_is_under_the_caps() {

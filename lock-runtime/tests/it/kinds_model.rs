@@ -1,7 +1,7 @@
-//! Random operations of several processes with locks of every kind, against a model of who may hold
-//! what beside whom, and of who is next. Paused time.
+//! Random operations of several processes with locks of every kind. A model says who may hold a key
+//! beside whom, and who is next. Paused time.
 //!
-//! A failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
+//! A failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` repeats the same runs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 // ---- operations ---------------------------------------------------------------------------------
 
-/// Kinds by key; one of them at least.
+/// The kinds of a lock, by key; at least one.
 type Parts = Vec<(Kind, usize)>;
 
 #[derive(Clone, Debug)]
@@ -35,17 +35,17 @@ enum Op {
         lease: Option<u64>,
         inside: Option<usize>,
     },
-    /// Of whatever call, asked for or not.
+    /// Polls any call, whether or not it was woken.
     Poll(usize),
-    /// Polls whoever was woken, until nobody is.
+    /// Polls all woken calls, until there are none.
     Run,
-    /// The future of whatever call is dropped.
+    /// Drops the future of any call.
     Leave(usize),
     DropGuard(usize),
     Release(usize),
     Downgrade(usize),
     Advance(u64),
-    /// What becomes of the next request of a process, and of the answer to it.
+    /// Decides about the next request of a process, and the answer to it.
     Plan {
         process: usize,
         plans: [Plan; 2],
@@ -103,7 +103,7 @@ struct Call {
     process: usize,
     parts: Parts,
     since: Instant,
-    /// It was woken and not polled for a while, and may have missed its turn.
+    /// Whether it was woken but not polled for a while, and so may have missed its turn.
     late: bool,
 }
 
@@ -118,20 +118,20 @@ struct Held {
     guard: LockGuard,
     process: usize,
     parts: Vec<(Kind, usize, FencingToken)>,
-    /// Nothing but a release may end it.
+    /// Whether only a release may end the hold.
     safe: bool,
 }
 
 struct World {
     processes: Vec<Process>,
     probe: Arc<dyn LockStore>,
-    /// In the order in which they came.
+    /// In the order of arrival.
     calls: Vec<Call>,
     guards: Vec<Held>,
-    /// The highest token that was seen of each key: of readers, and of the others.
+    /// The highest token seen for each key: of readers, and of the others.
     last: [[u64; 2]; KEYS.len()],
     rough: bool,
-    /// What is wrong with the store, on purpose.
+    /// The deliberate bug of the store.
     bug: Option<Bug>,
     stats: Stats,
 }
@@ -205,7 +205,8 @@ impl World {
     async fn apply(&mut self, op: Op) {
         match op {
             Op::Acquire { process, parts, waits, lease, inside } => {
-                // Whoever waits inside a lock may wait for one who waits for that lock.
+                // A caller that waits inside a lock may wait for another caller that waits for that
+                // lock.
                 let waits = match waits {
                     Waits::Forever if inside.is_some() => Waits::For(5000),
                     waits => waits,
@@ -241,7 +242,7 @@ impl World {
         }
     }
 
-    /// Whoever was woken and is not polled for a while may miss its turn.
+    /// Marks calls that were woken but not polled for a while: they may miss their turn.
     fn note_late(&mut self) {
         for call in self.calls.iter_mut().filter(|call| call.future.is_woken()) {
             call.late = true;
@@ -259,8 +260,8 @@ impl World {
         let outer =
             inside.and_then(|n| (!self.guards.is_empty()).then(|| &self.guards[n % self.guards.len()]));
         let process = outer.map_or(process, |outer| outer.process);
-        // First of a fair queue, it keeps others from the key while it waits for the other one, and
-        // so perhaps for a caller that has that and waits behind it.
+        // At the head of a fair queue, it blocks that key while it waits for the other one. The
+        // holder of the other key may be waiting behind it.
         let blocks = parts.len() > 1 && parts.iter().any(|part| part.0 == Kind::Fair);
         let waits = if blocks && waits == Waits::Forever { Waits::For(3000) } else { waits };
         let lock = waits.of(self.lock(process, &parts), lease);
@@ -296,7 +297,7 @@ impl World {
         }
     }
 
-    /// `place`: how many calls had come before it, of those that are left.
+    /// `place` is the number of remaining calls that arrived before this one.
     fn done(&mut self, place: usize, call: &Call, outcome: Outcome) {
         match (outcome, call.what) {
             (Outcome::Acquired(Ok(guard)), What::Acquire { renewed, inside, .. }) => {
@@ -364,13 +365,13 @@ impl World {
                 continue;
             }
             if inside && token.get() <= self.last[key][0].max(self.last[key][1]) {
-                // Inside a grant whose other guards have gone.
+                // Re-entered a grant whose other guards are gone.
                 continue;
             }
             let [readers, others] = self.last[key];
             let floor = if kind == Kind::Read { others } else { others.max(readers) };
             let name = KEYS[key];
-            // One of two holders may have a token left over from before the other's.
+            // If there are two holders, the token of one may be older than that of the other.
             let grows = token.get() > floor || matches!(self.bug, Some(Bug::StealsKeys));
             assert!(grows, "tokens do not grow: {token:?} after {floor}, {kind:?} of {name}");
             let last = &mut self.last[key][usize::from(kind != Kind::Read)];
@@ -388,7 +389,7 @@ impl World {
         }
     }
 
-    /// Background tasks go as far as they get without time, and so do those who were woken.
+    /// Lets background tasks and woken calls run as far as they get without time passing.
     async fn run(&mut self) {
         for _ in 0..80 {
             settle().await;
@@ -399,7 +400,7 @@ impl World {
         }
     }
 
-    /// Whoever holds a key beside others, reads; and what is renewed is not lost.
+    /// Asserts that holders of the same key are readers, and that no renewed hold is lost.
     fn check(&self) {
         for (key, name) in KEYS.iter().enumerate() {
             let live: Vec<_> = (self.guards.iter().filter(|held| !held.guard.is_lost()))
@@ -414,8 +415,8 @@ impl World {
         }
     }
 
-    /// No more faults; guards go at once. Everybody who waits must have had the lock soon, and
-    /// nothing is left.
+    /// Ends the run: there are no more faults, and guards are dropped at once. Every waiter must
+    /// soon have had its lock, and nothing may be left.
     async fn finish(mut self) -> Stats {
         for process in &self.processes {
             process.store.gate.forget_plans();
@@ -488,7 +489,7 @@ fn model(cases: u32, rough: bool) {
     assert!(!idle, "idle runs: {stats:?}");
 }
 
-/// Nobody is overtaken in a fair queue, refused, or loses a lock, without a reason.
+/// No caller is overtaken in a fair queue, refused, or loses a lock, without a reason.
 #[test]
 fn kinds_get_along_on_a_store_that_answers() {
     model(500, false);

@@ -1,4 +1,4 @@
-//! Notices that come late, as they do to a process that was stopped, or over a slow connection.
+//! Notices that arrive late, as in a process that was stopped, or over a slow connection.
 #![cfg(feature = "testing")]
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Slow {
     }
 }
 
-/// Ends what passes the notices on.
+/// Ends the task that forwards the notices.
 struct Ends(AbortHandle);
 
 impl Drop for Ends {
@@ -73,8 +73,8 @@ impl LockStore for Slow {
     }
 }
 
-// A direct grant that ended before its notice came must not be taken for one of the place that the
-// waiter has now.
+// A direct grant that ended before its notice arrived must not be taken for one to the waiter's
+// current place in the queue.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
     testing::set_jitter(0.5);
@@ -89,13 +89,13 @@ async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
     tokio::time::sleep(ms(100)).await;
     let next = tokio::spawn(direct.fair("k").wait(LONG).acquire());
     tokio::time::sleep(ms(100)).await;
-    // It goes to the waiter, who hears and asks nothing for a while, and to the next when that has
-    // ended.
+    // The key goes to the waiter, which for a while hears and asks nothing. When that grant has
+    // ended, the key goes to the next caller.
     call_gate.send(false).unwrap();
     first.release().await.unwrap();
     let next = next.await.unwrap().unwrap();
 
-    // It asks before it hears, and stands in line again.
+    // The waiter asks before it hears of the grant, and queues again.
     call_gate.send(true).unwrap();
     while direct.status("k").await.unwrap().waiters == 0 {
         assert!(!next.is_lost() && !waiter.is_finished(), "two at once");

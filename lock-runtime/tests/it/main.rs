@@ -1,12 +1,13 @@
 //! The public interface on the memory store, under paused time, and on stores that fail.
 //!
-//! They are one program, since linking takes longer than most of them. A test that sets what is one
-//! per process, such as an allocator or the default manager, is a program of its own beside this
-//! folder.
+//! The tests are one program, since linking takes longer than most of them. A test that sets
+//! something that exists once per process, such as an allocator or the default manager, is a
+//! separate program beside this folder.
 #![allow(missing_docs)]
 
 mod bad_input;
 mod block_on;
+mod blocking;
 mod drops;
 mod drops_kinds;
 mod errors;

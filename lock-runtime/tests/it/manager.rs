@@ -1,4 +1,4 @@
-//! Making, sharing and ending managers.
+//! Creating, sharing and shutting down managers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

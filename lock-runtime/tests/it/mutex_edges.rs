@@ -1,4 +1,4 @@
-//! The edges of the engine: min holds, shutdown, forced releases, panics, futures which are not
+//! Edge cases of the engine: min holds, shutdown, forced releases, panics, and futures that are not
 //! polled. Paused time.
 
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A memory store which misbehaves once when told to, and begins and answers a forced release late.
+/// A memory store that misbehaves once when told to, and begins and answers a forced release late.
 #[derive(Debug)]
 struct OddStore {
     inner: Arc<dyn LockStore>,
@@ -33,13 +33,13 @@ struct OddStore {
     slow_acquire: AtomicBool,
     hang_in_status: AtomicBool,
     releases: AtomicUsize,
-    /// Watches hear nothing, and release this guard when they go.
+    /// Watches hear nothing, and release this guard when they are dropped.
     in_watches: Mutex<Option<GuardInWatches>>,
 }
 
 type GuardInWatches = Arc<Mutex<Option<LockGuard>>>;
 
-/// What a store may have in a watch: something that uses the lock when it goes.
+/// Something that uses the lock when it is dropped; a store may have such a value in a watch.
 struct Registration(GuardInWatches, #[allow(dead_code)] mpsc::Sender<Notice>);
 
 impl Drop for Registration {
@@ -126,12 +126,12 @@ impl LockStore for OddStore {
     }
 }
 
-/// Polls once with a waker that does nothing; whether the future is ready.
+/// Polls once with a waker that does nothing. Returns whether the future is ready.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// Polls it outside of the manager's runtime, so that the request that follows is sent by a task.
+/// Polls outside the manager's runtime, so that a task sends the request that follows.
 fn poll_elsewhere<F: Future + Unpin + Send>(future: &mut F) -> bool {
     std::thread::scope(|scope| scope.spawn(|| poll_once(future)).join().unwrap())
 }
@@ -181,7 +181,7 @@ async fn what_a_panicking_acquire_took_is_given_back() {
     assert!(start.elapsed() < 5 * SECOND, "the key was left to its lease: {:?}", start.elapsed());
 }
 
-/// How many of ten guards' keys are free after the guards went in one go.
+/// Takes ten keys, drops all guards at once, and returns how many keys are free afterwards.
 async fn freed_of_ten(locks: &LockManager) -> usize {
     let mut guards = Vec::new();
     for key in 0..10 {
@@ -202,7 +202,7 @@ async fn releases_over_the_cap_are_left_to_their_leases() {
     let locks = manager(LockManager::builder().max_pending_releases(3), &store);
     assert_eq!(freed_of_ten(&locks).await, 3);
     sleep(30 * SECOND).await;
-    // A panic in a release gives its place back.
+    // A release that panics frees its place.
     store.panic_in_release.store(true, Ordering::SeqCst);
     drop(locks.mutex("other").acquire().await.unwrap());
     sleep(SECOND).await;
@@ -225,7 +225,7 @@ async fn releases_of_lost_holds_count_too() {
 #[tokio::test(start_paused = true)]
 async fn a_hand_off_needs_no_place_among_the_releases() {
     let locks = LockManager::builder().max_pending_releases(0).connect("memory:").await.unwrap();
-    // Both stand in line before the store is asked, so that it grants tokens for both.
+    // Both queue before the store is asked, so that it grants tokens for both.
     let (mut first, mut second) = (locks.mutex("k").acquire(), locks.mutex("k").acquire());
     assert!(!poll_elsewhere(&mut first) && !poll_elsewhere(&mut second));
     let start = Instant::now();
@@ -234,7 +234,7 @@ async fn a_hand_off_needs_no_place_among_the_releases() {
     assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
 }
 
-/// Wakes nobody, and owns a guard as an executor's waker owns its task.
+/// A waker that wakes nothing, and owns a guard as an executor's waker owns its task.
 struct Task {
     _guard: LockGuard,
 }
@@ -254,12 +254,12 @@ fn a_waker_that_owns_a_guard_of_the_key_may_go_with_its_waiter() {
             let poll = |waiter: &mut lock_runtime::Acquire, waker: Waker| {
                 assert!(Pin::new(waiter).poll(&mut Context::from_waker(&waker)).is_pending());
             };
-            // It leaves.
+            // The waiter leaves.
             let guard = locks.mutex("k").acquire().await.unwrap();
             let mut waiter = locks.mutex("k").wait_forever().acquire();
             poll(&mut waiter, task(guard));
             drop(waiter);
-            // It is granted.
+            // The waiter gets the lock.
             let guard = locks.mutex("k").acquire().await.unwrap();
             let inner = guard.reenter().unwrap();
             let mut waiter = locks.mutex("k").wait_forever().acquire();
@@ -541,7 +541,7 @@ async fn a_body_that_has_ended_is_not_polled_again() {
     body.await;
 }
 
-/// It is dropped while nothing of the engine is locked.
+/// The watch is dropped while no lock of the engine is held.
 #[test]
 fn a_watch_may_use_the_lock_when_it_goes() {
     let (done, ended) = std::sync::mpsc::channel();
@@ -563,7 +563,7 @@ fn a_watch_may_use_the_lock_when_it_goes() {
             held.release().await.unwrap();
             let guard = first.await.unwrap().unwrap();
             *in_watches.lock().unwrap() = Some(guard);
-            // Nobody waits any more, so nobody needs to hear.
+            // There are no waiters left, so the watch is no longer needed.
             second.abort();
             assert!(second.await.is_err());
             sleep(SECOND).await;
@@ -575,7 +575,7 @@ fn a_watch_may_use_the_lock_when_it_goes() {
     ended.recv_timeout(60 * SECOND).expect("it waits for itself");
 }
 
-/// A task that tries again and again what is always refused lets others run.
+/// A task that retries a call that is always refused still lets other tasks run.
 #[tokio::test]
 async fn a_refused_acquire_takes_part_of_the_budget_of_its_task() {
     let locks = memory_manager();

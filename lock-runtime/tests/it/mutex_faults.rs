@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What happens to the next call of a kind.
+/// A fault in the next call of a kind.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// Refused without effect.
@@ -45,9 +45,9 @@ struct FaultyStore {
     acquires: AtomicUsize,
     releases: AtomicUsize,
     withdrawals: AtomicUsize,
-    /// Each withdrawal says that a copy may still come.
+    /// Every withdrawal answers that a copy of the request may still arrive.
     doubtful: AtomicBool,
-    /// Of the first key of each acquire.
+    /// The owner of the first key of each acquire.
     owners: Mutex<Vec<OwnerId>>,
 }
 
@@ -133,7 +133,7 @@ impl LockStore for FaultyStore {
     }
 }
 
-/// Latches that take subscriptions and never answer them.
+/// Latches that accept subscriptions and never confirm them.
 #[derive(Debug)]
 struct Unconfirmed(Arc<dyn LatchStore>);
 
@@ -168,7 +168,7 @@ fn manager(store: &Arc<FaultyStore>) -> LockManager {
     manager_on(LockManager::builder().lease(10 * SECOND), Arc::clone(store) as Arc<dyn LockStore>)
 }
 
-/// After quiescence nothing is left, here and at the store.
+/// Asserts that nothing is left after a while, neither here nor at the store.
 async fn nothing_is_left(locks: &LockManager, store: &FaultyStore) {
     sleep(20 * SECOND).await;
     let left = leftovers(locks);
@@ -221,7 +221,7 @@ async fn a_try_and_a_fatal_error_fail_at_once() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// What a server does that takes a SUBSCRIBE and says nothing.
+/// The subscription hangs, as with a server that accepts a SUBSCRIBE and does not answer.
 #[tokio::test(start_paused = true)]
 async fn a_key_is_asked_for_while_its_subscription_hangs() {
     let store = FaultyStore::new();
@@ -231,9 +231,9 @@ async fn a_key_is_asked_for_while_its_subscription_hangs() {
     let held = holder.mutex("k").acquire().await.unwrap();
     let locks_of_waiter = locks.clone();
     let waiter = tokio::spawn(async move { locks_of_waiter.mutex("k").wait(5 * SECOND).acquire().await });
-    // The first answer said that it is taken for a second. It has been renewed.
+    // The first answer said that the key is taken for a second. The hold was renewed since.
     sleep(1200 * MS).await;
-    // With a wait that is over before the subscription is.
+    // This wait ends before the subscription does.
     let error = locks.mutex("k").wait(200 * MS).acquire().await.unwrap_err();
     assert!(matches!(error, LockError::TimedOut { .. }), "{error}");
     let released = Instant::now();
@@ -244,7 +244,7 @@ async fn a_key_is_asked_for_while_its_subscription_hangs() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// The message of a release came before; so it has to be asked for at once.
+/// The message of the release came before the subscription, so the waiter has to ask at once.
 #[tokio::test(start_paused = true)]
 async fn a_late_confirmation_is_followed_by_an_attempt() {
     let store = FaultyStore::new();
@@ -287,7 +287,7 @@ async fn a_try_does_not_subscribe() {
     assert_eq!(store.watch.lock().unwrap().len(), 1);
 }
 
-/// Its waiters poll: soon at first, then in steps that double.
+/// Its waiters poll: soon at first, then at intervals that double.
 #[tokio::test(start_paused = true)]
 async fn a_key_without_messages_is_polled() {
     for (fault, soon) in [(Fault::Error(StoreErrorKind::Denied), 60 * MS), (Fault::Hang, SECOND / 2)] {
@@ -309,7 +309,7 @@ async fn a_key_without_messages_is_polled() {
     }
 }
 
-/// The last waiter has left, and who comes next does so before the contender has noticed.
+/// The last waiter has left, and the next one arrives before the contender has noticed.
 #[tokio::test(start_paused = true)]
 async fn who_comes_when_the_others_have_left_does_not_sit_out_their_back_off() {
     let store = FaultyStore::new();
@@ -355,7 +355,7 @@ async fn a_lost_reply_is_withdrawn_and_tried_again_by_a_new_owner() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// The server's clock was set back after the request had been stamped.
+/// The server's clock was set back after the request was stamped.
 #[tokio::test(start_paused = true)]
 async fn a_withdrawal_that_stays_doubtful_ends_with_the_lease() {
     let store = FaultyStore::new();
@@ -429,8 +429,8 @@ async fn a_failed_release_is_sent_again_until_it_is_answered() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// The server's clock, or that of a replica that takes over, may be behind: then the hold is still
-/// there.
+/// The server's clock, or that of a replica that takes over, may be behind: then the hold still
+/// exists.
 #[tokio::test(start_paused = true)]
 async fn a_release_goes_on_after_the_lease_until_it_is_answered() {
     let store = FaultyStore::new();
@@ -452,7 +452,7 @@ async fn a_release_goes_on_after_the_lease_until_it_is_answered() {
     assert_eq!(answered, before + more + 1, "until the store answers");
     sleep(60 * SECOND).await;
     assert_eq!(sent(), answered);
-    // Nor does it keep a manager that nobody has.
+    // The release does not keep a manager alive that is no longer used.
     let guard = locks.mutex("k").acquire().await.unwrap();
     store.release.lock().unwrap().extend(down());
     drop((guard, locks));
@@ -571,7 +571,7 @@ async fn a_wait_shorter_than_the_round_trip_has_one_attempt() {
     drop(guard);
 }
 
-/// They are told as soon as the store has answered.
+/// All waiters that are over their time are told as soon as the store has answered.
 #[tokio::test(start_paused = true)]
 async fn one_answer_ends_all_waits_that_are_over() {
     let store = FaultyStore::new();
@@ -587,7 +587,7 @@ async fn one_answer_ends_all_waits_that_are_over() {
     assert!(start.elapsed() <= 25 * MS, "{:?}", start.elapsed());
 }
 
-/// Nobody has been seen to hold the key: that is the store's fault, and nobody's who is busy.
+/// No holder was seen, so the error blames the store, and does not claim that the key is busy.
 #[tokio::test(start_paused = true)]
 async fn a_wait_in_which_the_store_has_not_answered_says_so() {
     let store = FaultyStore::new();
@@ -608,7 +608,7 @@ async fn a_wait_in_which_the_store_has_not_answered_says_so() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// Its timers are all through when it goes on, and the answer is there too.
+/// When the process goes on, all its timers have expired, and the answer is there too.
 #[tokio::test(start_paused = true)]
 async fn a_process_that_stood_still_reads_the_answer_first() {
     let store = FaultyStore::new();
@@ -628,7 +628,7 @@ async fn a_process_that_stood_still_reads_the_answer_first() {
     drop(held);
 }
 
-/// An answer that came says who is busy, although the next one is due.
+/// An earlier answer named a holder, so the key counts as busy although the next answer is overdue.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_a_holder_that_was_seen_is_a_wait_in_vain() {
     let store = FaultyStore::new();
@@ -639,7 +639,7 @@ async fn a_wait_for_a_holder_that_was_seen_is_a_wait_in_vain() {
         sleep(MS).await;
     }
     store.acquire.lock().unwrap().extend([Fault::Delay(1500 * MS); 20]);
-    // One who comes later has not been answered itself.
+    // This later waiter has had no answer itself.
     let late = locks.mutex("k").wait(10 * MS).acquire().await.unwrap_err();
     for error in [late, waiter.await.unwrap().unwrap_err()] {
         assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
@@ -655,8 +655,8 @@ async fn a_short_wait_for_a_known_holder_is_not_stretched() {
         let start = Instant::now();
         let error = locks.mutex("k").wait(10 * MS).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
-        // From the second one on, the contender of the last one has asked, and is waiting for a
-        // message.
+        // From the second time on, the contender of the previous wait has asked, and is waiting for
+        // a message.
         assert!(start.elapsed() <= 12 * MS, "{:?}", start.elapsed());
     }
 }
@@ -670,7 +670,7 @@ async fn who_comes_when_the_store_is_back_is_not_told_that_it_is_down() {
     while store.acquires.load(Ordering::Relaxed) < 8 {
         sleep(MS).await;
     }
-    // The next attempt for the first is hundreds of milliseconds away.
+    // The next attempt for the first waiter is hundreds of milliseconds away.
     sleep(10 * MS).await;
     let result = locks.mutex("k").wait(10 * MS).acquire().await;
     assert!(matches!(result, Err(LockError::TimedOut { .. })), "the first has it: {result:?}");
@@ -698,7 +698,7 @@ async fn local_waiters_share_the_contenders_error() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// Nobody has the lock as far as anybody knows: the others wait for the store.
+/// The lock has no known holder: the other waiters wait for the store.
 #[tokio::test(start_paused = true)]
 async fn a_try_beside_others_says_that_the_store_is_down() {
     let store = FaultyStore::new();
@@ -714,7 +714,7 @@ async fn a_try_beside_others_says_that_the_store_is_down() {
     nothing_is_left(&locks, &store).await;
 }
 
-/// A store that has several servers gives back by itself what it took when another key is busy, and
+/// A store with several servers itself gives back the keys that it took if another key is busy. It
 /// may do so late.
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_several_keys_goes_on_under_a_new_owner_when_an_outcome_is_unknown() {

@@ -15,7 +15,7 @@ async fn manager() -> LockManager {
     LockManager::connect("memory:").await.unwrap()
 }
 
-/// Two managers on one store, as two processes would be.
+/// Returns two managers on one store, like two processes.
 async fn rivals(name: &str) -> (LockManager, LockManager) {
     let url = format!("memory:{name}");
     (LockManager::connect(&url).await.unwrap(), LockManager::connect(&url).await.unwrap())
@@ -123,8 +123,8 @@ async fn a_fixed_lease_ends_by_itself() {
     let guard = a.mutex("k").lease(SECOND).acquire().await.unwrap();
     let start = Instant::now();
     let next = b.mutex("k").acquire().await.unwrap();
-    // The holder gives it back as soon as it is not certain any more: a hundredth and 2 ms before
-    // the lease is over.
+    // The holder gives the key back as soon as its hold is uncertain: one hundredth of the lease
+    // and 2 ms before it expires.
     assert!(start.elapsed() >= 988 * MS && start.elapsed() < SECOND + 20 * MS, "{:?}", start.elapsed());
     assert!(guard.is_lost());
     assert!(next.fencing_token() > guard.fencing_token());
@@ -259,11 +259,11 @@ async fn a_waiter_that_is_never_polled_does_not_block_the_others() {
     let other = b.mutex("k").acquire().await.unwrap();
     assert!(start.elapsed() < 200 * MS, "{:?}", start.elapsed());
     drop(other);
-    // It has kept its place and is served when it is polled again.
+    // It has kept its place, and is served when it is polled again.
     drop(parked.await.unwrap());
 }
 
-/// Polls once; whether it is pending.
+/// Polls once. Returns whether the future is pending.
 async fn futures_poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|cx| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx).is_pending()))
         .await

@@ -1,7 +1,7 @@
-//! Random operations of several processes on a few keys against a model of who may hold what, and
+//! Random operations of several processes on a few keys. A model says who may hold which key, and
 //! when. Paused time.
 //!
-//! A failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
+//! A failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` repeats the same runs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,11 +35,11 @@ enum Op {
         lease: Option<u64>,
         inside: Option<usize>,
     },
-    /// Of whatever call, asked for or not.
+    /// Polls any call, whether or not it was woken.
     Poll(usize),
-    /// Polls whoever was woken, until nobody is.
+    /// Polls all woken calls, until there are none.
     Run,
-    /// The future of whatever call is dropped.
+    /// Drops the future of any call.
     Leave(usize),
     DropGuard(usize),
     Release(usize),
@@ -53,7 +53,7 @@ enum Op {
         process: usize,
         key: usize,
     },
-    /// What becomes of the next request of a process, and of the answer to it.
+    /// Decides about the next request of a process, and the answer to it.
     Plan {
         process: usize,
         plans: [Plan; 2],
@@ -61,7 +61,7 @@ enum Op {
 }
 
 fn op(rough: bool) -> BoxedStrategy<Op> {
-    // Few different ones: what asks for the same might be handed on.
+    // Few different leases: only a waiter with the same request can get a hand-off.
     let lease = prop::option::weighted(0.4, prop::sample::select(vec![100, 300, 1000, 5000]));
     let inside = prop::option::weighted(0.2, 0..4usize);
     let acquire = (0..PROCESSES, 0..KEYS.len(), Waits::any(), lease, inside);
@@ -92,7 +92,7 @@ fn op(rough: bool) -> BoxedStrategy<Op> {
 
 // ---- the model ----------------------------------------------------------------------------------
 
-/// What a call came to.
+/// The result of a call.
 enum Outcome {
     Acquired(Result<LockGuard, LockError>),
     Extended(LockGuard, u64, Result<(), LockError>),
@@ -106,7 +106,7 @@ struct Call {
     process: usize,
     key: usize,
     since: Instant,
-    /// Somebody else had or wanted the key while it waited.
+    /// Whether another call had or wanted the key while it waited.
     contended: bool,
 }
 
@@ -118,19 +118,19 @@ enum What {
     Force,
 }
 
-/// A grant as the caller sees it; re-entrant guards are one.
+/// A grant as the caller sees it; re-entrant guards count as one grant.
 struct Granted {
     process: usize,
     key: usize,
-    /// Of each guard, also of those that are gone.
+    /// The views of all its guards, including those that are gone.
     views: Vec<HeldLock>,
-    /// After this it must be over; `None`: it is renewed.
+    /// When it must have ended; `None` if it is renewed.
     until: Option<Instant>,
-    /// No part of it has a fixed lease.
+    /// Whether no part of it has a fixed lease.
     renewed: bool,
-    /// A call inside it may make it longer at any time.
+    /// Whether a call inside it may extend it at any time.
     stretched: bool,
-    /// The key was freed by force: nothing is promised any more.
+    /// Whether the key was freed by force, so that nothing is guaranteed any more.
     void: bool,
     guards: usize,
 }
@@ -140,7 +140,7 @@ impl Granted {
         self.views.iter().any(HeldLock::is_held)
     }
 
-    /// Its guards agree on it, until they are gone.
+    /// Its guards agree on the remaining time, until they are gone.
     fn remaining(&self) -> Duration {
         self.views.iter().map(HeldLock::remaining).max().unwrap_or_default()
     }
@@ -155,15 +155,15 @@ struct World {
     probe: Arc<dyn LockStore>,
     calls: Vec<Call>,
     guards: Vec<(u64, LockGuard)>,
-    /// By token: tokens of two keys may be equal, so the key is part of the number.
+    /// By token and key, since tokens of two keys may be equal.
     grants: HashMap<u64, Granted>,
     last_token: [u64; KEYS.len()],
     /// Until when a forced release may still arrive.
     forced_until: [Option<Instant>; KEYS.len()],
-    /// Whether somebody had the key when the store was last looked at.
+    /// Whether the key was held when the store was last asked.
     held: [bool; KEYS.len()],
     rough: bool,
-    /// What is wrong with the store, on purpose.
+    /// The deliberate bug of the store.
     bug: Option<Bug>,
     stats: Stats,
 }
@@ -211,7 +211,7 @@ impl World {
         self.poll(self.calls.len() - 1);
     }
 
-    /// Takes out the nth guard, if there is one.
+    /// Removes the nth guard, if there is one.
     fn take_guard(&mut self, n: usize) -> Option<(u64, LockGuard)> {
         (!self.guards.is_empty()).then(|| self.guards.remove(n % self.guards.len()))
     }
@@ -251,7 +251,7 @@ impl World {
             Op::Extend { guard, lease } => {
                 if let Some((grant, guard)) = self.take_guard(guard) {
                     let granted = self.grants.get_mut(&grant).expect("it was granted");
-                    // Whatever becomes of the answer.
+                    // The call may extend the grant even if its answer is lost.
                     let longer = Instant::now() + Duration::from_millis(lease);
                     granted.until = granted.until.map(|until| until.max(longer));
                     let (process, key) = (granted.process, granted.key);
@@ -276,9 +276,9 @@ impl World {
                     }
                 }
             }
-            // Step by step, so that timers are due in their order.
+            // A sleep advances the clock timer by timer, so that timers expire in their order.
             Op::Advance(ms) => {
-                // Whoever was woken and is not polled may miss the lock.
+                // A call that was woken and is not polled may miss the lock.
                 for call in self.calls.iter_mut().filter(|call| call.future.is_woken()) {
                     call.contended = true;
                 }
@@ -326,7 +326,7 @@ impl World {
         self.call(process, key, what, acquire);
     }
 
-    /// From now on the key may be freed under whoever has it.
+    /// From now on, the key may be taken away from its holder.
     fn void(&mut self, key: usize) {
         self.forced_until[key] = Some(Instant::now() + Duration::from_millis(LONGEST_DELAY) + SECOND);
         for granted in self.grants.values_mut().filter(|granted| granted.key == key) {
@@ -392,10 +392,10 @@ impl World {
         let grant = grant_id(key, token);
         let until = lease.map(|ms| Instant::now() + Duration::from_millis(ms));
         assert!(!guard.is_lost(), "granted without validity");
-        // It may have been granted long before the caller was polled, and freed in between.
+        // The key may have been granted long before the caller was polled, and freed in between.
         let void = self.forced_until[key].is_some_and(|until| call.since < until);
         if let Some(outer) = self.grants.get_mut(&grant) {
-            // Inside a grant of its own process.
+            // Re-entered a grant of its own process.
             assert!(outer.process == process, "a token of somebody else");
             self.stats.reentered += 1;
             outer.guards += 1;
@@ -405,12 +405,12 @@ impl World {
         } else {
             self.stats.granted += 1;
             let last = self.last_token[key];
-            // One of two holders may have a token left over from before the other's.
+            // If there are two holders, the token of one may be older than that of the other.
             let two_holders = matches!(self.bug, Some(Bug::StealsKeys));
             assert!(void || two_holders || token > last, "tokens do not grow: {token} after {last}");
             self.last_token[key] = self.last_token[key].max(token);
-            // An offer is out for 20 ms at most; a renewed hold is handed on until half its lease
-            // is over.
+            // An offer lasts 20 ms at most. A renewed hold is handed on until half its lease is
+            // over.
             let asked = lease.map_or(LEASE / 2, Duration::from_millis);
             let least = (asked - asked / 50).saturating_sub(25 * MS);
             assert!(
@@ -433,7 +433,7 @@ impl World {
         self.guards.push((grant, guard));
     }
 
-    /// Background tasks go as far as they get without time, and so do those who were woken.
+    /// Lets background tasks and woken calls run as far as they get without time passing.
     async fn run(&mut self) {
         for _ in 0..50 {
             settle().await;
@@ -444,7 +444,7 @@ impl World {
         }
     }
 
-    /// Who holds what, by the model, the guards and the store.
+    /// Compares the holders in the model, the guards and the store.
     async fn check(&mut self) {
         for (key, name) in KEYS.iter().enumerate() {
             let status = self.probe.status(LockKey::new(name).unwrap()).await.unwrap();
@@ -477,7 +477,7 @@ impl World {
         }
     }
 
-    /// Whether somebody has a guard of it, or will have when a call inside it has made it longer.
+    /// Whether there is a guard of it, or will be one when a call inside has extended it.
     fn is_used(&self, granted: &Granted) -> bool {
         let id = granted.id();
         let is_inside =
@@ -485,8 +485,8 @@ impl World {
         granted.guards > 0 || self.calls.iter().any(is_inside)
     }
 
-    /// No more faults; guards go at once. Everybody who waits must have had the lock soon, and
-    /// nothing is left.
+    /// Ends the run: there are no more faults, and guards are dropped at once. Every waiter must
+    /// soon have had its lock, and nothing may be left.
     async fn finish(mut self) -> Stats {
         for process in &self.processes {
             process.store.gate.forget_plans();
@@ -554,7 +554,7 @@ fn runs(cases: u32, rough: bool, bug: Option<Bug>) -> Result<Vec<Stats>, String>
     random_runs(cases, op(rough), |ops| play(&ops, rough, bug))
 }
 
-/// Nobody is refused, or loses a lock, without a reason.
+/// No caller is refused, or loses a lock, without a reason.
 #[test]
 fn processes_share_keys_on_a_store_that_answers() {
     model(500, false);

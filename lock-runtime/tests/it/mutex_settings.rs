@@ -1,4 +1,4 @@
-//! Durations at the ends of their range, and what is refused. Paused time.
+//! Durations at the ends of their ranges, and refused ones. Paused time.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn endless_times_are_long_times() {
         let locks = locks.clone();
         async move { locks.mutex("k").max_hold(MAX).acquire().await }
     });
-    // Many renewals of the rival's, each with an answer "busy".
+    // The rival renews its hold many times, and each attempt is answered with "busy".
     sleep(60 * SECOND).await;
     assert!(!waiter.is_finished());
     held.release().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_min_hold_may_last_for_longer_than_a_counter_is_kept() {
     guard.release().await.unwrap();
     sleep(HOURS - SECOND).await;
     assert!(rival.mutex("k").try_acquire().await.unwrap().is_none());
-    // 14 minutes after its end.
+    // 14 minutes after the hold has ended.
     sleep(SECOND * 14 * 60).await;
     assert_eq!(rival.status("k").await.unwrap().last_token, Some(token));
     assert!(rival.mutex("k").try_acquire().await.unwrap().unwrap().fencing_token() > token);
@@ -97,7 +97,7 @@ async fn a_counter_outlives_its_hold_by_the_retention_of_the_lock_or_of_the_mana
     ] {
         let guard = lock.acquire().await.unwrap();
         let token = guard.fencing_token();
-        // Renewed for much longer than the counter is kept.
+        // The hold is renewed for much longer than the counter is kept.
         sleep(3600 * SECOND).await;
         guard.release().await.unwrap();
         let key = if retention.is_some() { "k" } else { "kept" };

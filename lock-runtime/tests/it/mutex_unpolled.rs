@@ -1,5 +1,5 @@
-//! Waiters that nobody polls, in a `select!` arm or forgotten: they cost nobody else the lock.
-//! Paused time.
+//! Waiters that are not polled, in a `select!` arm or forgotten: they do not keep others from the
+//! lock. Paused time.
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A waiter in the queue that is not polled again.
+/// Returns a waiter in the queue that is not polled again.
 fn unpolled(locks: &LockManager, key: &str) -> Acquire {
     let mut waiter = locks.mutex(key).wait_forever().acquire();
     let polled = Pin::new(&mut waiter).poll(&mut Context::from_waker(Waker::noop()));
@@ -33,12 +33,12 @@ async fn a_try_finds_a_free_key_free() {
         assert!(locks.mutex("k").try_acquire().await.unwrap().is_some(), "busy, and nobody has it");
         sleep(MS).await;
     }
-    // Polled again, it is a waiter like any other.
+    // Once it is polled again, it is a waiter like any other.
     drop(waiter.await.unwrap());
 }
 
-/// Polls once, outside of the manager's runtime, where nothing but the queue is at hand; whether it
-/// is still pending.
+/// Polls once outside the manager's runtime, where only the queue is available. Returns whether the
+/// future is still pending.
 fn pending<F: Future + Send>(future: Pin<&mut F>) -> bool {
     let poll = || future.poll(&mut Context::from_waker(Waker::noop())).is_pending();
     std::thread::scope(|scope| scope.spawn(poll).join().unwrap())
@@ -120,7 +120,7 @@ async fn the_queue_keeps_its_order_behind_them() {
     while let Some(number) = entered.recv().await {
         seen.push(number);
     }
-    // Those that were offered the lock together may enter in any order.
+    // Callers that were offered the lock together may enter in any order.
     let (together, later) = seen.split_at(8);
     assert!(together.iter().all(|number| *number < 12), "{seen:?}");
     assert!(later.is_sorted(), "{seen:?}");

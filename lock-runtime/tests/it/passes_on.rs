@@ -1,8 +1,8 @@
-//! [`passes_on!`], for stores that change some steps of another one.
+//! [`passes_on!`], for stores that change some steps of another store.
 
 use lock_runtime::store::{BoxFuture, StoreError};
 
-/// The types of the steps, by one name each.
+/// The types of the steps, each under one name.
 #[allow(unused_imports, dead_code, reason = "each test program passes on other steps")]
 pub(crate) mod types {
     use std::sync::Arc;
@@ -20,10 +20,10 @@ pub(crate) mod types {
     pub(crate) type Freed = bool;
 }
 
-/// What a step returns.
+/// The result of a step.
 pub(crate) type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
-/// Makes these methods of a `LockStore` those of `self.inner`.
+/// Implements these methods of `LockStore` by passing them on to `self.inner`.
 macro_rules! passes_on {
     ($($method:ident),+) => { $(crate::passes_on::passes_on!(@ $method);)+ };
     (@ acquire) => { crate::passes_on::passes_on!(@ acquire Acquire Acquired); };

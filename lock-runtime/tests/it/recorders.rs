@@ -1,5 +1,5 @@
-//! A user's metrics recorder that panics, and what is counted: releases left to their leases,
-//! losses, times of guards.
+//! A user's metrics recorder that panics, and the metrics for releases left to their leases,
+//! losses, and times of guards.
 #![cfg(feature = "metrics")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Panics at the first event of one metric, and counts the others.
+/// A recorder that panics at the first event of one metric, and counts the others.
 #[derive(Clone)]
 struct Recorder {
     panics_at: &'static str,
@@ -112,7 +112,7 @@ impl Recorder {
     }
 }
 
-/// Nor does it end the process, where the guard goes in a panic.
+/// The process does not end either if the guard is dropped during another panic.
 #[test]
 fn a_panic_when_a_guard_goes_leaks_no_hold() {
     for in_a_panic in [false, true] {
@@ -214,13 +214,13 @@ fn a_release_that_ends_with_its_runtime_is_counted() {
     recorder.run(async {});
     metrics::with_local_recorder(&recorder, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // A `main` that ends without a shutdown.
+        // Like a `main` that ends without a shutdown.
         let (locks, guard) = runtime.block_on(async {
             let locks = LockManager::connect("memory:").await.unwrap();
             let guard = locks.mutex("k").acquire().await.unwrap();
             (locks, guard)
         });
-        // Outside of the runtime, which does not come to it any more.
+        // Outside the runtime, which no longer runs the release.
         drop(guard);
         drop(runtime);
         assert_eq!(recorder.failed_releases.load(Ordering::SeqCst), 1);
@@ -246,7 +246,7 @@ fn a_loss_is_counted_once() {
     });
 }
 
-/// A recorder panics when a call has entered again, or a reader has joined others.
+/// The recorder panics when a call has re-entered a hold, or a reader has joined others.
 #[test]
 fn a_panic_when_a_call_enters_a_hold_leaves_no_entry() {
     for kind in [Kind::Mutex, Kind::Read] {
@@ -274,7 +274,7 @@ fn a_panic_when_a_call_enters_a_hold_leaves_no_entry() {
     }
 }
 
-/// How long a guard was held, not how long the key was.
+/// The metric measures how long a guard was held, not how long the key was.
 #[test]
 fn an_inner_guards_time_is_its_own() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};

@@ -1,4 +1,4 @@
-//! What a caller is told who does not get a lock: for how long it is taken, and which cap is
+//! The error of a caller that does not get a lock: for how long the key is taken, or which cap is
 //! reached. On the memory store, under paused time.
 #![allow(clippy::async_yields_async)]
 
@@ -19,13 +19,13 @@ async fn manager() -> LockManager {
     LockManager::connect("memory:").await.unwrap()
 }
 
-/// Two managers on one store, as two processes would be.
+/// Returns two managers on one store, like two processes.
 async fn rivals(name: &str) -> (LockManager, LockManager) {
     let url = format!("memory:{name}");
     (LockManager::connect(&url).await.unwrap(), LockManager::connect(&url).await.unwrap())
 }
 
-/// Polled once, and waiting.
+/// Returns an acquire that was polled once, and is waiting.
 async fn waiting(lock: Lock) -> Acquiring {
     let mut acquire: Acquiring = Box::pin(lock.acquire());
     let pending = std::future::poll_fn(|cx| Poll::Ready(acquire.as_mut().poll(cx).is_pending())).await;
@@ -51,7 +51,7 @@ fn remaining(error: &LockError) -> Option<Duration> {
     by_runtime
 }
 
-/// Which cap is reached, and how many wait.
+/// Returns the name of the cap that is reached, and the number of waiters.
 fn cap(error: &LockError) -> (&'static str, usize) {
     match error {
         LockError::TooManyWaiters { cap, waiting, .. } => (cap, *waiting),
@@ -129,7 +129,7 @@ async fn permits_and_latches_say_nothing_that_the_store_does_not_know() {
     latch.try_set_count(1).await.unwrap();
     assert_eq!(remaining(&latch.wait(Duration::ZERO).await.unwrap_err()), None);
     assert_eq!(remaining(&latch.wait(SECOND).await.unwrap_err()), None);
-    // Nobody has set how many there are.
+    // The number of permits was never set.
     assert_eq!(remaining(&locks.semaphore("s").no_wait().acquire().await.unwrap_err()), None);
     assert_eq!(remaining(&locks.semaphore("s").wait(SECOND).acquire().await.unwrap_err()), None);
 }
@@ -143,12 +143,12 @@ async fn a_lock_has_a_cap_of_its_own() {
     let error = locks.mutex("k").max_waiters(2).acquire().await.unwrap_err();
     assert_eq!(cap(&error), ("max_waiters of this lock", 2));
     assert!(error.to_string().contains("max_waiters of this lock"), "{error}");
-    // Others have the manager's, which holds for this one as well.
+    // Other locks have the manager's cap, which also applies to this lock.
     waiters.push(waiting(locks.mutex("k")).await);
     for lock in [locks.mutex("k"), locks.mutex("k").max_waiters(9)] {
         assert_eq!(cap(&lock.acquire().await.unwrap_err()), ("max_waiters_per_key", 3));
     }
-    // Who leaves makes room.
+    // A waiter that leaves makes room.
     waiters.clear();
     drop(waiting(locks.mutex("k").max_waiters(1)).await);
 }

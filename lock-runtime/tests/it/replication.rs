@@ -1,4 +1,4 @@
-//! The engine with replication policies, on a store whose replicas confirm what the test says.
+//! The engine with replication policies, on a store whose replicas confirm as the test decides.
 //! Paused time.
 
 use std::collections::HashMap;
@@ -18,20 +18,20 @@ use tokio::time::Instant;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Replicas that are there take so long.
+/// Time that available replicas take to confirm.
 const CONFIRMS: Duration = Duration::from_millis(5);
 
-/// A memory store with replicas, of which so many are there.
+/// A memory store with a number of available replicas.
 #[derive(Debug)]
 struct Primary {
     inner: Arc<dyn LockStore>,
     replicas: AtomicU32,
-    /// Grants that were waited for.
+    /// The number of grants that waited for replicas.
     synced: AtomicUsize,
     acquires: AtomicUsize,
-    /// Grants with a policy are not even begun.
+    /// Whether grants with a policy are refused before they begin.
     refuses: AtomicBool,
-    /// What was asked of the memory store instead, by owner: it has no replicas.
+    /// The requests as passed to the memory store, which has no replicas, by owner.
     asked: Mutex<HashMap<String, Arc<AcquireRequest>>>,
 }
 
@@ -196,7 +196,7 @@ async fn a_hold_is_handed_on_only_to_those_who_want_no_more() {
         (Replication::majority(SECOND), false),
     ] {
         let rival = store.manager().mutex("k").acquire().await.unwrap();
-        // The first asks for tokens for those behind it too.
+        // The first waiter also asks for tokens for those behind it.
         let waiter =
             |replication| tokio::spawn(locks.mutex("k").wait_forever().replication(replication).acquire());
         let (first, next, last) = (waiter(one()), waiter(next), waiter(Replication::NONE));
@@ -256,7 +256,7 @@ async fn callers_without_a_policy_hear_nothing_of_replicas() {
         assert!(matches!(error, LockError::NotReplicated { .. }), "{error:?}");
     }
 
-    // A store that knows of no replicas refuses the policy, and not those who wait behind it.
+    // A store without replicas refuses the policy, but not the callers that wait behind it.
     let store = memory_store();
     let locks = manager_on(LockManager::builder(), Arc::clone(&store));
     let rival = manager_on(LockManager::builder(), store).mutex("k").acquire().await.unwrap();
@@ -280,14 +280,15 @@ async fn callers_without_a_policy_pass_one_whose_policy_is_not_met() {
         tokio::time::sleep(MS).await;
         let began = Instant::now();
         for _ in 0..5 {
-            // Behind an attempt for the other one, which takes 200 ms, and its pause.
+            // It queues behind an attempt of the other caller, which takes 200 ms, and behind its
+            // pause.
             let plain = lock(&locks).wait(3 * SECOND).acquire().await.unwrap();
             tokio::time::sleep(10 * MS).await;
             plain.release().await.unwrap();
         }
         assert!(began.elapsed() < 10 * SECOND, "{:?}", began.elapsed());
 
-        // It is not forgotten either, however many pass it.
+        // The caller with the policy keeps trying, however many others pass it.
         let tries = store.synced();
         let passing = tokio::spawn({
             let plain = lock(&locks);
@@ -309,7 +310,7 @@ async fn callers_without_a_policy_pass_one_whose_policy_is_not_met() {
     }
 }
 
-/// The undo of a grant is a message to those who wait for the key, the one who asked among them.
+/// The undo of a grant notifies all waiters for the key, including the one that had asked.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_undone_does_not_call_for_the_next() {
     let store = Primary::with_replicas(0);
@@ -332,7 +333,7 @@ async fn who_comes_while_a_policy_is_set_back_is_served_at_once() {
         tokio::time::sleep(pause * MS).await;
         let began = Instant::now();
         locks.mutex("k").wait(3 * SECOND).acquire().await.unwrap().release().await.unwrap();
-        // An attempt may be under way, and no more than that.
+        // It waits for one attempt at most.
         assert!(began.elapsed() <= 200 * MS, "{:?}", began.elapsed());
     }
     policy.abort();
@@ -366,7 +367,7 @@ async fn a_confirmed_grant_is_for_who_wanted_it_confirmed() {
     while store.synced() == tries {
         tokio::time::sleep(MS).await;
     }
-    // Comes while the replicas are asked.
+    // It arrives while the replicas are asked.
     let plain = tokio::spawn(locks.mutex("k").wait_forever().acquire());
     let guard = tokio::time::timeout(SECOND, policy).await.unwrap().unwrap().unwrap();
     assert!(!plain.is_finished());
@@ -374,7 +375,7 @@ async fn a_confirmed_grant_is_for_who_wanted_it_confirmed() {
     plain.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The wait is the limit, or one call if that takes longer, whatever the replicas were given.
+/// The wait is the limit, or one call if that takes longer, whatever time the policy allows.
 #[tokio::test(start_paused = true)]
 async fn replicas_that_have_for_ever_do_not_outlast_the_wait() {
     let store = Primary::with_replicas(0);

@@ -1,4 +1,5 @@
-//! Waiting for permits in this process: first in, first out, and nobody harms those who come later.
+//! Waiting for permits in this process: first in, first out, and no waiter harms those that come
+//! later.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ async fn settle() {
     }
 }
 
-/// Its place was in a line that is gone; somebody else may have one like it by now.
+/// Its place was in a line that no longer exists; by now, another waiter may have an equal place.
 #[tokio::test(start_paused = true)]
 async fn one_who_was_served_late_takes_nobody_out_of_the_next_line() {
     let locks = memory_manager();
@@ -30,7 +31,7 @@ async fn one_who_was_served_late_takes_nobody_out_of_the_next_line() {
     let line = || (Box::pin(permits.acquire()), Box::pin(permits.clone().acquire()));
     let (mut first, mut second) = line();
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
-    // Both are served, and nobody is in line any more.
+    // Both are served, and the line is empty.
     settle().await;
     let (mut third, mut fourth) = line();
     assert!(poll(&mut third).is_pending() && poll(&mut fourth).is_pending());
@@ -40,7 +41,7 @@ async fn one_who_was_served_late_takes_nobody_out_of_the_next_line() {
     drop(first);
 }
 
-/// The same by its wait: who is served when it ends leaves a line that is not theirs.
+/// The same if the wait is over: a caller that is served then must not leave a line of others.
 #[tokio::test(start_paused = true)]
 async fn one_whose_wait_is_over_takes_nobody_out_of_the_next_line() {
     let locks = memory_manager();
@@ -82,7 +83,7 @@ async fn load_refuses_nobody() {
     }
 }
 
-/// A caller that was let in among `max_waiters` keeps its place until it has the permits.
+/// A caller that was admitted among `max_waiters` keeps its place until it has the permits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_who_waits_is_not_refused_for_those_who_come_later() {
     const ENOUGH: usize = 20_000;
@@ -162,7 +163,7 @@ async fn latch_waits_are_under_the_caps() {
     assert_eq!((left.keys, left.waiters), (0, 0));
 }
 
-/// A semaphore is no lock: whoever is inside a lock of its name takes permits like everybody else.
+/// A semaphore is not a lock: inside a lock of the same name, permits are taken as anywhere else.
 #[tokio::test(start_paused = true)]
 async fn permits_inside_a_lock_of_the_same_name_are_taken_at_the_store() {
     let locks = memory_manager();
@@ -179,7 +180,7 @@ async fn permits_inside_a_lock_of_the_same_name_are_taken_at_the_store() {
     }
 }
 
-/// The first of a line asks for more than there is, and nobody polls it.
+/// The first in the line wants more permits than there are, and is not polled.
 #[tokio::test(start_paused = true)]
 async fn one_who_is_not_polled_leaves_the_line_when_its_wait_is_over() {
     let locks = memory_manager();
@@ -193,7 +194,7 @@ async fn one_who_is_not_polled_leaves_the_line_when_its_wait_is_over() {
     drop(permit);
 }
 
-/// Each of them is told, and none inside the drop of another one.
+/// Each waiter is told, and none inside the drop of another.
 #[test]
 fn the_runtime_may_go_while_many_stand_in_line() {
     const WAITERS: usize = 10_000;

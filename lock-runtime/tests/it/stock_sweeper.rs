@@ -26,7 +26,7 @@ async fn what_is_not_confirmed_in_time_can_be_sold_again() {
     let sweeper = stock.sweeper(SECOND).unwrap();
     sleep(4 * SECOND).await;
     assert_eq!((held(&stock).await, sweeper.swept().expired), (3, 0));
-    // The deadline, and the longest that the sweeper may pause.
+    // The deadline, and the longest pause of the sweeper.
     sleep(SECOND + 2 * SECOND).await;
     assert_eq!((held(&stock).await, sweeper.swept().expired), (1, 1));
     stock.take("comes-later", 2).await.unwrap();

@@ -1,4 +1,4 @@
-//! A view speaks of the guard that it was made from, not of others that share the hold with it.
+//! A view reports on the guard that it was made from, not on others that share the hold.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The first guard goes in good order, then the other one loses the hold.
+/// The first guard is released normally; then the other one loses the hold.
 async fn speaks_of_its_own_guard(first: LockGuard, other: LockGuard, lose: impl AsyncFnOnce()) {
     let (view, token) = (first.view(), first.cancellation_token());
     let told = tokio::spawn({
@@ -37,10 +37,10 @@ async fn is_not_lost(view: &HeldLock, token: &CancellationToken) {
     assert!(timeout(60 * SECOND, view.lost()).await.is_err());
 }
 
-/// It notices the loss itself, and so before the manager does.
+/// The guard notices the loss itself, before the manager does.
 async fn tells_of_a_loss_that_its_own_guard_notices(first: LockGuard, other: LockGuard) {
     let (view, token) = (first.view(), first.cancellation_token());
-    // The timekeeper has no turn in between.
+    // The timekeeper does not run in between.
     tokio::time::advance(60 * SECOND).await;
     assert!(!token.is_cancelled(), "it was noticed by somebody else");
     assert!(first.release().await.is_err());
@@ -64,7 +64,7 @@ async fn of_a_reader_that_notices_the_loss() {
     tells_of_a_loss_that_its_own_guard_notices(first, other).await;
 }
 
-/// The guard that comes back is the one that went in.
+/// `downgrade` returns the same guard, so its view stays valid.
 #[tokio::test(start_paused = true)]
 async fn of_a_writer_that_became_a_reader() {
     let locks = memory_manager();
@@ -102,7 +102,7 @@ async fn of_an_outer_call_that_has_ended() {
     speaks_of_its_own_guard(outer, inner, async || assert!(lose(&locks, "k"))).await;
 }
 
-/// By `max_hold`, which is that of the outermost call, and counts although its own guard is gone.
+/// Lost by `max_hold`: that of the outermost call, which applies even if its own guard is gone.
 #[tokio::test(start_paused = true)]
 async fn of_an_outer_call_with_a_limit() {
     let locks = memory_manager();

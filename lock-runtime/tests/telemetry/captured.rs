@@ -1,4 +1,4 @@
-//! What a user reads of a run in the traces.
+//! The text that a user reads in the traces of a run.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,14 +19,14 @@ impl io::Write for Buffer {
     }
 }
 
-/// Keeps the other tests of this program waiting: a thread without a subscriber that reaches a call
-/// site first turns it off for all threads.
+/// Keeps the other tests of this program waiting. A thread without a subscriber that reaches a call
+/// site first would turn it off for all threads.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything that `run` traces on this thread, down to `level`, a line for each event.
+/// Returns everything that `run` traces on this thread, down to `level`, one line for each event.
 pub(crate) fn captured(level: LevelFilter, run: impl FnOnce()) -> String {
     let _alone = alone();
     let buffer = Buffer::default();

@@ -1,6 +1,6 @@
 //! Tests of metrics, spans and warnings of locks.
 //!
-//! They are a program of their own, and run one at a time: each holds [`captured::alone`].
+//! The tests are a separate program and run one at a time: each holds [`captured::alone`].
 //! `tracing` remembers for the whole process whether a call site has a listener.
 #![allow(missing_docs)]
 

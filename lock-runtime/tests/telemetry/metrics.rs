@@ -1,4 +1,4 @@
-//! What a user sees of locks in metrics.
+//! The metrics of locks that a user sees.
 #![cfg(feature = "metrics")]
 
 use crate::captured::alone;

@@ -1,4 +1,4 @@
-//! A user's subscriber that panics takes no lock with it.
+//! A user's subscriber that panics leaks no lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Panics at the first events down to `level` that say `words`.
+/// A subscriber that panics at the first events down to `level` that contain `words`.
 #[derive(Clone)]
 struct Panics {
     level: Level,
@@ -30,7 +30,7 @@ impl Panics {
         Self { level, words, left: Arc::new(AtomicUsize::new(times)), count: Arc::default() }
     }
 
-    /// How often it has.
+    /// Returns how often it has panicked.
     fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
@@ -133,7 +133,7 @@ fn a_failed_renewal_that_cannot_be_told_loses_no_other_lock_of_the_call() {
     }
 }
 
-/// Its permit goes on to those in line behind it.
+/// The permit goes on to those that wait in line behind it.
 #[test]
 fn a_caller_that_panics_with_its_permits_does_not_hold_up_the_line() {
     let panics = Panics::at(Level::DEBUG, "acquire", 1);
@@ -154,7 +154,7 @@ fn a_caller_that_panics_with_its_permits_does_not_hold_up_the_line() {
     });
 }
 
-/// A memory store one of whose renewals fails.
+/// A memory store that fails one renewal.
 #[derive(Debug)]
 struct FailsOnce {
     inner: Arc<dyn LockStore>,

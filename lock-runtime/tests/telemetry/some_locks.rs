@@ -1,4 +1,4 @@
-//! A few locks whose traces and metrics are looked at.
+//! A few locks whose traces and metrics the tests check.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ const MS: Duration = Duration::from_millis(1);
 pub(crate) async fn some_locks() {
     let locks = LockManager::connect("memory:").await.unwrap();
     let orders = || locks.mutex("order:17").name("orders");
-    // The first hold has one token, for nobody waits; the one behind it is made for those who do.
+    // The first hold has one token, because nobody waits yet; the next one has tokens for the
+    // waiters.
     let briefly = async || {
         let guard = orders().acquire().await.unwrap();
         tokio::task::yield_now().await;

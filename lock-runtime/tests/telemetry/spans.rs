@@ -25,7 +25,7 @@ fn spans_have_key_wait_token_and_outcome() {
     assert!(text.lines().any(|line| line.contains("WARN") && line.contains("lock lost")), "{text}");
 }
 
-/// The span of a request gets the lock's fields, of those that it has declared.
+/// The span of a request gets those fields of the lock that it has declared.
 #[cfg(feature = "layer")]
 #[test]
 fn the_span_of_a_request_has_its_lock() {

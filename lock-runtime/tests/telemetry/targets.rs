@@ -1,4 +1,5 @@
-//! Whichever crate an event or a span comes from, its target begins with the name that users know.
+//! The target of every event and span begins with the name that users know, whichever crate it is
+//! from.
 #![cfg(feature = "redis")]
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::captured::alone;
 
-/// Collects the targets of all events and spans that are not of a dependency.
+/// Collects the targets of all events and spans that are not from a dependency.
 #[derive(Clone, Default)]
 struct Targets(Arc<Mutex<BTreeSet<(&'static str, bool)>>>);
 
@@ -52,8 +53,7 @@ fn all_that_is_traced_is_found_by_the_name_of_the_crate() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             drop(memory_manager().mutex("a").acquire().await.unwrap());
-            // Nobody listens at port 1.
-            // Eviction is warned of.
+            // Nothing listens at port 1. The eviction policy is warned of.
             let servers = [(); 2].map(|()| RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]));
             let urls = servers.each_ref().map(RedisServer::url);
             let quorum = LockManager::connect(format!("quorum:redis://127.0.0.1:1|{}|{}", urls[0], urls[1]));

@@ -9,9 +9,9 @@ use lock_runtime::testing::{manager_on, memory_manager, memory_store};
 use tokio::time::timeout;
 use tracing_subscriber::filter::LevelFilter;
 
-/// The store does not answer: said once, however often it is asked.
+/// The store does not answer: this is logged once, however often it is asked.
 async fn a_store_that_is_down() {
-    // Nobody listens at port 1.
+    // Nothing listens at port 1.
     let locks = LockManager::connect_lazy("redis://127.0.0.1:1").unwrap();
     for _ in 0..3 {
         let waiter = locks.mutex("down").wait(Duration::from_millis(200)).acquire();
@@ -19,19 +19,19 @@ async fn a_store_that_is_down() {
     }
 }
 
-/// The future of `block_on` has no task number, and is warned all the same.
+/// The future of `block_on` has no task id, and the warning is logged all the same.
 async fn a_task_that_waits_for_itself() {
     let locks = memory_manager();
     let _guard = locks.mutex("own").acquire().await.unwrap();
     assert!(locks.mutex("own").wait(Duration::from_millis(10)).acquire().await.is_err());
-    // Told when the default wait is over, and once.
+    // Logged once, when the default wait is over.
     let locks = manager_on(LockManager::builder().default_wait(Duration::from_millis(10)), memory_store());
     let _guard = locks.mutex("own").acquire().await.unwrap();
     let waits = locks.mutex("own").wait_forever().acquire();
     assert!(timeout(Duration::from_millis(100), waits).await.is_err());
 }
 
-/// Calls side by side in one task have the lock in turn: nothing is wrong with that.
+/// Calls side by side in one task get the lock in turn, without a warning.
 async fn calls_side_by_side() {
     let locks = memory_manager();
     let one = async || {
@@ -41,7 +41,7 @@ async fn calls_side_by_side() {
     tokio::join!(one(), one(), one());
 }
 
-/// Says why.
+/// The warning says why.
 async fn a_lost_lock() {
     let locks = memory_manager();
     let guard = locks.mutex("lost").acquire().await.unwrap();

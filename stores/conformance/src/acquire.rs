@@ -35,7 +35,7 @@ pub async fn waiting_as_long_as_busy_says_is_enough(Subject { store, .. }: Subje
     grant(&store, leased(&["a"], 1, SHORT)).await;
     if let Acquired::Busy(busy) = acquire(&store, request(&["a"], 2)).await {
         assert!(busy.remaining <= SHORT && !busy.remaining.is_zero(), "{busy:?}");
-        // The clocks of both machines may count in milliseconds.
+        // The clocks of both machines may have a resolution of milliseconds.
         rest(busy.remaining + Duration::from_millis(2)).await;
         grant(&store, request(&["a"], 2)).await;
     }
@@ -89,7 +89,7 @@ pub async fn resent_acquire_is_the_same_grant_and_never_shortens(Subject { store
         for name in names {
             assert_remaining(&store, name, 3 * LONG).await;
         }
-        // However often it was sent, one release gives it back.
+        // One release gives it back, however often it was sent.
         release(&store, giving_back(items(names, 1))).await;
         for name in names {
             assert_free(&store, name).await;
@@ -156,7 +156,7 @@ pub async fn a_call_has_its_effect_when_it_is_polled_and_not_before(Subject { st
     assert_held_by(&store, "a", 2).await;
 }
 
-/// Sends the requests all at once, half of them on each handle, and counts the grants.
+/// Sends all requests at the same time, half of them on each handle, and counts the grants.
 async fn race(subject: Subject, requests: Vec<AcquireRequest>) -> usize {
     let mut rivals = JoinSet::new();
     for (i, request) in requests.into_iter().enumerate() {
@@ -188,7 +188,7 @@ pub async fn late_request_is_refused(subject: Subject) {
         assert_free(&subject.store, name).await;
         assert_eq!(status(&subject.store, name).await.last_token, None);
     }
-    // Sent again, it has a new time to be late.
+    // A re-sent request has a new time limit.
     grant(&subject.store, request(&["a", "b"], 1)).await;
 }
 

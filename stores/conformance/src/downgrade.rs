@@ -1,4 +1,4 @@
-//! From writing to reading.
+//! Downgrades from writing to reading.
 
 use super::*;
 
@@ -42,7 +42,7 @@ pub async fn it_lengthens_and_never_shortens(Subject { store, .. }: Subject) {
 
 pub async fn who_reads_already_is_renewed(Subject { store, .. }: Subject) {
     grant(&store, wish(Kind::Write, "a", 1)).await;
-    // Its answer may have been lost.
+    // The answer to the downgrade may have been lost.
     for lease in [LONG, 2 * LONG, SHORT] {
         assert_eq!(downgrade(&store, vec![writing("a", 1)], lease).await, [Kept::Renewed]);
     }

@@ -4,14 +4,14 @@ use lock_core::store::{ListenerPolicy, StoreErrorKind, Takeover, WAITER_LIFE};
 
 use super::*;
 
-/// Longer than a waiter lives of which nothing is heard.
+/// Time after which a waiter counts as dead if it gives no sign of life.
 const DEAD: Duration = WAITER_LIFE.saturating_add(Duration::from_millis(200));
 
 fn fair(name: &str, number: u32) -> Item {
     item_of(Kind::Fair, name, number)
 }
 
-/// A key that is free, with one waiter that has not noticed.
+/// Makes a free key with one waiter that has not noticed.
 async fn free_with_a_waiter(store: &Arc<dyn LockStore>, name: &str, number: u32) -> Arc<AcquireRequest> {
     let holder = AcquireRequest::new(vec![fair(name, 99)], SHORT, PATIENCE);
     let waiter = Arc::new(waiting(Kind::Fair, name, number));
@@ -47,7 +47,7 @@ pub async fn who_asks_without_waiting_is_refused_while_others_wait(Subject { sto
     let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
     assert!(answer.remaining <= WAITER_LIFE && !answer.remaining.is_zero(), "{answer:?}");
     assert_waiters(&store, "a", 1).await;
-    // The waiter itself may ask as it likes.
+    // The waiter itself may ask without waiting.
     grant(&store, wish(Kind::Fair, "a", 1)).await;
     assert_waiters(&store, "a", 0).await;
     give_back(&store, &waiter).await;
@@ -96,7 +96,7 @@ pub async fn keep_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subj
         kept => panic!("{kept:?}"),
     }
 
-    // The first waiter of a free key has it at once, the next when the first is dead.
+    // The first waiter of a free key can have it at once; the next one when the first is dead.
     free_with_a_waiter(&store, "b", 1).await;
     busy(&store, waiting(Kind::Fair, "b", 2)).await;
     match keep_waiter(&store, fair("b", 2)).await {
@@ -148,7 +148,7 @@ pub async fn a_place_that_is_not_kept_is_lost(Subject { store, .. }: Subject) {
     busy(&store, waiting(Kind::Fair, "a", 1)).await;
     rest(DEAD).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
-    // Neither is the key kept for it, nor is it in the way.
+    // The key is neither reserved for it, nor blocked by it.
     assert_free(&store, "a").await;
     grant(&store, wish(Kind::Fair, "a", 2)).await;
     assert_waiters(&store, "a", 0).await;
@@ -162,7 +162,7 @@ pub async fn a_place_that_is_kept_lasts(Subject { store, .. }: Subject) {
     for _ in 0..3 {
         rest(WAITER_LIFE / 2).await;
         assert!(matches!(keep_waiter(&store, fair("a", 1)).await, Kept::Waiting(_)));
-        // To ask again is a sign of life too.
+        // Asking again is a sign of life too.
         busy(&store, waiting(Kind::Fair, "a", 2)).await;
     }
     assert_waiters(&store, "a", 2).await;

@@ -1,4 +1,4 @@
-//! How a fair lock goes from its holder to the first of its queue.
+//! How a fair lock passes from its holder to the first of its queue.
 
 use lock_core::store::{DIRECT_LEASE, WAITER_LIFE};
 
@@ -53,7 +53,7 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
     assert_eq!(status.last_token, Some(token));
     assert!(status.remaining.is_some_and(|remaining| remaining <= DIRECT_LEASE), "{:?}", status.remaining);
 
-    // It renews, or asks once more, and has the lease of its request.
+    // The waiter renews, or asks once more, and has the lease of its request.
     assert_eq!(keep(&other, vec![fair("a", 1)], LONG / 2).await, [Kept::Renewed]);
     assert_remaining(&store, "a", LONG / 2).await;
     let granted = grant(&other, request).await;
@@ -113,7 +113,7 @@ pub async fn a_waiter_that_does_not_listen_gets_its_turn(Subject { store, other,
     grant(&other, waiter("a", 1)).await;
 }
 
-/// A key that is free, with waiters that listen and have heard nothing.
+/// Makes a free key with waiters that listen and have heard nothing.
 async fn free_with_waiters(store: &Arc<dyn LockStore>, name: &str) -> [(Arc<AcquireRequest>, Watch); 2] {
     grant(store, AcquireRequest::new(vec![fair(name, 9)], SHORT, PATIENCE)).await;
     let mut line = Vec::new();
@@ -149,12 +149,12 @@ pub async fn the_next_hears_when_the_first_of_a_free_key_is_found_dead(
     Subject { store, other, .. }: Subject,
 ) {
     let [_, (second, mut watch)] = free_with_waiters(&other, "a").await;
-    // The second lives on from here, the first does not.
+    // The second waiter gives a sign of life here, the first does not.
     rest(WAITER_LIFE / 2).await;
     busy(&other, Arc::clone(&second)).await;
     rest(WAITER_LIFE * 2 / 3).await;
     assert_eq!(watch.try_notice(), None);
-    // Somebody comes by.
+    // Another request notices the dead waiter.
     busy(&store, wish(Kind::Fair, "a", 3)).await;
     assert_gets_its_turn(&other, &mut watch, &second).await;
 }
@@ -175,7 +175,7 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
     for watch in [&mut dead, &mut dead_too] {
         assert_hears_nothing(watch).await;
     }
-    // Who was taken for dead has to come again.
+    // A waiter that counted as dead has to queue again.
     assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
     busy(&store, waiter("a", 1)).await;
     assert_waiters(&store, "a", 1).await;

@@ -1,10 +1,10 @@
-//! A writer that waits keeps new readers out.
+//! A waiting writer keeps new readers out.
 
 use lock_core::store::StoreErrorKind;
 
 use super::*;
 
-/// Longer than an intent lives that is not kept.
+/// Time after which an intent has ended if it is not kept.
 const OVER: Duration = INTENT_LIFE.saturating_add(Duration::from_millis(100));
 
 fn read(name: &str, number: u32) -> AcquireRequest {
@@ -21,11 +21,11 @@ pub async fn a_waiting_writer_keeps_new_readers_out(Subject { store, other, .. }
     assert!(answer.remaining <= LONG && answer.remaining + PATIENCE > LONG, "{answer:?}");
     let answer = busy(&store, read("a", 2)).await;
     assert!(answer.remaining <= INTENT_LIFE && !answer.remaining.is_zero(), "{answer:?}");
-    // Who reads already goes on.
+    // The reader that is in already goes on.
     grant(&store, read("a", 1)).await;
     assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", 1)], 2 * LONG).await, [Kept::Renewed]);
     assert_kind(&store, "a", Kind::Read, &[1]).await;
-    // When it is gone, the writer is next.
+    // When the reader is gone, the writer is next.
     give_back(&store, &read("a", 1)).await;
     busy(&store, read("a", 2)).await;
     grant(&other, writer("a", 9)).await;
@@ -62,7 +62,7 @@ pub async fn an_intent_is_not_kept_when_the_readers_are_gone(Subject { store, ot
     rest(INTENT_LIFE / 2).await;
     let kept = keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
     assert!(matches!(kept, Kept::Waiting(left) if left < SHORT), "{kept:?}");
-    // It would live for 400 ms more, had it been lengthened.
+    // If it had been extended, it would live for 400 ms more.
     rest(OVER - INTENT_LIFE / 2).await;
     grant(&store, read("a", 2)).await;
 }
@@ -109,7 +109,7 @@ pub async fn withdraw_of_a_waiting_writer_lets_readers_in(Subject { store, other
     grant(&store, read("a", 2)).await;
     assert_kind(&store, "a", Kind::Read, &[1, 2]).await;
 
-    // A writer that has left nothing takes nothing back.
+    // A writer that left no intent takes none back.
     busy(&other, writer("a", 9)).await;
     let stranger = writer("a", 8);
     busy(&store, Arc::clone(&stranger)).await;

@@ -1,4 +1,4 @@
-//! Renewing.
+//! Renewals.
 
 use super::*;
 
@@ -26,7 +26,7 @@ pub async fn keep_lets_the_counter_outlive_the_hold(Subject { store, .. }: Subje
     let keep = items.iter().map(|item| KeepItem::hold(item.clone(), LONG).retention(retention)).collect();
     let kept = store.keep(Arc::new(KeepRequest { items: keep, timeout: PATIENCE })).await.unwrap();
     assert_eq!(kept, [Kept::Renewed; 4]);
-    // What the grant alone has given them is over.
+    // The lifetime that the grant alone has given the counters is over.
     rest(lease + 2 * SHORT).await;
     for (item, tokens) in items.iter().zip(&granted.tokens) {
         let last = status(&store, item.key.as_str()).await.last_token;
@@ -45,7 +45,7 @@ pub async fn keep_renews_each_item_on_its_own(Subject { store, .. }: Subject) {
     assert_remaining(&store, "c", LONG).await;
     assert_remaining(&store, "d", 3 * LONG).await;
 
-    // Each with its own lease.
+    // Each item has its own lease.
     let items = vec![
         KeepItem::hold(item("a", 1), 5 * LONG),
         KeepItem::hold(item("d", 1), 7 * LONG),

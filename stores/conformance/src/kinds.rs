@@ -1,4 +1,4 @@
-//! What holds for every kind.
+//! Rules that hold for every kind.
 
 use lock_core::store::StoreErrorKind;
 

@@ -6,7 +6,7 @@ use super::*;
 
 type Store = Arc<dyn LatchStore>;
 
-/// Two handles on the latches of a subject, which has to be kept.
+/// Returns two handles on the latches of a subject, which the caller has to keep alive.
 fn both(subject: &Subject) -> (Store, Store) {
     (subject.store.latches().unwrap(), subject.other.latches().unwrap())
 }
@@ -55,7 +55,7 @@ pub async fn a_count_down_that_is_sent_again_counts_once(subject: Subject) {
     assert_eq!(store.count_down(Arc::clone(&sent)).await, Ok(1));
     assert_eq!(count_down(&other, "l", "c").await, 0);
     assert_eq!(store.count_down(Arc::clone(&sent)).await, Ok(0));
-    // Nor does it count on the next latch of that name.
+    // Nor does it count for the next latch of that name.
     set(&store, "l", 2).await;
     assert_eq!(store.count_down(sent).await, Ok(2));
     assert_eq!(count_down(&store, "l", "d").await, 1);
@@ -67,7 +67,7 @@ pub async fn counting_below_zero_leaves_nothing(subject: Subject) {
     assert_eq!(count_down(&store, "l", "b").await, 0);
     assert_eq!(count(&store, "l").await, 0);
     assert!(set(&store, "l", 1).await);
-    // It did not count then, so nothing was remembered.
+    // It did not count before, so it was not remembered.
     assert_eq!(count_down(&store, "l", "a").await, 0);
 }
 
@@ -101,7 +101,7 @@ pub async fn a_watch_hears_zero_and_deletion_and_a_new_count(subject: Subject) {
     assert_hears(&mut waiter).await;
     store.delete(key("l"), PATIENCE).await.unwrap();
     assert_hears(&mut waiter).await;
-    // Nothing is there any more.
+    // There is no latch any more.
     count_down(&store, "l", "c").await;
     store.delete(key("l"), PATIENCE).await.unwrap();
     assert_hears_nothing(&mut waiter).await;

@@ -1,6 +1,6 @@
 //! The suite that every store has to pass: one test per behaviour, the same for all of them.
 //!
-//! A store joins with one line in a test module of its own:
+//! A store joins with one line in its own test module:
 //!
 //! ```ignore
 //! lock_store_conformance::conformance!(subject);                       // async fn subject() -> Subject
@@ -8,12 +8,14 @@
 //! lock_store_conformance::conformance!(required: subject);             // without what a store may leave out
 //! ```
 //!
-//! Every test gets a subject whose keys nobody else uses, so tests run side by side on one server.
-//! Time passes by `rest`: at once on the memory store, whose tests run under paused time, and
-//! really on a server. On a server a test may be stopped for a while at any point, so a lease that
-//! has to last is `LONG`, and nothing is expected of a `SHORT` one but that it is over after
-//! `SHORT_IS_OVER`. Lives that a test can't choose, of waiters and intents, may end while it is
-//! stopped: `undisturbed` runs such a test again.
+//! Every test gets a subject whose keys no other test uses, so tests run side by side on one
+//! server.
+//!
+//! Tests let time pass by `rest`. On the memory store, whose tests run under paused time, it
+//! returns at once; on a server it really waits. A test on a server may be paused at any point. So
+//! a lease that has to last is `LONG`, and a `SHORT` one is only expected to be over after
+//! `SHORT_IS_OVER`. The lives of waiters and intents, which a test can't choose, may end during a
+//! pause: `undisturbed` runs such a test again.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
@@ -68,21 +70,21 @@ use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 use stall::rest;
 pub use stall::undisturbed;
 
-/// A lease that does not end during a test.
+/// Lease that does not end during a test.
 const LONG: Duration = Duration::from_secs(60);
-/// A lease that is meant to end.
+/// Lease that is meant to end.
 const SHORT: Duration = Duration::from_millis(200);
-/// After this a [`SHORT`] lease that began before has ended.
+/// Time after which a [`SHORT`] lease has ended.
 const SHORT_IS_OVER: Duration = Duration::from_millis(300);
-/// How long a test waits for what has to come.
+/// Maximum time that a test waits for something that has to happen.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a test waits for what must not come.
+/// Time that a test waits for something that must not happen.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// Executes a request on the first handle's store later than its time-out after it was sent.
+/// Executes a request on the first handle's store, but after its time limit.
 pub type SendLate = Box<dyn Fn(Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> + Send + Sync>;
 
-/// A store under test: two handles, as two managers have them, on the same data.
+/// A store under test: two handles on the same data, as two managers have them.
 pub struct Subject {
     store: Arc<dyn LockStore>,
     other: Arc<dyn LockStore>,
@@ -99,13 +101,13 @@ impl fmt::Debug for Subject {
 }
 
 impl Subject {
-    /// A store seen through two handles.
+    /// Creates a subject from two handles on one store.
     #[must_use]
     pub fn new(store: Arc<dyn LockStore>, other: Arc<dyn LockStore>) -> Self {
         Self { store, other, send_late: None, skips: &[], skipped: false, _keeps: Box::new(()) }
     }
 
-    /// How a request gets late. Without it the test of late requests passes without having tested
+    /// Sets how to send a request late. Without it, the tests of late requests pass without testing
     /// anything.
     #[must_use]
     pub fn late_through(mut self, send_late: SendLate) -> Self {
@@ -113,14 +115,14 @@ impl Subject {
         self
     }
 
-    /// Tests of what the store does not promise.
+    /// Skips tests of features that the store does not promise.
     #[must_use]
     pub fn skipping(mut self, tests: &'static [&'static str]) -> Self {
         self.skips = tests;
         self
     }
 
-    /// Takes note of the test that it is for.
+    /// Records which test the subject is for.
     #[doc(hidden)]
     #[must_use]
     pub fn in_test(mut self, name: &str) -> Self {
@@ -128,7 +130,7 @@ impl Subject {
         self
     }
 
-    /// Keeps something alive for as long as the test runs, a server for example.
+    /// Keeps a value alive for as long as the test runs, for example a server.
     #[must_use]
     pub fn keeping(mut self, something: impl Any + Send + Sync) -> Self {
         self._keeps = Box::new(something);
@@ -140,7 +142,7 @@ fn key(name: &str) -> LockKey {
     LockKey::new(name).unwrap()
 }
 
-/// Owners have to look like owners: stores leave alone what does not.
+/// Makes an owner in the usual form: stores leave other texts alone.
 fn owner(number: u32) -> OwnerId {
     OwnerId::new(format!("c0ffee00-0000-4000-8000-000000000000:{number}"))
 }
@@ -157,7 +159,7 @@ fn item_of(kind: Kind, name: &str, number: u32) -> Item {
     Item { kind, ..item(name, number) }
 }
 
-/// A request for one key in this kind.
+/// Makes a request for one key in this kind.
 fn wish(kind: Kind, name: &str, number: u32) -> AcquireRequest {
     wish_of(vec![item_of(kind, name, number)])
 }
@@ -166,7 +168,7 @@ fn wish_of(items: Vec<Item>) -> AcquireRequest {
     AcquireRequest::new(items, LONG, PATIENCE)
 }
 
-/// The same, by somebody who waits.
+/// Makes such a request by a caller that waits.
 fn waiting(kind: Kind, name: &str, number: u32) -> AcquireRequest {
     wish(kind, name, number).queued(LONG)
 }
@@ -216,7 +218,7 @@ async fn keep(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> 
     store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
 }
 
-/// What a waiter for this item hears when it says that it is alive.
+/// Sends a waiter's sign of life for this item, and returns the answer.
 async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Kept {
     let items = vec![KeepItem::waiter(item, LONG)];
     store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()[0]
@@ -228,7 +230,7 @@ async fn downgrade(store: &Arc<dyn LockStore>, items: impl Into<Few<Item>>, leas
     store.downgrade(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
 }
 
-/// Gives back what the request has got.
+/// Releases the holds of the request.
 async fn give_back(store: &Arc<dyn LockStore>, request: &AcquireRequest) -> Released {
     release(store, giving_back(request.items.clone())).await
 }
@@ -290,7 +292,7 @@ async fn remaining(store: &Arc<dyn LockStore>, name: &str) -> Duration {
     status(store, name).await.remaining.unwrap_or_default()
 }
 
-/// The lease has this much left, give or take the time a test may have been stopped.
+/// Checks the remaining lease, allowing for the time that a test may have been paused.
 async fn assert_remaining(store: &Arc<dyn LockStore>, name: &str, expected: Duration) {
     let remaining = remaining(store, name).await;
     assert!(
@@ -306,7 +308,7 @@ async fn assert_hears(watch: &mut Watch) {
     }
 }
 
-/// The watch hears that the key was granted to its request.
+/// Checks that the watch hears of a grant to its request.
 async fn assert_hears_grant(watch: &mut Watch) -> FencingToken {
     match tokio::time::timeout(PATIENCE, watch.notice()).await {
         Ok(Notice::Granted { token, .. }) => token,
@@ -315,7 +317,7 @@ async fn assert_hears_grant(watch: &mut Watch) -> FencingToken {
     }
 }
 
-/// The watch hears something, after which its request is granted.
+/// Checks that the watch gets a notice, after which its request is granted.
 async fn assert_gets_its_turn(store: &Arc<dyn LockStore>, watch: &mut Watch, request: &Arc<AcquireRequest>) {
     assert!(tokio::time::timeout(PATIENCE, watch.notice()).await.is_ok(), "nothing heard");
     grant(store, Arc::clone(request)).await;
@@ -326,7 +328,7 @@ async fn assert_hears_nothing(watch: &mut Watch) {
     assert_eq!(watch.try_notice(), None);
 }
 
-/// Throws away what has been heard so far.
+/// Discards all notices so far.
 async fn drain(watch: &mut Watch) {
     rest(SILENCE).await;
     while watch.try_notice().is_some() {}

@@ -57,7 +57,7 @@ pub async fn resent_acquire_is_the_same_grant_and_never_shortens(Subject { store
         grant(&store, leased_as(kind, name, 1, 3 * LONG)).await;
         assert_remaining(&store, name, 3 * LONG).await;
         assert!(remaining(&store, name).await > LONG, "it was lengthened");
-        // However often it was sent, one release gives it back.
+        // One release gives it back, however often it was sent.
         give_back(&store, &wish(kind, name, 1)).await;
         assert_free(&store, name).await;
     }
@@ -71,7 +71,7 @@ pub async fn each_reader_has_its_own_lease(Subject { store, .. }: Subject) {
     assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", 1)], LONG).await, [Kept::Gone]);
     assert_eq!(give_back(&store, &read("a", 1)).await.held, [false]);
     assert_kind(&store, "a", Kind::Read, &[2]).await;
-    // A reader that comes back is a reader again.
+    // A reader whose lease has ended can read again.
     grant(&store, read("a", 1)).await;
     assert_kind(&store, "a", Kind::Read, &[1, 2]).await;
 }
@@ -81,7 +81,7 @@ pub async fn a_key_is_taken_until_its_last_reader_ends(Subject { store, .. }: Su
     grant(&store, read("a", 2)).await;
     assert_remaining(&store, "a", 3 * LONG).await;
     assert!(busy(&store, write("a", 3)).await.remaining > LONG);
-    // The one that ends last goes: the other one's lease counts.
+    // The hold that ends last is released: the other one's lease counts.
     give_back(&store, &read("a", 1)).await;
     assert_kind(&store, "a", Kind::Read, &[2]).await;
     assert_remaining(&store, "a", LONG).await;
@@ -120,7 +120,7 @@ pub async fn release_by_a_stranger_touches_nothing(Subject { store, other, .. }:
     }
 }
 
-/// A downgrade whose answer was lost leaves a hold that is not what its owner thinks.
+/// Tests a downgrade whose answer was lost: the hold is of another kind than its owner thinks.
 pub async fn calls_go_by_what_the_owner_has(Subject { store, .. }: Subject) {
     for (has, thinks) in [(Kind::Read, Kind::Write), (Kind::Write, Kind::Read)] {
         grant(&store, wish(has, "a", 1)).await;
@@ -201,7 +201,7 @@ pub async fn linger_shortens_and_is_told(Subject { store, other, .. }: Subject) 
         rest(SHORT_IS_OVER).await;
         assert_free(&store, name).await;
     }
-    // One of two readers: the other one stays as it is.
+    // One of two readers lingers: the other stays as it is.
     grant(&store, read("c", 1)).await;
     grant(&store, read("c", 2)).await;
     release(&store, ReleaseRequest { linger: SHORT, ..giving_back(vec![item_of(Kind::Read, "c", 1)]) }).await;

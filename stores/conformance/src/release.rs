@@ -1,4 +1,4 @@
-//! Giving keys back.
+//! Releases.
 
 use super::*;
 
@@ -60,7 +60,7 @@ pub async fn linger_keeps_the_key_taken_and_never_lengthens(Subject { store, .. 
     assert!(answer.remaining <= LONG, "{answer:?}");
     assert_remaining(&store, "a", LONG).await;
 
-    // Longer than what is left: nothing changes.
+    // More than the remaining lease: nothing changes.
     assert_eq!(release(&store, lingering(items(&["a"], 1), 3 * LONG)).await.held, [true]);
     assert_remaining(&store, "a", LONG).await;
 

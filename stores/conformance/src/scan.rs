@@ -1,4 +1,4 @@
-//! Going through the locks, page by page.
+//! Listing the locks page by page.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use lock_core::store::ScanRequest;
 
 use super::*;
 
-/// More pages than any store needs for the keys of a test.
+/// Maximum number of pages, more than any store needs for the keys of a test.
 const MANY_PAGES: usize = 10_000;
 
 type Found = BTreeMap<String, LockStatus>;
 
-/// Adds a page to what was found, and returns the cursor of the next.
+/// Adds a page to the locks found, and returns the cursor of the next.
 async fn next_page(store: &Arc<dyn LockStore>, prefix: &str, cursor: u64, found: &mut Found) -> Option<u64> {
     let request = ScanRequest { prefix: prefix.to_owned(), cursor, timeout: PATIENCE };
     let page = store.scan(request).await.unwrap();
@@ -59,7 +59,7 @@ pub async fn scan_finds_nothing_that_is_free(Subject { store, other, .. }: Subje
     grant(&store, request(&["released", "held"], 1)).await;
     grant(&store, leased(&["expired"], 1, SHORT)).await;
     release(&store, giving_back(items(&["released"], 1))).await;
-    // A key that is free, and for which somebody waits.
+    // A free key with a waiter.
     grant(&store, AcquireRequest::new(vec![item_of(Kind::Fair, "queued", 1)], SHORT, PATIENCE)).await;
     busy(&store, waiting(Kind::Fair, "queued", 2)).await;
     let _watch = watch(&store, &["watched"]).await;

@@ -9,7 +9,7 @@ use super::*;
 
 type Store = Arc<dyn SemaphoreStore>;
 
-/// Two handles on the semaphores of a subject, which has to be kept.
+/// Returns two handles on the semaphores of a subject, which the caller has to keep alive.
 fn both(subject: &Subject) -> (Store, Store) {
     (subject.store.semaphores().unwrap(), subject.other.semaphores().unwrap())
 }
@@ -104,7 +104,7 @@ pub async fn resent_acquire_of_permits_takes_no_more_and_never_shortens(subject:
     store.acquire(wish("s", [1, 2], SHORT)).await.unwrap();
     rest(SHORT_IS_OVER).await;
     assert_eq!(counts(&store, "s").await, (0, 2));
-    // Also when fewer permits than that are left on paper.
+    // Even if the semaphore now has fewer permits in total.
     change(&store, "s", Permits::Set(0)).await;
     store.acquire(request).await.unwrap();
     assert_eq!(counts(&store, "s").await, (-2, 2));
@@ -165,7 +165,7 @@ pub async fn keep_renews_each_permit_on_its_own(subject: Subject) {
     assert_eq!(give_back(&store, "b", [1, 2]).await, [false, true]);
 }
 
-/// More than one request may ask for.
+/// Keeps more permits than one request may acquire.
 pub async fn many_permits_are_kept_together(subject: Subject) {
     let (store, _) = both(&subject);
     let ids = |from: u16| {
@@ -241,7 +241,7 @@ pub async fn permits_are_set_once_and_changed_at_will(subject: Subject) {
     refused(&store, wish("s", [3], LONG)).await;
     assert_eq!(give_back(&store, "s", [2]).await, [true]);
     take(&store, "s", [3]).await;
-    // Either makes a semaphore too.
+    // Both create a semaphore.
     assert!(change(&store, "added", Permits::Add(2)).await);
     assert!(change(&store, "set", Permits::Set(2)).await);
     assert_eq!((counts(&store, "added").await, counts(&store, "set").await), ((2, 0), (2, 0)));
@@ -267,7 +267,7 @@ pub async fn a_watch_hears_whenever_permits_come_back(subject: Subject) {
     assert_hears_nothing(&mut waiter).await;
     give_back(&store, "s", [2]).await;
     assert_hears(&mut waiter).await;
-    // What a waiter that looks gives back, others hear.
+    // Reading the counts gives expired permits back, which waiters hear.
     rest(SHORT_IS_OVER).await;
     counts(&store, "s").await;
     assert_hears(&mut waiter).await;

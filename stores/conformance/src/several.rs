@@ -5,7 +5,7 @@ use lock_core::store::WAITER_LIFE;
 use super::stall::rest;
 use super::*;
 
-/// One item of each kind.
+/// Returns one item of each kind.
 fn one_of_each(number: u32) -> Vec<Item> {
     vec![
         item_of(Kind::Mutex, "m", number),
@@ -64,7 +64,7 @@ pub async fn busy_names_the_first_busy_item_of_any_kind(Subject { store, .. }: S
 }
 
 pub async fn a_refused_request_joins_every_queue(Subject { store, other, .. }: Subject) {
-    // Also that of a key which is free.
+    // Including the queue of a free key.
     grant(&other, wish(Kind::Fair, "b", 9)).await;
     assert_eq!(busy(&store, fair_pair(1)).await.item, 1);
     assert_waiters(&other, "a", 1).await;
@@ -72,21 +72,21 @@ pub async fn a_refused_request_joins_every_queue(Subject { store, other, .. }: S
     assert_free(&other, "a").await;
     busy(&other, wish(Kind::Fair, "a", 2)).await;
 
-    // Also when the item that is busy is of another kind.
+    // Even if the busy item is of another kind.
     grant(&other, wish(Kind::Mutex, "m", 9)).await;
     let items = vec![item_of(Kind::Mutex, "m", 1), item_of(Kind::Fair, "c", 1)];
     assert_eq!(busy(&store, wish_of(items).queued(LONG)).await.item, 0);
     busy(&other, wish(Kind::Fair, "c", 2)).await;
 }
 
-/// Two requests would each be the first in one queue, and wait for each other.
+/// Otherwise two requests could each be the first in one queue, and wait for each other.
 pub async fn a_request_that_lost_one_of_its_places_takes_all_anew(Subject { store, other, .. }: Subject) {
     let held = vec![item_of(Kind::Fair, "a", 9), item_of(Kind::Fair, "b", 9)];
     grant(&store, wish_of(held.clone())).await;
     let (first, second) = (fair_pair(1), fair_pair(2));
     busy(&store, Arc::clone(&first)).await;
     busy(&other, Arc::clone(&second)).await;
-    // The first is silent for too long; one of its places is taken from it.
+    // The first request gives no sign of life for too long, and loses one of its places.
     for _ in 0..2 {
         rest(WAITER_LIFE * 11 / 20).await;
         busy(&other, Arc::clone(&second)).await;
@@ -111,12 +111,12 @@ pub async fn a_refused_request_announces_its_writers(Subject { store, other, .. 
     grant(&other, wish(Kind::Read, "w", 9)).await;
     let request = Arc::new(wish_of(one_of_each(1)).queued(LONG));
     assert_eq!(busy(&store, Arc::clone(&request)).await.item, 0);
-    // Readers are not all that is in its way.
+    // Not only readers are in its way.
     grant(&other, wish(Kind::Read, "w", 3)).await;
     give_back(&other, &wish(Kind::Mutex, "m", 9)).await;
     assert_eq!(busy(&store, Arc::clone(&request)).await.item, 3);
     busy(&other, wish(Kind::Read, "w", 2)).await;
-    // Now they are not again.
+    // Now others are in its way again.
     grant(&other, wish(Kind::Mutex, "m", 9)).await;
     busy(&store, Arc::clone(&request)).await;
     grant(&other, wish(Kind::Read, "w", 4)).await;
@@ -133,7 +133,7 @@ pub async fn a_request_of_several_is_told_and_not_granted(Subject { store, other
     give_back(&other, &wish(Kind::Fair, "b", 9)).await;
     assert_hears(&mut watch).await;
     assert_free(&other, "b").await;
-    // It is first in both queues.
+    // The request is first in both queues.
     busy(&other, wish(Kind::Fair, "b", 2)).await;
     grant(&store, fair_pair(1)).await;
 }
@@ -166,7 +166,7 @@ pub async fn a_request_behind_one_of_several_gets_its_turn(Subject { store, othe
     grant(&other, wish(Kind::Fair, "b", 9)).await;
     let pair = fair_pair(1);
     busy(&store, Arc::clone(&pair)).await;
-    // Behind it, for the key that is free.
+    // It queues behind the request, for the key that is free.
     let behind = Arc::new(waiting(Kind::Fair, "a", 2));
     let mut watch = wait_in_line(&other, &behind).await;
     withdraw(&store, &pair).await;

@@ -1,13 +1,13 @@
-//! Tests in which somebody has to be alive at the store, and machines that stop a test for longer
-//! than that.
+//! Repeats tests that failed because the machine paused them for longer than a waiter or an intent
+//! lives.
 
 use std::cell::Cell;
 use std::time::Instant;
 
 use super::*;
 
-/// A test that took so much longer than it meant to may have failed for that alone: the shortest
-/// life that a test relies on is that of an intent.
+/// Delay that excuses a failed test, because a waiter or an intent may have died meanwhile. An
+/// intent's life is the shortest that a test relies on.
 const EXCUSE: Duration = INTENT_LIFE.saturating_sub(Duration::from_millis(200));
 
 thread_local! {
@@ -20,8 +20,7 @@ pub(super) async fn rest(time: Duration) {
     RESTED.set(RESTED.get() + time);
 }
 
-/// Runs a test on a fresh subject. One that fails and was stopped for a while in between is run
-/// again.
+/// Runs a test on a fresh subject. Runs it again if it fails after having been paused for a while.
 pub async fn undisturbed<S, T>(make: impl Fn() -> S, test: impl Fn(Subject) -> T)
 where
     S: Future<Output = Subject>,

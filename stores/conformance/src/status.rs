@@ -1,4 +1,4 @@
-//! Looking, and freeing by force.
+//! Status, and forced releases.
 
 use super::*;
 
@@ -17,7 +17,7 @@ pub async fn status_shows_holder_lease_and_token(Subject { store, other, .. }: S
 }
 
 pub async fn status_shows_the_kind(Subject { store, other, .. }: Subject) {
-    // A fair lock for which nobody waits looks like a mutex.
+    // A fair lock without waiters looks like a mutex.
     for (kind, shown) in [
         (Kind::Mutex, Kind::Mutex),
         (Kind::Fair, Kind::Mutex),

@@ -5,7 +5,8 @@
 macro_rules! conformance {
     ($make:ident $(, $attribute:ident = $value:expr)*) => {
         $crate::conformance! { required: $make $(, $attribute = $value)* }
-        /// What a store may leave out: takeovers, grants by a release, semaphores and latches.
+        /// The features that a store may leave out: takeovers, grants by a release, semaphores and
+        /// latches.
         mod optional {
             use super::$make;
             $crate::conformance! { @all [$make] [$($attribute = $value),*]

@@ -1,4 +1,4 @@
-//! Releases that acquire for the next in the same step.
+//! Releases that acquire the key for the next owner in the same step.
 
 use lock_core::store::{ListenerPolicy, Takeover};
 
@@ -81,7 +81,7 @@ pub async fn takeover_of_two_items(Subject { store, other, .. }: Subject) {
         force_release(&store, name).await;
     }
 
-    // Somebody who listens for one of them stops it.
+    // A listener on one of the keys prevents the takeover.
     let mut waiter = watch(&other, &["b"]).await;
     grant(&store, request(&["a", "b"], 1)).await;
     let released = release(&store, passing_on(&["a", "b"], ListenerPolicy::Respect).0).await;

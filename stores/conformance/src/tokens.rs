@@ -4,7 +4,7 @@ use lock_core::store::{MAX_TOKENS, TokenRange};
 
 use super::*;
 
-/// The tokens of a grant of one key.
+/// Acquires one key and returns its tokens.
 async fn tokens(store: &Arc<dyn LockStore>, request: AcquireRequest) -> TokenRange {
     let granted = grant(store, request).await;
     assert_eq!(granted.tokens.len(), 1);
@@ -56,7 +56,7 @@ pub async fn range_of_tokens_belongs_to_one_grant(Subject { store, .. }: Subject
 pub async fn the_largest_range_is_granted(Subject { store, .. }: Subject) {
     let range = tokens(&store, request(&["a"], 1).tokens(MAX_TOKENS)).await;
     assert_eq!(range.last - range.first + 1, u64::from(MAX_TOKENS));
-    // The counter is ahead of the clock now, and goes on from where it is.
+    // The counter is ahead of the clock now, and continues from its value.
     let next = tokens(&store, request(&["a"], 1).tokens(MAX_TOKENS)).await;
     assert!(next.first > range.last);
     assert_eq!(next.last - next.first + 1, u64::from(MAX_TOKENS));

@@ -1,4 +1,4 @@
-//! Hearing of releases.
+//! Notices of releases.
 
 use super::*;
 
@@ -49,7 +49,8 @@ pub async fn watch_of_two_keys_hears_both(Subject { store, other, .. }: Subject)
     assert_hears(&mut waiter).await;
 }
 
-/// Else a waiter that sleeps to the end of the old lease would miss that the end has come nearer.
+/// Otherwise a waiter that sleeps until the end of the old lease would not learn of the earlier
+/// end.
 pub async fn watch_hears_a_lingering_release(Subject { store, other, .. }: Subject) {
     let mut waiter = watch(&other, &["a"]).await;
     grant(&store, request(&["a"], 1)).await;
@@ -103,8 +104,8 @@ pub async fn all_watches_of_a_key_hear(Subject { store, other, .. }: Subject) {
     assert_hears(&mut theirs).await;
 }
 
-/// How many others listen for a release of the key, by whoever has so many watches of it. A store
-/// may go on listening for a while when a watch is gone, so every case has a key of its own.
+/// Returns the number of other listeners on a release by an owner with `own_watches` watches. A
+/// store may go on listening for a while after a watch is gone, so every case has its own key.
 async fn others(store: &Arc<dyn LockStore>, kind: Kind, name: &str, own_watches: u32) -> u64 {
     grant(store, wish(kind, name, 1)).await;
     let released = ReleaseRequest { own_watches, ..giving_back(vec![item_of(kind, name, 1)]) };

@@ -8,8 +8,8 @@ pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { st
     grant(&store, Arc::clone(&sent)).await;
     let latest = sent.latest().unwrap();
     let mut withdrawn = withdraw(&store, &sent).await;
-    // Free at once, though not settled: this acquire was answered, but the store can't know of
-    // every copy.
+    // The key is free at once, but the withdrawal is not settled: the store can't know of every
+    // copy of the acquire.
     grant(&other, request(&["a"], 2)).await;
     let mut waited = Duration::ZERO;
     while let Withdrawn::Pending(time) = withdrawn {
@@ -18,7 +18,7 @@ pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { st
         waited += time;
         withdrawn = withdraw(&store, &sent).await;
     }
-    // "Settled" means that the store's clock is past the time after which the request is refused.
+    // "Settled" means that the store's clock is past the time after which it refuses the request.
     let answer = busy(&store, request(&["a"], 3)).await;
     assert!(answer.server_time > latest, "{:?} is not past {latest:?}", answer.server_time);
     assert_held_by(&store, "a", 2).await;

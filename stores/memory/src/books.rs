@@ -1,7 +1,7 @@
 //! [`Books`]: a stock that is kept in one place, as steps without clocks, mutexes or futures.
 //!
-//! The memory store's stocks are such, and what the scripts and statements of the others have to do
-//! is here to read.
+//! The memory store keeps its stocks this way. For other stores, this is the reference for their
+//! scripts and statements.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct Record {
     quantity: u64,
     kind: Kind,
     parts: Few<Part>,
-    /// When it is forgotten.
+    /// When the record is forgotten.
     until: Tick,
 }
 
@@ -28,7 +28,7 @@ struct Record {
 enum Kind {
     Taken(State),
     Reserved(State, Tick),
-    /// Cancelled before it came: its quantity is not known.
+    /// Cancelled before it arrived: its quantity is unknown.
     NeverCame,
     Restocked,
 }
@@ -52,11 +52,11 @@ struct Segment {
     available: u64,
     held: u64,
     sold: u64,
-    /// The largest token that was shown here.
+    /// The largest token that was presented for this segment.
     fence: u64,
 }
 
-/// What is asked of a take.
+/// The terms of a take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) quantity: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Wanted {
 /// One stock.
 #[derive(Debug)]
 pub(crate) struct Books {
-    /// The active ones first, then those that were retired.
+    /// The active segments first, then the retired ones.
     segments: Vec<Segment>,
     active: usize,
     initial: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Books {
     /// Units sold by operations whose records are forgotten.
     forgotten: u64,
     records: HashMap<OperationId, Record>,
-    /// Ends of reservations.
+    /// The ends of reservations.
     deadlines: BTreeSet<(Tick, OperationId)>,
     /// When records of settled operations are forgotten.
     forget: BTreeSet<(Tick, OperationId)>,
@@ -103,7 +103,7 @@ impl Books {
         self.segments.get_mut(..self.active).unwrap_or_default()
     }
 
-    /// Throws away the records whose time is over.
+    /// Throws away expired records, at most `most`; returns how many.
     pub(crate) fn purge(&mut self, now: Tick, most: usize) -> u64 {
         for done in 0..most {
             match self.forget.first() {
@@ -125,8 +125,8 @@ impl Books {
         }
     }
 
-    /// The operation's record is asked for: one whose time is over is gone, thrown away already or
-    /// not.
+    /// Prepares access to the operation's record: removes an expired one, which a purge may not
+    /// have reached yet.
     fn look_at(&mut self, operation: &OperationId, now: Tick) {
         self.purge(now, 2);
         if let Some(until) =
@@ -137,7 +137,7 @@ impl Books {
         }
     }
 
-    /// A record that is settled.
+    /// Stores a settled record.
     fn keep(&mut self, operation: &OperationId, record: Record) {
         self.forget.insert((record.until, operation.clone()));
         self.records.insert(operation.clone(), record);
@@ -196,7 +196,7 @@ impl Books {
         }
     }
 
-    /// The operation is there.
+    /// Answers a repeated take.
     fn again(
         &mut self,
         operation: &OperationId,
@@ -204,7 +204,7 @@ impl Books {
         now: Tick,
         retention: Duration,
     ) -> TakeAnswer {
-        // One that is over is so, swept or not.
+        // An overdue reservation counts as expired, swept or not.
         self.expire(operation, now, retention);
         let Some(record) = self.records.get(operation) else { return TakeAnswer::Contended };
         let (quantity, reserved) = (record.quantity, record.is_reserved());
@@ -220,13 +220,14 @@ impl Books {
         TakeAnswer::Done { parts: record.parts.clone(), state, remaining, repeated: true }
     }
 
-    /// Which units to take: of the first segment that has enough, else of as few as possible.
+    /// Returns the units to take: from the first segment that has enough, or else from as few as
+    /// possible.
     fn plan(&self, wanted: Wanted) -> Result<Few<Part>, TakeAnswer> {
         let quantity = wanted.quantity;
         let active = self.segments.get(..self.active).unwrap_or_default();
         let one = |segment: usize| [Part { segment: segment as u32, quantity }].into_iter().collect();
         if let Some((index, token)) = wanted.only {
-            // Of a segment that a resize has retired nothing is taken.
+            // A retired segment sells nothing.
             let Some(segment) = active.get(index as usize) else {
                 return Err(TakeAnswer::Short { available: 0 });
             };
@@ -254,7 +255,7 @@ impl Books {
         Ok(few_parts(order.filter_map(has).collect(), quantity).into())
     }
 
-    /// Ends the operation's reservation if that is over.
+    /// Ends the operation's reservation if it is overdue; returns whether it was.
     fn expire(&mut self, operation: &OperationId, now: Tick, retention: Duration) -> bool {
         let overdue = match self.records.get(operation).map(|record| record.kind) {
             Some(Kind::Reserved(State::Held, deadline)) => deadline <= now,
@@ -266,7 +267,7 @@ impl Books {
         overdue
     }
 
-    /// Moves the units of an operation to where it stands now.
+    /// Moves the units of an operation according to its new state.
     fn change(&mut self, operation: &OperationId, to: State, now: Tick, retention: Duration) {
         let Some(record) = self.records.get_mut(operation) else { return };
         let Some(from) = record.state() else { return };
@@ -275,7 +276,7 @@ impl Books {
         } else {
             self.forget.remove(&(record.until, operation.clone()));
         }
-        // Who asks for this change again is told of it for as long as of the first one.
+        // A caller that repeats this change gets its answer for as long as after the first one.
         record.until = now + retention;
         self.forget.insert((record.until, operation.clone()));
         record.kind = match record.kind {
@@ -293,7 +294,7 @@ impl Books {
                 segment.sold += part.quantity;
                 continue;
             }
-            // Of a retired segment nobody would take them.
+            // Units of a retired segment could not be sold, so they go to an active one.
             let home = part.segment as usize % self.active.max(1);
             let at = if (part.segment as usize) < self.active { part.segment as usize } else { home };
             if let Some(segment) = self.segments.get_mut(at) {
@@ -317,7 +318,7 @@ impl Books {
             return SettleAnswer::Known { before: None, now: state, quantity: 0, reserved: false };
         };
         let (quantity, reserved) = (record.quantity, record.is_reserved());
-        // A restock is nothing that can be sold or cancelled.
+        // A restock cannot be sold or cancelled.
         let Some(before) = record.state() else { return SettleAnswer::Unknown };
         let overdue = matches!(record.kind, Kind::Reserved(State::Held, deadline) if deadline <= now);
         let after = next(settle, Some(before), overdue).unwrap_or(before);
@@ -397,8 +398,8 @@ impl Books {
         }
     }
 
-    /// Looks through all records: about a tenth of a second for a million, in which nobody else
-    /// sells.
+    /// Looks through all records. A million takes about a tenth of a second, in which no other
+    /// caller can sell.
     pub(crate) fn audit(&self) -> Audit {
         let sum = |state| {
             let of = self.records.values().filter(|record| record.state() == Some(state));
@@ -408,7 +409,7 @@ impl Books {
         Audit { counted: self.snapshot(), held, sold, forgotten: self.forgotten }
     }
 
-    /// Ends reservations that are over, the first ones first.
+    /// Ends overdue reservations, earliest first.
     fn expire_some(&mut self, most: u32, now: Tick, retention: Duration) -> Swept {
         let mut swept = Swept::default();
         while let Some((deadline, operation)) = self.deadlines.first().cloned() {
@@ -429,7 +430,7 @@ impl Books {
         Swept { forgotten, more: swept.more || limit > 0 && forgotten >= u64::from(limit), ..swept }
     }
 
-    /// Records kept, for tests that look for leaks.
+    /// Returns the number of records, for tests that look for leaks.
     #[cfg(test)]
     pub(crate) fn records(&self) -> usize {
         self.records.len()

@@ -1,6 +1,4 @@
-//! [`Entry`]: what is kept for one key.
-//!
-//! What has expired is treated as absent when it is met.
+//! [`Entry`]: the data of one key. Expired data counts as absent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +11,12 @@ use tokio::sync::mpsc;
 use super::queue::Queue;
 use super::read_write::ReadWrite;
 
-/// What is kept for one key.
+/// The data of one key.
 pub(super) struct Entry {
     pub(super) name: Arc<str>,
-    /// Its place among all entries that were ever made.
+    /// Its number among all entries ever made.
     pub(super) made: u64,
-    /// The holder of a mutex or a fair lock: the two differ in who is next, not in how they are
-    /// held.
+    /// The holder of a mutex or a fair lock: they differ in who is next, not in how they are held.
     pub(super) sole: Option<Held>,
     pub(super) queue: Queue,
     pub(super) read_write: ReadWrite,
@@ -28,7 +25,7 @@ pub(super) struct Entry {
     pub(super) in_calendar: bool,
 }
 
-/// What one owner has. There is no hold count: the engine counts re-entries, the store sees one
+/// The hold of one owner. There is no hold count: the engine counts re-entries, the store sees one
 /// hold.
 #[derive(Clone)]
 pub(super) struct Held {
@@ -40,20 +37,20 @@ pub(super) struct Held {
 pub(super) struct Counter {
     /// The highest token ever granted.
     pub(super) top: u64,
-    /// `None`: kept for ever.
+    /// `None`: kept forever.
     pub(super) expires: Option<Tick>,
 }
 
-/// One handle on the table: the releases of a manager are echoes to the watches of the same
+/// One handle on the table. The releases of a manager are echoes to the watches of the same
 /// manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct HandleId(pub(super) u64);
 
-/// One watch, among all of a table.
+/// The number of a watch within a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct WatchId(pub(super) u64);
 
-/// A watch, as those see it who have something to tell.
+/// The sending side of a watch.
 pub(super) struct Watcher {
     pub(super) id: WatchId,
     pub(super) handle: HandleId,
@@ -66,14 +63,14 @@ pub(super) struct Listener {
     pub(super) channel: Channel,
 }
 
-/// What a listener wants to hear.
+/// The events that a listener wants to hear.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Channel {
     /// Releases, waiting for a mutex.
     Mutex,
     /// Releases, waiting to read or write.
     ReadWrite,
-    /// What concerns this waiter in the queue.
+    /// Events of this waiter in the queue.
     Fair(OwnerId),
 }
 
@@ -86,7 +83,7 @@ impl Channel {
         }
     }
 
-    /// Whether who waits here is told when holds of this kind end.
+    /// Whether this channel hears of the end of holds of this kind.
     pub(super) fn is_of(&self, kind: Kind) -> bool {
         match self {
             Self::Mutex => kind == Kind::Mutex,
@@ -110,7 +107,7 @@ impl Entry {
         }
     }
 
-    /// The same, which nobody watches.
+    /// Copies the entry without its watches.
     #[cfg(feature = "testing")]
     pub(super) fn copy(&self) -> Self {
         Self {
@@ -137,7 +134,7 @@ impl Entry {
         self.sole(now).is_some_and(|hold| hold.owner == *owner)
     }
 
-    /// When nobody has the key any more, in whatever kind, if nobody renews; `None` when it is
+    /// Returns when the last hold of any kind ends if nobody renews it; `None` when the key is
     /// free.
     pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
         let sole = self.sole(now).map(|hold| hold.expires);
@@ -148,7 +145,7 @@ impl Entry {
         self.counter.filter(|counter| counter.expires.is_none_or(|expires| expires > now))
     }
 
-    /// Lets the counter outlive a hold that ends at `ends`. Never shortens.
+    /// Lets the counter outlive a hold that ends at `ends`. Never shortens its life.
     pub(super) fn lengthen_counter(&mut self, ends: Tick, retention: TokenRetention) {
         if let Some(counter) = &mut self.counter {
             counter.expires = match retention {
@@ -158,7 +155,7 @@ impl Entry {
         }
     }
 
-    /// Until when `item` can't be had; `None` when it can.
+    /// Returns until when `item` can't be had; `None` when it can.
     pub(super) fn refuses(&self, item: &Item, now: Tick) -> Option<Tick> {
         let owner = &item.owner;
         match item.kind {
@@ -174,8 +171,8 @@ impl Entry {
         }
     }
 
-    /// Takes an item that is not refused. A request that was sent again is this very grant, which
-    /// is never shortened.
+    /// Takes an item that is not refused. A re-sent request counts as the same grant, which is
+    /// never shortened.
     pub(super) fn take(&mut self, item: &Item, expires: Tick, now: Tick) {
         let owner = &item.owner;
         match item.kind {
@@ -196,7 +193,7 @@ impl Entry {
         }
     }
 
-    /// Whether the item's owner has the key.
+    /// Whether the item's owner holds the key.
     pub(super) fn has(&self, item: &Item, now: Tick) -> bool {
         match item.kind {
             Kind::Read | Kind::Write => self.read_write.is_held_by(&item.owner, now),
@@ -204,7 +201,7 @@ impl Entry {
         }
     }
 
-    /// Lengthens what the item's owner has, and returns whether it has anything.
+    /// Extends the hold of the item's owner; returns whether there is one.
     pub(super) fn renew(&mut self, item: &Item, expires: Tick, now: Tick) -> bool {
         match item.kind {
             Kind::Read | Kind::Write => self.read_write.renew(&item.owner, expires, now),
@@ -216,7 +213,7 @@ impl Entry {
         }
     }
 
-    /// Ends what the item's owner has, now or after `linger`, and returns whether it had anything.
+    /// Ends the hold of the item's owner, now or after `linger`; returns whether there was one.
     pub(super) fn end(&mut self, item: &Item, linger: Duration, now: Tick) -> bool {
         match item.kind {
             Kind::Read | Kind::Write => self.read_write.end(&item.owner, linger, now),
@@ -229,7 +226,7 @@ impl Entry {
         }
     }
 
-    /// The soonest time at which something of this entry can be thrown away.
+    /// Returns the earliest time at which some of this entry can be thrown away.
     pub(super) fn due(&self) -> Option<Tick> {
         let sole = self.sole.as_ref().map(|hold| hold.expires);
         let counter = self.counter.and_then(|counter| counter.expires);

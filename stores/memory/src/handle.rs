@@ -1,4 +1,4 @@
-//! [`Handle`]: one manager's way to the data of a store in memory.
+//! [`Handle`]: one manager's access to the data of a memory store.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -20,7 +20,7 @@ use super::step::{Moment, Step};
 use super::stock::Stocks;
 use super::table::{Table, Watched};
 
-/// What a handle is made of. Calls take a copy, since they may outlive whoever made them.
+/// The parts of a handle. Calls get a copy, because they may outlive their caller.
 #[derive(Clone)]
 pub(super) struct Handle {
     pub(super) shared: Arc<Shared>,
@@ -28,7 +28,7 @@ pub(super) struct Handle {
     pub(super) prefix: Arc<str>,
 }
 
-/// What all handles on one store share.
+/// The data shared by all handles of one store.
 pub(super) struct Shared {
     pub(super) clock: Clock,
     /// The wall clock at the clock's origin, in microseconds since the Unix epoch.
@@ -38,7 +38,8 @@ pub(super) struct Shared {
     pub(super) semaphores: Semaphores,
     pub(super) latches: Latches,
     pub(super) stocks: Stocks,
-    /// Since when the store remembers everything, if that was asked; by prefix, as the locks are.
+    /// Since when the store remembers everything, by prefix as for the locks; absent until first
+    /// marked.
     pub(super) markers: Mutex<BTreeMap<Arc<str>, ServerTime>>,
 }
 
@@ -69,14 +70,15 @@ impl Shared {
         ServerTime::from_micros(self.epoch.saturating_add(tick.as_nanos() / 1000))
     }
 
-    /// No step runs foreign code while the table is locked, so a poisoned table is as good as any.
+    /// Locks the table. No step runs foreign code while the table is locked, so poison can be
+    /// ignored.
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
 }
 
 impl Handle {
-    /// A call that does `work` when it is first polled, and is done then.
+    /// Returns a call that does `work` in its first poll, and is then done.
     pub(super) fn call<T, F>(&self, work: F) -> BoxFuture<Result<T, StoreError>>
     where
         T: Send + 'static,
@@ -86,9 +88,8 @@ impl Handle {
         Box::pin(async move { work(&handle) })
     }
 
-    /// One atomic step that deals with so many keys. The time is read under the mutex, so that of
-    /// two steps the later one also has the later time. Who is to be told is told when the mutex is
-    /// free again.
+    /// Makes one atomic step that touches `keys` keys. The time is read under the mutex, so a later
+    /// step also has a later time. Watches are notified after the mutex is released.
     pub(super) fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Echo) {
         let mut table = self.shared.table();
         let now = self.shared.clock.now();
@@ -105,8 +106,8 @@ impl Handle {
         (result, bell.ring(self.id))
     }
 
-    /// Notes on the request how long it may be executed. Nothing lies between sending and executing
-    /// here; the rule is kept all the same, so that an engine tested on this store meets it.
+    /// Stamps the request. Nothing lies between sending and executing here, but the rule is kept,
+    /// so that an engine tested on this store meets it.
     pub(super) fn stamp(&self, request: &AcquireRequest) -> ServerTime {
         request.stamp(self.server_time())
     }
@@ -133,13 +134,13 @@ impl Handle {
         self.release_by(request, request.then.as_ref().map(|takeover| self.stamp(&takeover.request)))
     }
 
-    /// `latest` is that of the takeover, if there is one.
+    /// Releases; `latest` is the latest time of the takeover, if there is one.
     pub(super) fn release_by(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
         Released { echo, ..released }
     }
 
-    /// As if the clock had been ahead by so much when the marker was made.
+    /// Makes a marker as if the clock had been `ahead` at that time.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn mark_ahead(&self, ahead: std::time::Duration) {
         let ahead = u64::try_from(ahead.as_micros()).unwrap_or(u64::MAX);
@@ -168,7 +169,7 @@ impl Handle {
     }
 }
 
-/// Takes a watch out of the table when it is dropped. Weak: a forgotten watch does not keep a store
+/// Removes a watch from the table on drop. Weak, so that a leaked watch does not keep a store
 /// alive.
 struct Registration {
     shared: Weak<Shared>,

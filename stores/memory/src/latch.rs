@@ -1,4 +1,4 @@
-//! [`MemoryLatches`]: latches inside one process, with the semantics of those on Redis.
+//! [`MemoryLatches`]: latches inside one process, with the semantics of the Redis ones.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -23,9 +23,9 @@ pub(super) struct Latches {
 
 #[derive(Default)]
 struct Table {
-    /// None is at zero.
+    /// Counts above zero.
     counts: HashMap<String, u64>,
-    /// Latch and id of each call that has counted, for as long as that is remembered.
+    /// Latch and id of each counted call, as long as they are remembered.
     done: HashSet<(String, String)>,
     forget: BTreeSet<(Tick, String, String)>,
 }
@@ -75,7 +75,7 @@ impl fmt::Debug for MemoryLatches {
 }
 
 impl Handle {
-    /// One atomic step; `work` says whether whoever waits is to be told.
+    /// Makes one atomic step; `work` says whether waiters are to be notified.
     fn latch_step<T>(&self, name: &str, work: impl FnOnce(&mut Table, Tick, &mut bool) -> T) -> T {
         let latches = &self.shared.latches;
         let mut table = lock(&latches.table);

@@ -1,11 +1,15 @@
 //! [`MemoryStore`]: locks inside one process, with the semantics of the Redis store.
 //!
-//! It is for programs that run as one process, for tests, and for trying the library out. Leases
-//! expire, tokens grow, late requests are refused and waiters are woken exactly as on a server;
-//! what differs is that the data is gone with the process, and that no call is ever slow or lost.
+//! It is for single-process programs, for tests, and for trying the library out. Leases expire,
+//! tokens grow, late requests are refused and waiters are woken exactly as on a server. But the
+//! data disappears with the process, and no call is ever slow or lost.
+//!
+//! Every call is one step on a table under a mutex: `step` decides, `table` and `entry` keep the
+//! data, `bell` notifies watches afterwards. Semaphores, latches and stocks have tables of their
+//! own.
 //!
 //! Time is tokio's (`Clock::Tokio`), so that `tokio::time::pause` and `advance` work. The server
-//! time is the wall clock, read once when the store is made, plus the time since then.
+//! time is the wall clock at the creation of the store, plus the time since then.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -48,23 +52,23 @@ use self::handle::{Handle, Shared};
 use self::latch::MemoryLatches;
 use self::semaphore::MemorySemaphores;
 
-/// The stores that have a name. Held weakly: a store goes away with the last manager that uses it.
+/// The named stores. Held weakly: a store disappears with the last manager that uses it.
 static NAMED: std::sync::Mutex<BTreeMap<String, Weak<Shared>>> = std::sync::Mutex::new(BTreeMap::new());
 
-/// One manager's handle on a store in memory.
+/// One manager's handle on a memory store.
 pub struct MemoryStore {
     handle: Handle,
 }
 
 impl MemoryStore {
-    /// A fresh store that nobody else can reach. `prefix` is put in front of every key.
+    /// Creates a fresh store that is shared with nobody. `prefix` is put in front of every key.
     #[must_use]
     pub fn new(prefix: &str) -> Arc<Self> {
         Self::on(Shared::new(), prefix)
     }
 
-    /// The store of this name, shared by everybody in the process who asks for it. The prefix
-    /// belongs to the handle that is returned, not to the store.
+    /// Returns the store of this name, shared by everyone in the process who asks for it. The
+    /// prefix belongs to the returned handle, not to the store.
     #[must_use]
     pub fn named(name: &str, prefix: &str) -> Arc<Self> {
         let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +85,7 @@ impl MemoryStore {
         Self::on(shared, prefix)
     }
 
-    /// Another handle on the same store.
+    /// Returns another handle on the same store.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     #[must_use]
@@ -90,7 +94,8 @@ impl MemoryStore {
         Self::on(Arc::clone(shared), prefix)
     }
 
-    /// A server that was started again without its data, and whose clock has been set by `ahead`.
+    /// Returns the store as a server that was restarted without its data, with its clock moved by
+    /// `ahead`.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     #[must_use]
@@ -101,7 +106,7 @@ impl MemoryStore {
         Self::on(Arc::new(empty), prefix)
     }
 
-    /// As if the clock had been ahead by so much when the marker was made.
+    /// Makes a marker as if the clock had been `ahead` at that time.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     pub fn mark_ahead(&self, ahead: std::time::Duration) {

@@ -1,4 +1,4 @@
-//! [`Listeners`]: who watches the semaphores, or the latches, of a store.
+//! [`Listeners`]: the watches of a store's semaphores or latches.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{Notice, Watch};
 use tokio::sync::mpsc;
 
-/// Notices that wait in one watch; each says the same.
+/// Maximum number of queued notices per watch; all of them say the same.
 const QUEUE: usize = 2;
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ struct Inner {
 }
 
 impl Listeners {
-    /// Watches `name` until what is returned is dropped.
+    /// Watches `name` until the returned watch is dropped.
     pub(super) fn watch(&self, name: &str) -> Watch {
         let (notices, receiver) = mpsc::channel(QUEUE);
         let name: Arc<str> = Arc::from(name);
@@ -32,14 +32,14 @@ impl Listeners {
         Watch::new(receiver, true, Box::new(Registration { listeners: Arc::downgrade(&self.0), name, id }))
     }
 
-    /// Tells whoever watches `name`. The caller has given every mutex back: this wakes tasks.
+    /// Notifies the watches of `name`. Wakes tasks, so the caller must have released every mutex.
     pub(super) fn ring(&self, name: &str) {
         let heard: Vec<_> = match lock(&self.0).watches.get(name) {
             Some(watches) => watches.iter().map(|(_, notices)| notices.clone()).collect(),
             None => return,
         };
         for notices in heard {
-            // A full queue has a notice already, a closed one is being dropped.
+            // A full queue has a notice already; a closed one is being dropped.
             let _ = notices.try_send(Notice::Retry);
         }
     }
@@ -50,7 +50,7 @@ impl Listeners {
     }
 }
 
-/// Takes a watch out when it is dropped. Weak: a forgotten watch does not keep a store alive.
+/// Removes a watch on drop. Weak, so that a leaked watch does not keep a store alive.
 struct Registration {
     listeners: Weak<Mutex<Inner>>,
     name: Arc<str>,
@@ -68,7 +68,7 @@ impl Drop for Registration {
             inner.watches.remove(&self.name);
         }
         drop(inner);
-        // Here the mutex is free again: the end of a channel may wake somebody.
+        // The mutex is released here: the end of a channel may wake a task.
         drop(gone);
     }
 }

@@ -1,4 +1,4 @@
-//! [`Queue`]: who waits for a fair lock, first come first.
+//! [`Queue`]: the waiters for a fair lock, in order of arrival.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,12 +7,11 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::{AcquireRequest, WAITER_LIFE};
 use lock_core::{OwnerId, TokenRetention};
 
-/// The waiters of one key. Who is dead is treated as absent, and is thrown away by
-/// [`Queue::purge`].
+/// The waiters of one key. Dead ones count as absent, and are removed by [`Queue::purge`].
 #[derive(Clone, Default)]
 pub(super) struct Queue {
     waiters: VecDeque<Waiter>,
-    /// The first waiter has not been told yet that it may be its turn.
+    /// Whether the first waiter has still to be told that it may be its turn.
     unheard: bool,
 }
 
@@ -24,18 +23,18 @@ pub(super) struct Waiter {
     /// Whether a release may grant it the key: its request is for this key alone, and any token
     /// will do.
     pub(super) direct: bool,
-    /// It counts as dead from then on.
+    /// When it begins to count as dead.
     pub(super) alive_until: Tick,
 }
 
 impl Queue {
-    /// Takes the dead away, wherever they stand.
+    /// Removes the dead waiters, wherever they stand.
     pub(super) fn purge(&mut self, now: Tick) {
         self.unheard |= self.waiters.front().is_some_and(|head| head.alive_until <= now);
         self.waiters.retain(|waiter| waiter.alive_until > now);
     }
 
-    /// The first waiter that is alive.
+    /// Returns the first live waiter.
     pub(super) fn head(&self, now: Tick) -> Option<&Waiter> {
         self.live(now).next()
     }
@@ -44,7 +43,7 @@ impl Queue {
         self.waiters.iter().filter(move |waiter| waiter.alive_until > now)
     }
 
-    /// A sign of life of `owner`, if it is queued.
+    /// Records a sign of life of `owner`, if it is queued.
     pub(super) fn keep(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Waiter> {
         let mut alive = self.waiters.iter_mut().filter(|waiter| waiter.alive_until > now);
         let waiter = alive.find(|waiter| waiter.owner == *owner)?;
@@ -52,7 +51,7 @@ impl Queue {
         Some(waiter)
     }
 
-    /// `owner` waits from now on, at the end unless it has a place already.
+    /// Queues `owner` at the end, unless it has a place already.
     pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: Tick) {
         let direct = request.items.len() == 1 && request.token_floor == 0;
         if let Some(waiter) = self.keep(owner, now) {
@@ -70,29 +69,29 @@ impl Queue {
         });
     }
 
-    /// `owner` waits no more.
+    /// Removes `owner` from the queue.
     pub(super) fn leave(&mut self, owner: &OwnerId) {
         self.unheard |= self.waiters.front().is_some_and(|head| head.owner == *owner);
         self.waiters.retain(|waiter| waiter.owner != *owner);
     }
 
-    /// The key may have become free: the first waiter has to hear of it.
+    /// Notes that the key may have become free, so that the first waiter has to be told.
     pub(super) fn stir(&mut self) {
         self.unheard = true;
     }
 
-    /// Whether the first waiter has to be told; only once.
+    /// Whether the first waiter has to be told; `true` only once.
     pub(super) fn take_unheard(&mut self) -> bool {
         std::mem::take(&mut self.unheard)
     }
 
-    /// When the last of them is dead if nothing is heard of them.
+    /// Returns when the last waiter is dead if none gives a sign of life.
     pub(super) fn over(&self) -> Option<Tick> {
         self.waiters.iter().map(|waiter| waiter.alive_until).max()
     }
 
-    /// Takes everything away once everybody is dead. Not before: who comes next has to be told,
-    /// which the calendar can't do.
+    /// Removes all waiters once all are dead. Not earlier, because the next in line would have to
+    /// be told, which the calendar can't do.
     pub(super) fn drop_expired(&mut self, now: Tick) {
         if self.over().is_none_or(|over| over <= now) {
             *self = Self::default();

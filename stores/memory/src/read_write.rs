@@ -1,4 +1,4 @@
-//! [`ReadWrite`]: the readers of a key, its writer, and the writer that waits.
+//! [`ReadWrite`]: the readers of a key, its writer, and the waiting writer.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use lock_core::store::INTENT_LIFE;
 
 use super::entry::Held;
 
-/// A key that is read and written. What has expired is treated as absent.
+/// The read/write state of a key. Expired holds count as absent.
 #[derive(Clone, Default)]
 pub(super) struct ReadWrite {
-    /// It may be among the readers as well.
+    /// The writer, which may be among the readers as well.
     writer: Option<Held>,
     readers: Vec<Held>,
-    /// A writer that waits for readers to go, and keeps new ones out.
+    /// A writer that waits for readers to leave, and keeps new ones out.
     intent: Option<Held>,
 }
 
@@ -28,7 +28,7 @@ impl ReadWrite {
         holds.filter(move |hold| hold.expires > now && hold.owner == *owner)
     }
 
-    /// The writer first.
+    /// Returns the owners, the writer first.
     pub(super) fn owners(&self, now: Tick) -> impl Iterator<Item = &OwnerId> {
         self.live(now).map(|hold| &hold.owner)
     }
@@ -41,7 +41,7 @@ impl ReadWrite {
         self.intent.as_ref().filter(|intent| intent.expires > now)
     }
 
-    /// When nobody has the key any more, if nobody renews.
+    /// Returns when the last hold ends if nobody renews.
     pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
         self.live(now).map(|hold| hold.expires).max()
     }
@@ -50,7 +50,7 @@ impl ReadWrite {
         self.live(now).any(|hold| hold.owner == *owner)
     }
 
-    /// Until when `owner` may not read.
+    /// Returns until when `owner` may not read.
     pub(super) fn refuses_read(&self, owner: &OwnerId, now: Tick) -> Option<Tick> {
         if self.is_held_by(owner, now) {
             return None;
@@ -61,7 +61,7 @@ impl ReadWrite {
         }
     }
 
-    /// Until when `owner` may not write.
+    /// Returns until when `owner` may not write.
     pub(super) fn refuses_write(&self, owner: &OwnerId, now: Tick) -> Option<Tick> {
         match self.writer(now) {
             Some(writer) if writer.owner == *owner => None,
@@ -83,21 +83,21 @@ impl ReadWrite {
         self.end_intent(owner, now);
     }
 
-    /// `owner` waits to write: when only readers are in its way, no more of them come. The intent
-    /// of another writer does the same, and stays.
+    /// Notes that `owner` waits to write: if only readers are in its way, new ones are kept out.
+    /// Another writer's intent does the same, and stays.
     pub(super) fn intend(&mut self, owner: &OwnerId, now: Tick) {
         if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
             self.intent = Some(Held { owner: owner.clone(), expires: now + INTENT_LIFE });
         }
     }
 
-    /// Whether readers have the key, and nobody else.
+    /// Whether readers hold the key, and no writer.
     pub(super) fn is_read(&self, now: Tick) -> bool {
         self.writer(now).is_none() && self.ends(now).is_some()
     }
 
-    /// Lengthens the intent of `owner`, while there are readers to keep out. Returns whether nobody
-    /// keeps them out.
+    /// Extends the intent of `owner` while there are readers to keep out. Returns whether there is
+    /// no intent at all.
     pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
         if !self.is_read(now) {
             return false;
@@ -113,7 +113,7 @@ impl ReadWrite {
         }
     }
 
-    /// Whether there was one.
+    /// Ends the intent of `owner`; returns whether there was one.
     pub(super) fn end_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
         if self.intent.as_ref().is_none_or(|intent| intent.owner != *owner) {
             return false;
@@ -121,7 +121,7 @@ impl ReadWrite {
         self.intent.take().is_some_and(|intent| intent.expires > now)
     }
 
-    /// Ends what `owner` has, now or after `linger`, and returns whether it had anything.
+    /// Ends the holds of `owner`, now or after `linger`; returns whether there were any.
     pub(super) fn end(&mut self, owner: &OwnerId, linger: Duration, now: Tick) -> bool {
         let mut held = false;
         for hold in self.live_of(owner, now) {
@@ -132,7 +132,7 @@ impl ReadWrite {
         held
     }
 
-    /// Lengthens what `owner` has, and returns whether it has anything.
+    /// Extends the holds of `owner`; returns whether there are any.
     pub(super) fn renew(&mut self, owner: &OwnerId, expires: Tick, now: Tick) -> bool {
         let mut held = false;
         for hold in self.live_of(owner, now) {
@@ -142,7 +142,7 @@ impl ReadWrite {
         held
     }
 
-    /// Makes a reader of the writer, if `owner` is that, and returns whether it was.
+    /// Turns `owner` from the writer into a reader; returns whether it was the writer.
     pub(super) fn downgrade(&mut self, owner: &OwnerId, now: Tick) -> bool {
         match self.writer.take_if(|writer| writer.expires > now && writer.owner == *owner) {
             Some(writer) => {
@@ -153,13 +153,13 @@ impl ReadWrite {
         }
     }
 
-    /// Nobody has the key any more; a writer that waits still does.
+    /// Ends all holds; a waiting writer's intent stays.
     pub(super) fn clear(&mut self) {
         self.writer = None;
         self.readers = Vec::new();
     }
 
-    /// When all of it has expired.
+    /// Returns when everything here has expired.
     pub(super) fn over(&self) -> Option<Tick> {
         let all = self.writer.iter().chain(&self.readers).chain(&self.intent);
         all.map(|hold| hold.expires).max()

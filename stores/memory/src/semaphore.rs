@@ -1,4 +1,4 @@
-//! [`MemorySemaphores`]: semaphores inside one process, with the semantics of those on Redis.
+//! [`MemorySemaphores`]: semaphores inside one process, with the semantics of the Redis ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -25,16 +25,16 @@ pub(super) struct Semaphores {
     listeners: Listeners,
 }
 
-/// One that has been given permits. It stays, as it does on a server.
+/// A semaphore that has been given permits. It stays, as on a server.
 #[derive(Default)]
 struct Semaphore {
     left: i64,
-    /// The permits that are held, and when their leases end.
+    /// The held permits, and when their leases end.
     held: BTreeMap<PermitId, Tick>,
 }
 
 impl Semaphore {
-    /// Gives back what has expired; `true` when something has.
+    /// Gives expired permits back; returns whether there were any.
     fn reclaim(&mut self, now: Tick) -> bool {
         let before = self.held.len();
         self.held.retain(|_, expires| *expires > now);
@@ -46,7 +46,7 @@ impl Semaphore {
         permits > 0
     }
 
-    /// Which of the permits were held; they are not any more.
+    /// Releases the permits; returns for each whether it was held.
     fn release(&mut self, ids: &[PermitId]) -> Vec<bool> {
         let held: Vec<bool> = ids.iter().map(|id| self.held.remove(id).is_some()).collect();
         self.give_back(held.iter().filter(|held| **held).count());
@@ -78,9 +78,9 @@ impl Handle {
         format!("{}{key}", self.prefix)
     }
 
-    /// One atomic step on the semaphore `name`, without what has expired. The flag is whether
-    /// permits have come back, by that or by what `work` does; who waits for them is told, as long
-    /// as some are left.
+    /// Makes one atomic step on the semaphore `name`, after giving expired permits back. The flag
+    /// says whether permits have come back, by expiry or by `work`; if so and some are left,
+    /// waiters are notified.
     fn semaphore_step<T>(
         &self,
         name: &str,
@@ -166,9 +166,9 @@ impl Handle {
             };
             if let Some(more) = more {
                 let left = semaphore.left.saturating_add(more);
-                // As on a server, where Java counts with an `int`.
+                // The same limit as on a server, where Java counts with an `int`.
                 if i32::try_from(left).is_err() {
-                    // It tells nobody: who waits knows by itself when a lease ends.
+                    // Nobody is notified: waiters know when a lease ends.
                     *freed = false;
                     let what = format!(
                         "the semaphore {name:?} would have {left} permits left; use {} at most",
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Watches and looks at semaphores that nobody has given permits leave nothing behind.
+    /// Watching or reading a semaphore that was never given permits leaves nothing behind.
     #[tokio::test(start_paused = true)]
     async fn what_only_looks_leaves_nothing() {
         let store = MemoryStore::new("");

@@ -1,5 +1,5 @@
-//! [`MemoryServer`]: the memory store as a server that is a value, for simulations: what is between
-//! it and its clients is theirs to say.
+//! [`MemoryServer`]: the memory store as a server value, for simulations, which define what lies
+//! between it and its clients.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use super::step::Look;
 #[derive(Clone)]
 pub struct MemoryServer(Arc<Shared>);
 
-/// A client's connections to a server: the server knows which watches are its own. Each call is
+/// A client's connections to a server, which recognizes the client's own watches. Each call is
 /// executed at once.
 #[derive(Clone)]
 pub struct ServerHandle(Handle);
 
-/// What a server has for one key, in one atomic look.
+/// A server's data about one key, from one atomic look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Looked {
-    /// Who holds it.
+    /// The holders.
     pub holders: Vec<OwnerId>,
     /// When the hold ends if nobody renews it.
     pub remaining: Option<Duration>,
-    /// Who waits in turn, and for how long each counts as alive.
+    /// The waiters in order, and for how long each counts as alive.
     pub queue: Vec<(OwnerId, Duration)>,
 }
 
 impl MemoryServer {
-    /// An empty one. `epoch` is added to what its clock shows.
+    /// Creates an empty server. `epoch` is added to the time of its clock.
     #[must_use]
     pub fn new(clock: SimClock, epoch: ServerTime) -> Self {
         let shared = Shared::with(Clock::Simulated(clock), epoch.as_micros());
         Self(Arc::new(shared))
     }
 
-    /// Another server with the same clock and data. Nobody watches it.
+    /// Returns another server with the same clock and data, and no watches.
     #[must_use]
     pub fn copy(&self) -> Self {
         let shared = Shared::with(self.0.clock, self.0.epoch);
@@ -57,25 +57,25 @@ impl MemoryServer {
         Self(Arc::new(shared))
     }
 
-    /// What its clock shows.
+    /// Returns the time of its clock.
     #[must_use]
     pub fn time(&self) -> ServerTime {
         self.0.server_time(self.0.clock.now())
     }
 
-    /// Throws away what has expired. Before its clock is set back, a server of the real kind has
-    /// done so with all that was looked at.
+    /// Throws away all expired data. Before its clock is set back, a real server has done so with
+    /// all keys that were looked at.
     pub fn purge(&self) {
         self.0.table().drop_expired(self.0.clock.now());
     }
 
-    /// A client.
+    /// Connects a client.
     #[must_use]
     pub fn connect(&self) -> ServerHandle {
         ServerHandle(MemoryStore::on(Arc::clone(&self.0), "").handle.clone())
     }
 
-    /// A look at `key` from the side.
+    /// Looks at `key` without a client.
     #[must_use]
     pub fn look(&self, key: &LockKey) -> Looked {
         let Look { holders, remaining, queue } = self.connect().0.step(1, |step| step.look(key)).0;
@@ -84,66 +84,68 @@ impl MemoryServer {
 }
 
 impl ServerHandle {
-    /// As [`LockStore::acquire`](lock_core::store::LockStore::acquire), unless the server's time is
-    /// past `latest`.
+    /// Acquires, as [`LockStore::acquire`](lock_core::store::LockStore::acquire) does, unless the
+    /// server's time is past `latest`.
     ///
     /// # Errors
     ///
-    /// As that.
+    /// As for that method.
     pub fn acquire(&self, request: &AcquireRequest, latest: ServerTime) -> Result<Acquired, StoreError> {
         self.0.acquire(request, latest)
     }
 
-    /// As [`LockStore::release`](lock_core::store::LockStore::release). `latest` is that of the
-    /// takeover.
+    /// Releases, as [`LockStore::release`](lock_core::store::LockStore::release) does. `latest` is
+    /// the latest time of the takeover.
     #[must_use]
     pub fn release(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         self.0.release_by(request, latest)
     }
 
-    /// As [`LockStore::keep`](lock_core::store::LockStore::keep).
+    /// Renews and keeps, as [`LockStore::keep`](lock_core::store::LockStore::keep) does.
     #[must_use]
     pub fn keep(&self, request: &KeepRequest) -> Vec<Kept> {
         let items = &request.items;
         self.0.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()).0
     }
 
-    /// As [`LockStore::downgrade`](lock_core::store::LockStore::downgrade).
+    /// Downgrades, as [`LockStore::downgrade`](lock_core::store::LockStore::downgrade) does.
     #[must_use]
     pub fn downgrade(&self, request: &KeepRequest) -> Vec<Kept> {
         let items = &request.items;
         self.0.step(items.len(), |step| items.iter().map(|item| step.downgrade(item)).collect()).0
     }
 
-    /// As [`LockStore::withdraw`](lock_core::store::LockStore::withdraw).
+    /// Withdraws, as [`LockStore::withdraw`](lock_core::store::LockStore::withdraw) does.
     #[must_use]
     pub fn withdraw(&self, request: &AcquireRequest) -> Withdrawn {
         self.0.step(request.items.len(), |step| step.withdraw(request)).0
     }
 
-    /// As [`LockStore::watch`](lock_core::store::LockStore::watch).
+    /// Watches, as [`LockStore::watch`](lock_core::store::LockStore::watch) does.
     #[must_use]
     pub fn watch(&self, request: &AcquireRequest) -> Watch {
         self.0.watch(request)
     }
 
-    /// As [`LockStore::status`](lock_core::store::LockStore::status).
+    /// Returns the status, as [`LockStore::status`](lock_core::store::LockStore::status) does.
     #[must_use]
     pub fn status(&self, key: &LockKey) -> LockStatus {
         self.0.step(1, |step| step.status(key)).0
     }
 
-    /// As [`LockStore::force_release`](lock_core::store::LockStore::force_release).
+    /// Frees the key, as [`LockStore::force_release`](lock_core::store::LockStore::force_release)
+    /// does.
     pub fn force_release(&self, key: &LockKey) -> bool {
         self.0.step(1, |step| step.force_release(key)).0
     }
 
-    /// As [`LockStore::mark`](lock_core::store::LockStore::mark).
+    /// Looks at the marker or makes it, as [`LockStore::mark`](lock_core::store::LockStore::mark)
+    /// does.
     pub fn mark(&self, mark: Mark) -> Marked {
         self.0.mark(mark)
     }
 
-    /// What the server's clock shows.
+    /// Returns the time of the server's clock.
     #[must_use]
     pub fn time(&self) -> ServerTime {
         self.0.server_time()

@@ -17,8 +17,7 @@ use super::books::{Books, Wanted};
 use super::handle::Handle;
 use super::step::in_time;
 
-/// All stocks of a store, by prefix and key. They stay until the store goes, as they do on a
-/// server.
+/// All stocks of a store, by prefix and key. They stay until the store is dropped, as on a server.
 pub(super) type Stocks = Mutex<HashMap<String, Books>>;
 
 /// The stocks of a memory store.
@@ -35,7 +34,7 @@ impl MemoryStocks {
     ) -> BoxFuture<Result<T, StoreError>> {
         let handle = self.0.clone();
         Box::pin(async move {
-            // It never waits: a task that sells and sells would keep its thread for itself.
+            // It never waits, so a task that sells in a loop would monopolize its thread.
             tokio::task::coop::consume_budget().await;
             work(&handle)
         })
@@ -49,7 +48,8 @@ impl fmt::Debug for MemoryStocks {
 }
 
 impl Handle {
-    /// One atomic step, unless it comes too late; `None` when there is no such stock.
+    /// Makes one atomic step, unless the call is late; returns `None` when the stock does not
+    /// exist.
     fn stock_step<T>(
         &self,
         call: &StockCall,

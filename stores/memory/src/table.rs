@@ -1,7 +1,6 @@
-//! [`Table`]: the memory store's data, and how it gets rid of what has expired.
+//! [`Table`]: the memory store's data, and the removal of expired data.
 //!
-//! What has expired is thrown away by [`Table::purge`], which looks at a bounded number of entries
-//! each time.
+//! [`Table::purge`] removes expired data; it looks at a bounded number of entries each time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -14,41 +13,39 @@ use tokio::sync::mpsc;
 
 use super::entry::{Channel, Entry, HandleId, Listener, WatchId, Watcher};
 
-/// Notices that wait in one watch. More than one, so that a release of somebody else is still heard
-/// when our own release is in the queue and will be ignored as an echo.
+/// Maximum number of queued notices per watch. More than one, because our own release in the queue
+/// will be ignored as an echo, and must not hide another owner's.
 const QUEUE: usize = 16;
 
-/// Tables smaller than this are not worth shrinking.
+/// Minimum size of a table that is worth shrinking.
 const SMALL: usize = 1024;
 
 /// Everything the store knows.
 #[derive(Default)]
 pub(super) struct Table {
     entries: HashMap<Arc<str>, Entry>,
-    /// The entries in the order in which they were made, so that who goes through them page by page
-    /// misses none.
+    /// The entries in the order in which they were made, so that a scan page by page misses none.
     made: BTreeMap<u64, Arc<str>>,
     last_made: u64,
-    /// When to look at an entry again to throw away what has expired, soonest first. An entry has
-    /// at most one line here. A line may be too early (the lease was renewed) and is then written
-    /// anew when its time has come, so that renewing costs nothing.
+    /// When to look at an entry again to remove expired data, soonest first. Each entry has at most
+    /// one line here. A line may be too early, if the lease was renewed. It is rewritten when its
+    /// time has come, so that renewing costs nothing.
     calendar: BinaryHeap<Reverse<(Tick, Arc<str>)>>,
-    /// How many there are.
+    /// Number of watches.
     watches: usize,
     last_watch: u64,
-    /// Where prefix and key are put together, so that looking something up allocates nothing.
+    /// Buffer for prefix and key, so that a look-up needs no allocation.
     scratch: String,
 }
 
-/// A watch, and where its listeners are. Whoever gives it up drops it outside the mutex: that may
-/// wake somebody.
+/// A watch, and the names where its listeners are. Drop it outside the mutex: that may wake a task.
 pub(super) struct Watched {
     watcher: Arc<Watcher>,
     names: Vec<Arc<str>>,
 }
 
 impl Table {
-    /// The same data, which nobody watches.
+    /// Copies the data without its watches.
     #[cfg(feature = "testing")]
     pub(super) fn copy(&self) -> Self {
         let mut entries = HashMap::with_capacity(self.entries.len());
@@ -66,7 +63,7 @@ impl Table {
         }
     }
 
-    /// Throws away all that has expired, whatever it costs.
+    /// Removes all expired data, whatever the cost.
     #[cfg(feature = "testing")]
     pub(super) fn drop_expired(&mut self, now: Tick) {
         for entry in self.entries.values_mut() {
@@ -75,9 +72,9 @@ impl Table {
         }
     }
 
-    /// Throws away what has expired, looking at no more than `budget` entries, soonest expiry
-    /// first. As long as each step's budget is at least twice the number of its keys (a key is
-    /// looked at for its hold and for its counter), throwing away keeps up with adding.
+    /// Removes expired data, soonest expiry first, looking at no more than `budget` entries. A key
+    /// is looked at twice, for its hold and for its counter. If each step's budget is at least
+    /// twice the number of its keys, removing keeps up with adding.
     pub(super) fn purge(&mut self, now: Tick, budget: usize) {
         let mut removed = false;
         for _ in 0..budget {
@@ -103,8 +100,8 @@ impl Table {
         }
     }
 
-    /// Collections never shrink by themselves; after a burst of keys most of their room would stay
-    /// empty.
+    /// Shrinks the collections, which never happens by itself: after a burst of keys, most of their
+    /// capacity would stay unused.
     fn give_back_memory(&mut self) {
         let wanted = 2 * self.entries.len().max(SMALL / 4);
         if self.entries.capacity() > SMALL && self.entries.capacity() / 2 > wanted {
@@ -118,8 +115,7 @@ impl Table {
         self.entries.get_mut(self.scratch.as_str())
     }
 
-    /// Changes the entry of `key`, which is made if there is none, and sees that it is purged in
-    /// time.
+    /// Changes the entry of `key`, which is made if necessary, and schedules its purge.
     pub(super) fn change<T>(
         &mut self,
         prefix: &str,
@@ -174,7 +170,7 @@ impl Table {
         (receiver, Watched { watcher, names })
     }
 
-    /// Forgets a watch.
+    /// Removes a watch.
     pub(super) fn unwatch(&mut self, watched: &Watched) {
         self.watches -= 1;
         for name in &watched.names {
@@ -187,7 +183,7 @@ impl Table {
         }
     }
 
-    /// So many entries at most, from the `cursor`-th one made; with it, where the next page begins.
+    /// Returns at most `most` entries from number `cursor` on, and the start of the next page.
     pub(super) fn page(&self, cursor: u64, most: usize) -> (Vec<&Entry>, Option<u64>) {
         let mut rest = self.made.range(cursor..);
         let page = rest.by_ref().take(most).filter_map(|(_, name)| self.entries.get(name)).collect();

@@ -1,5 +1,4 @@
-//! What is particular to the memory store; what it has in common with others is in the conformance
-//! suite.
+//! Tests particular to the memory store; those common to all stores are in the conformance suite.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -59,7 +58,7 @@ async fn purging_keeps_up_with_a_stream_of_new_keys() {
         let key = format!("key-{i}");
         assert!(granted(&store, &[&key, &format!("{key}/b")], "a").await);
         tokio::time::advance(Duration::from_millis(10)).await;
-        // A lease is 1 s and so is the retention: the keys of about 200 requests are alive.
+        // Lease and retention are 1 s each: the keys of about 200 requests are alive.
         assert!(sizes(&store).0 <= 500, "{:?}", sizes(&store));
         assert!(sizes(&store).1 <= 500, "{:?}", sizes(&store));
     }
@@ -172,8 +171,8 @@ async fn a_hot_key_keeps_nothing_of_waiters_and_readers_that_vanish() {
     }
 }
 
-/// The calendar can't tell who is next, so it takes no waiter away as long as somebody behind it
-/// lives.
+/// The calendar can't determine who is next, so it removes no waiter as long as one behind it is
+/// alive.
 #[tokio::test(start_paused = true)]
 async fn purging_loses_nobodys_turn() {
     let store = MemoryStore::new("");
@@ -209,7 +208,7 @@ async fn a_grant_is_heard_through_a_full_queue() {
     assert!(matches!(heard[..], [Notice::Retry, .., Notice::Granted { .. }]), "{heard:?}");
 }
 
-/// Nor to one that is just being dropped: the part that hears goes first.
+/// Nor to one that is just being dropped: its receiving part is dropped first.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_granted_to_a_watch_that_was_dropped() {
     let store = MemoryStore::new("");
@@ -226,7 +225,7 @@ async fn nothing_is_granted_to_a_watch_that_was_dropped() {
     }
 }
 
-/// One token of any number is all that a direct grant has to give.
+/// A direct grant can give only one token of any number.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_with_a_token_floor_is_told_and_not_granted() {
     let store = MemoryStore::new("");
@@ -372,7 +371,7 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     assert_eq!((released.held, released.then, released.echo), (vec![true].into(), None, true));
     assert_eq!(watch.try_notice(), Some(Notice::Retry));
 
-    // Nor does it come late.
+    // A late takeover is no error either.
     let late = request(&["a"], "b");
     let latest = store.handle.stamp(&late);
     assert!(granted(&store, &["a"], "a").await);

@@ -1,4 +1,5 @@
-//! Acquire: the gate first, then the others at once, then the [counters](super::raise).
+//! Acquire: asks the gate first, then all other stores at once, then raises the
+//! [counters](super::raise).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +18,13 @@ use super::tokens::Counters;
 use super::undo;
 use super::votes::{Tally, Verdict, Vote};
 
-/// How often those that were busy are asked while the gate is held, if no place in a queue is lost
-/// with it.
+/// Maximum number of rounds in which busy stores are asked while the gate is held, unless giving up
+/// would lose a place in a queue.
 const ROUNDS: u32 = 3;
-/// Most rounds whose pauses double.
+/// Maximum number of rounds whose pauses double.
 const DOUBLINGS: u32 = 6;
 
-/// Refuses what a store that was started again could not be waited for.
+/// Refuses a lease that exceeds the quarantine of a restarted store.
 pub(super) fn refuse_lease(quorum: &Quorum, lease: Duration) -> Result<(), StoreError> {
     let longest = quorum.options.max_lease;
     if lease <= longest {
@@ -42,12 +43,13 @@ pub(super) async fn acquire(
 ) -> Result<Acquired, StoreError> {
     request.refuse_replication()?;
     refuse_lease(&quorum, request.lease)?;
-    // It is sent now, whatever the clocks of the stores say: who withdraws it has to ask them.
+    // The request is sent now, whatever the clocks of the stores say: a later withdrawal has to ask
+    // them.
     if request.stamp(ServerTime::from_micros(1)) == ServerTime::from_micros(0) {
         return Err(withdrawn());
     }
     let Some(attempt) = ballots_of(&request).begin() else { return Err(unsettled()) };
-    // The gates have three eighths of the time, the votes a quarter, lifting and undoing an eighth
+    // The gates have three eighths of the time, the votes a quarter, raising and undoing an eighth
     // each.
     let step = (request.timeout / 8).max(Duration::from_millis(1));
     first::first_use(&quorum, step).await;
@@ -76,7 +78,7 @@ pub(super) struct Election {
     pub(super) step: Duration,
 }
 
-/// What the gate says.
+/// The answer of the gate.
 enum Gate {
     Passed(usize, Granted),
     Busy(Busy),
@@ -89,7 +91,7 @@ impl Election {
         let granted = match self.gate().await? {
             Gate::None => None,
             Gate::Busy(busy) => {
-                // It has spoken for all.
+                // The gate has spoken for all stores.
                 let busy = Ok(busy);
                 self.undo(&busy).await?;
                 return busy.map(Acquired::Busy);
@@ -104,8 +106,7 @@ impl Election {
         let again = self.quorum.pause(1.0, 4.0).max(Duration::from_millis(1));
         let won = self.tally.verdict(0) == Verdict::Won;
         let refusal = if won {
-            // Its tokens could not be written down, or others have got them: it is tried again
-            // soon.
+            // Its tokens could not be recorded, or others have got them: it is retried soon.
             let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
             let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
             Ok(Busy { item: 0, remaining: again, server_time, listeners: 0 })
@@ -115,16 +116,16 @@ impl Election {
         self.undo(&refusal).await?;
         let busy = refusal?;
         if held && !won {
-            // So that rivals who have split the votes don't meet again.
+            // Prevents rivals that have split the votes from meeting again.
             tokio::time::sleep(again).await;
         }
         Ok(Acquired::Busy(busy))
     }
 
-    /// Asks the first store in order that answers.
+    /// Asks the stores in order, until one answers.
     async fn gate(&mut self) -> Result<Gate, StoreError> {
         let quorum = Arc::clone(&self.quorum);
-        // When so many are away there is no majority.
+        // With this many stores down there is no majority.
         let most = quorum.len() - quorum.majority() + 1;
         let limit = self.request.timeout * 3 / 8 / u32::try_from(most).unwrap_or(u32::MAX);
         for node in quorum.gates().into_iter().take(most) {
@@ -136,7 +137,7 @@ impl Election {
             match answer.map_or_else(|| Err(unanswered("no answer")), |(_, answer)| answer) {
                 Ok(Acquired::Granted(granted)) => {
                     quorum.round_trip_was(quorum.now().since(asked));
-                    // Until it is known whether it counts.
+                    // Until its marker shows whether the vote counts.
                     self.tally.put(node, Vote::Void(unanswered("its marker was not asked for")));
                     return Ok(Gate::Passed(node, granted));
                 }
@@ -150,10 +151,10 @@ impl Election {
         Ok(Gate::None)
     }
 
-    /// Asks the others, while `gate` is held.
+    /// Asks the other stores, while `gate` is held.
     async fn vote(&mut self, gate: usize, granted: Granted) -> Result<Option<Granted>, StoreError> {
         let quorum = Arc::clone(&self.quorum);
-        // Who has just failed is left alone, unless every vote is needed.
+        // Skips stores that have just failed, unless every vote is needed.
         let failed = self.tally.unknown();
         let up = quorum.up();
         let enough = up.len() >= quorum.majority() && up.contains(&gate);
@@ -168,8 +169,8 @@ impl Election {
             if verdict == Verdict::Won {
                 return self.won(gate, answers).await;
             }
-            // Nobody else gets past the gate meanwhile, so it is worth it to wait for the end of a
-            // release, or of rivals who came through another gate.
+            // No other request gets past the gate meanwhile. So it is worth waiting for the end of
+            // a release, or of rivals that came through another gate.
             nodes = self.tally.worth_asking_again();
             let late = quorum.now().since(self.began) >= self.request.timeout * 3 / 8;
             if nodes.is_empty() || late || (round >= ROUNDS && !in_line) {
@@ -202,7 +203,7 @@ impl Election {
         }))
     }
 
-    /// Counts until it is won, or everybody has answered.
+    /// Counts until the ballot is won, or all stores have answered.
     async fn count(&mut self, answers: &mut Answers<Vote>) -> Verdict {
         while self.tally.verdict(answers.open()) != Verdict::Won {
             let Some((node, answer)) = answers.next().await else { break };
@@ -212,7 +213,7 @@ impl Election {
         self.tally.verdict(0)
     }
 
-    /// Raises the counters. Where nobody has answered yet, it may be held too, or will be.
+    /// Raises the counters. A store that has not answered yet may hold the key too, or will.
     async fn won(&mut self, gate: usize, mut late: Answers<Vote>) -> Result<Option<Granted>, StoreError> {
         let quorum = Arc::clone(&self.quorum);
         for &node in late.silent() {
@@ -228,7 +229,7 @@ impl Election {
                 let error = unanswered("its fencing counter could not be raised");
                 self.tally.put(stray.node, Vote::Unknown(error));
             }
-            // What has to be undone is known then.
+            // Then it is known what has to be undone.
             while let Some((node, answer)) = late.next().await {
                 self.tally.put(node, answer.unwrap_or_else(Vote::from_error));
             }
@@ -262,7 +263,7 @@ impl Election {
         Ok(Some(Granted { tokens: counters.tokens().into(), server_time }))
     }
 
-    /// Gives back what the attempt has got, before `refusal` is told.
+    /// Gives back everything that the attempt has got, before `refusal` is returned.
     async fn undo(&self, refusal: &Result<Busy, StoreError>) -> Result<(), StoreError> {
         let unsettled = undo::undo(&self.quorum, &self.request, &self.tally, self.step).await;
         if unsettled.is_empty() {
@@ -270,8 +271,8 @@ impl Election {
             return Ok(());
         }
         if refusal.is_ok() && self.request.wait.is_none() && self.quorum.late.available_permits() > 0 {
-            // Nobody sends it again, and a store that does not answer makes no difference: it is
-            // undone there by and by.
+            // Nobody will re-send it, and a store that does not answer makes no difference: the
+            // request is undone there in the background.
             self.undo_later(&unsettled);
             return Ok(());
         }
@@ -286,22 +287,22 @@ impl Election {
             let ballots = ballots_of(&self.request).of(node).into_iter();
             ballots.map(move |ballot| {
                 let stray = Stray::new(node, ballot, now);
-                // It may be held there already.
+                // The store may hold the key already.
                 Stray { until: stray.until.max(now + self.request.lease), ..stray }
             })
         });
         undo::settle(&self.quorum, strays.collect());
     }
 
-    /// The request to send to a node.
+    /// Returns the request to send to a node.
     fn ballot(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
         let request = &self.request;
-        // Whoever wants tokens above a floor is not granted a key by a release, which is one
-        // store's.
+        // A request for tokens above a floor is never granted directly by a release, which happens
+        // at one store only.
         let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
         let make = || {
-            // The gate has the order. Places at others are of a time when another was the gate: who
-            // obeyed several queues would wait for those who wait for it.
+            // The gate has the order. Places at other stores date from when another store was the
+            // gate. Requests that obeyed several queues could wait for each other.
             let items = request.items.iter().map(|item| match (role, item.kind) {
                 (Role::Vote, Kind::Fair) => Item { kind: Kind::Mutex, ..item.clone() },
                 _ => item.clone(),
@@ -318,7 +319,7 @@ impl Election {
         ballot.ok_or_else(withdrawn)
     }
 
-    /// What says until when the request may be executed somewhere.
+    /// Extends the latest time at which the request may be executed by any store.
     pub(super) fn note_latest(&self, ballot: &AcquireRequest) {
         if let Some(latest) = ballot.latest() {
             self.request.raise_latest(latest);
@@ -326,7 +327,8 @@ impl Election {
     }
 }
 
-/// What a store says, and whether it counts. Without a ballot it has granted it already.
+/// Asks a store for its vote, and whether it counts. Without a ballot, the store has already
+/// `granted` it.
 fn vote_of(
     store: Arc<dyn LockStore>,
     ballot: Option<Arc<AcquireRequest>>,
@@ -343,7 +345,7 @@ fn vote_of(
             (None, Some(granted)) => granted,
             (None, None) => return Err(unanswered("asked twice")),
         };
-        // After the grant: an empty store would have granted it to anybody.
+        // Asked after the grant: a store that has lost its data would have granted it to anyone.
         Ok(match first::is_believed(&store, max_lease, timeout).await {
             Ok(()) => Vote::Yes(granted),
             Err(error) => Vote::Void(error),

@@ -1,5 +1,4 @@
-//! What operators ask: status, force release, the list of locks, and whether the stores can be
-//! used.
+//! Operators' calls: status, force release, the list of locks, and a check of the stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +11,8 @@ use super::release::too_few;
 use super::{first, merge};
 use crate::trace::TARGET;
 
-/// A cursor has the cursor of one store in its lower bits, then the number of the store, and how
-/// many have failed.
+/// A cursor has the cursor of one store in its lower bits, then the number of the store, then the
+/// number of failed stores.
 const CURSOR_BITS: u32 = 56;
 const NUMBER_BITS: u32 = 4;
 
@@ -58,15 +57,15 @@ pub(super) async fn force_release(quorum: Arc<Quorum>, key: LockKey) -> Result<b
     Ok(freed)
 }
 
-/// Goes through the stores, one after the other: whatever a majority holds is found by so many that
-/// a majority is not left out. What is found at one is looked up at all.
+/// Goes through the stores one by one, until fewer than a majority remain, so that every lock of a
+/// majority is found. A key found at one store is looked up at all.
 pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Scanned, StoreError> {
     let cursor = request.cursor & ((1 << CURSOR_BITS) - 1);
     let number =
         |shift: u32| usize::try_from(request.cursor >> shift & ((1 << NUMBER_BITS) - 1)).unwrap_or(0);
     let (node, failed) = (number(CURSOR_BITS), number(CURSOR_BITS + NUMBER_BITS));
     let code = |number: usize, shift: u32| u64::try_from(number).unwrap_or(0) << shift;
-    // The next store, if there is one to be asked.
+    // The next store, if another one has to be asked.
     let after = |failed: usize| {
         let gone_through = node + 1 - failed;
         let enough = gone_through > quorum.len() - quorum.majority();
@@ -91,7 +90,7 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
         None => return Err(StoreError::new(StoreErrorKind::Refused, "a cursor that no page has had")),
     };
     let mut locks = Vec::new();
-    // All at once: a store that hangs is waited for once.
+    // All at once, so that a hanging store costs its time-out only once.
     let asked = page.locks.into_iter().map(|(key, _)| {
         let answers = ask_status(&quorum, &key, limit / 2);
         (key, answers)
@@ -117,9 +116,9 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
     Ok(Scanned { locks, next })
 }
 
-/// A majority has to be usable; who is not is said in the log.
+/// Checks that a majority is usable; logs the stores that are not.
 pub(super) async fn check(quorum: Arc<Quorum>) -> Result<(), StoreError> {
-    // Whoever connects waits for so long in all.
+    // Together with the first use, stays within the connect time-out.
     let limit = quorum.options.connect_timeout * 5 / 8;
     let mut answers = quorum.ask(quorum.all(), limit, |_, store| store.check());
     let mut errors = Vec::new();

@@ -1,4 +1,4 @@
-//! [`Ballots`]: the requests that a quorum makes of one, for its stores.
+//! [`Ballots`]: the requests to single stores that a quorum derives from one request.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,30 +6,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lock_core::internal::clock::Tick;
 use lock_core::store::AcquireRequest;
 
-/// What a ballot is for.
+/// The purpose of a ballot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It waits at the store when it is refused.
+    /// It waits at the store when refused.
     Gate,
-    /// It asks for a vote, and leaves nothing behind when it is refused.
+    /// It asks for a vote, and leaves nothing behind when refused.
     Vote,
     /// It raises the counter of one key.
     Raise,
 }
 
-/// Which attempt makes ballots: an earlier one makes no more after the request was withdrawn.
+/// The attempt that makes ballots. After the request was withdrawn, earlier attempts make no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt(u64);
 
-/// Everything that was sent for a request. Each store has ballots of its own, since each has its
-/// own clock.
+/// Everything that was sent for a request. Each store has its own ballots, because it has its own
+/// clock.
 #[derive(Default)]
 pub(super) struct Ballots(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     attempt: u64,
-    /// An attempt is under way, or has ended without knowing that no withdrawal of it is.
+    /// Whether an attempt is under way, or has ended while withdrawals of it may still be.
     unsettled: bool,
     made: Vec<Ballot>,
 }
@@ -41,16 +41,16 @@ struct Ballot {
     sent: Tick,
 }
 
-/// What was sent to one store.
+/// The requests sent to one store.
 #[derive(Debug)]
 pub(super) struct SentTo {
     pub(super) node: usize,
     pub(super) requests: Vec<Arc<AcquireRequest>>,
-    /// When any of them was sent last.
+    /// When the last of them was sent.
     pub(super) sent: Tick,
 }
 
-/// Returns what was sent for `request`, which carries it along.
+/// Returns the ballots of `request`, which are attached to it.
 pub(super) fn ballots_of(request: &AcquireRequest) -> &Ballots {
     request.attachment()
 }
@@ -60,21 +60,21 @@ impl Ballots {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None` while an earlier attempt is [unsettled](Self::settled): what undoes it would undo
-    /// this one too.
+    /// Begins an attempt. `None` while an earlier one is [unsettled](Self::settled), because
+    /// undoing that one would undo this one too.
     pub(super) fn begin(&self) -> Option<Attempt> {
         let mut inner = self.inner();
         let settled = !std::mem::replace(&mut inner.unsettled, true);
         settled.then_some(Attempt(inner.attempt))
     }
 
-    /// The attempt under way was granted, or everything that undoes it was answered.
+    /// Records that the attempt was granted, or that all calls that undo it were answered.
     pub(super) fn settled(&self) {
         self.inner().unsettled = false;
     }
 
-    /// The ballot to send to `node` now, the same as before if there is one. `None` when the
-    /// request was withdrawn.
+    /// Returns the ballot to send to `node` now, the same as before if there is one. `None` when
+    /// the request was withdrawn.
     pub(super) fn ballot(
         &self,
         attempt: Attempt,
@@ -88,7 +88,7 @@ impl Ballots {
             return None;
         }
         let ballot = inner.made.iter_mut().find(|ballot| ballot.node == node && ballot.role == role);
-        // One that was withdrawn before it was sent can't be sent any more.
+        // A ballot that was withdrawn before it was sent can't be sent any more.
         if let Some(ballot) =
             ballot.filter(|ballot| ballot.role != Role::Raise && !ballot.request.is_sealed())
         {
@@ -100,28 +100,29 @@ impl Ballots {
         Some(request)
     }
 
-    /// What was sent to a node.
+    /// Returns the requests that were sent to a node.
     pub(super) fn of(&self, node: usize) -> Vec<Arc<AcquireRequest>> {
         let inner = self.inner();
         let ballots = inner.made.iter().filter(|ballot| ballot.node == node);
         ballots.map(|ballot| Arc::clone(&ballot.request)).collect()
     }
 
-    /// What asked a node for its vote.
+    /// Returns the request that asked a node for its vote.
     pub(super) fn vote_of(&self, node: usize) -> Option<Arc<AcquireRequest>> {
         let inner = self.inner();
         let ballot = inner.made.iter().rev().find(|ballot| ballot.node == node && ballot.role == Role::Vote);
         ballot.map(|ballot| Arc::clone(&ballot.request))
     }
 
-    /// Where it may have a place in a queue, or an intent, and what has put it there.
+    /// Returns the nodes where the request may have a place in a queue or an intent, with the
+    /// requests that put it there.
     pub(super) fn places(&self) -> Vec<(usize, Arc<AcquireRequest>)> {
         let inner = self.inner();
         let waits = |ballot: &&Ballot| ballot.role == Role::Gate && ballot.request.wait.is_some();
         inner.made.iter().filter(waits).map(|ballot| (ballot.node, Arc::clone(&ballot.request))).collect()
     }
 
-    /// What was sent to all nodes. The attempts under way send no more.
+    /// Returns the requests sent to all nodes. The attempts under way send no more.
     pub(super) fn withdraw(&self) -> Vec<SentTo> {
         let mut inner = self.inner();
         inner.attempt += 1;

@@ -13,28 +13,28 @@ use tokio::sync::{Semaphore, mpsc};
 use super::strays::Strays;
 use super::votes::majority;
 
-/// For so long a store that failed is asked only if there are not enough others.
+/// Time for which a failed store is asked only if there are not enough others.
 const SHUNNED: Duration = Duration::from_secs(1);
-/// What counts as a round trip at least and at most.
+/// Minimum and maximum of the assumed round trip, in nanoseconds.
 const ROUND_TRIP: std::ops::RangeInclusive<u64> = 200_000..=50_000_000;
 
-/// So many holds are given back to stores that are away for as long as these could have them; more
-/// are left to their leases.
+/// Maximum number of holds that are being given back to unreachable stores, as long as these may
+/// have them. Holds beyond that are left to their leases.
 const MOST_LATE: usize = 4096;
 
 /// Settings of a [`QuorumStore`](super::QuorumStore).
 #[derive(Clone, Debug)]
 pub struct QuorumOptions {
-    /// Our time; the same as that of the engine.
+    /// The local clock, the same as the engine's.
     pub clock: Clock,
-    /// Where calls live that go on when they are not needed any more.
+    /// The runtime of calls that go on after they are no longer needed.
     pub tasks: Tasks,
-    /// Time-out of calls that carry none.
+    /// Time-out of calls without one.
     pub call_timeout: Duration,
     /// Time-out of [`check`](LockStore::check).
     pub connect_timeout: Duration,
-    /// The longest lease. A store that lost its data is not believed for so long. All managers that
-    /// use the same stores have to have the same.
+    /// Maximum lease. For this time, a store that lost its data is not believed. All managers that
+    /// use the same stores must have the same value.
     pub max_lease: Duration,
 }
 
@@ -43,17 +43,17 @@ pub(super) struct Quorum {
     pub(super) options: QuorumOptions,
     nodes: Box<[Node]>,
     pub(super) strays: Arc<Strays>,
-    /// What goes on in the background.
+    /// Permits for calls that go on in the background.
     pub(super) late: Semaphore,
-    /// Nothing is to be done any more for a first use.
+    /// Whether the first use is done with.
     pub(super) in_use: AtomicBool,
-    /// What a call takes, in nanoseconds.
+    /// Duration of a call, in nanoseconds.
     round_trip: AtomicU64,
 }
 
 struct Node {
     store: Arc<dyn LockStore>,
-    /// Until then it is left out, if possible.
+    /// Until when it is left out, if possible.
     shunned_until: Arc<AtomicU64>,
 }
 
@@ -86,12 +86,12 @@ impl Quorum {
         majority(self.len())
     }
 
-    /// All nodes, in order.
+    /// Returns all nodes, in order.
     pub(super) fn all(&self) -> Vec<usize> {
         (0..self.len()).collect()
     }
 
-    /// The nodes that have not failed a moment ago, in order.
+    /// Returns the nodes that have not failed recently, in order.
     pub(super) fn up(&self) -> Vec<usize> {
         let now = self.now().as_nanos();
         let up = self.nodes.iter().enumerate();
@@ -100,7 +100,7 @@ impl Quorum {
             .collect()
     }
 
-    /// Which may be the gate, in order: those that have failed a moment ago come last.
+    /// Returns the candidates for the gate, in order; nodes that have failed recently come last.
     pub(super) fn gates(&self) -> Vec<usize> {
         let mut gates = self.up();
         let down = self.all().into_iter().filter(|node| !gates.contains(node)).collect::<Vec<_>>();
@@ -108,8 +108,8 @@ impl Quorum {
         gates
     }
 
-    /// Calls several stores at once. Each answer, or that there is none after `limit`, comes from
-    /// [`Answers::next`]. The calls go on to their ends whatever becomes of the answers.
+    /// Calls several stores at once. [`Answers::next`] returns each answer, or an error after
+    /// `limit`. The calls run to their ends whatever becomes of the answers.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         nodes: impl IntoIterator<Item = usize>,
@@ -131,10 +131,10 @@ impl Quorum {
                 let down = answer.as_ref().is_err_and(is_down);
                 let until = if down { clock.now() + SHUNNED } else { Tick::default() };
                 shunned_until.store(until.as_nanos(), Ordering::Relaxed);
-                // Nobody may listen any more.
+                // The receiver may be gone.
                 let _ = sender.send((index, answer));
                 if overdue {
-                    // Stores have time-outs; this is for one that has not.
+                    // Stores have time-outs; this is for one that has none.
                     let _ = tokio::time::timeout(limit * 8, call).await;
                 }
             });
@@ -149,7 +149,7 @@ impl Quorum {
         self.round_trip.store(mean, Ordering::Relaxed);
     }
 
-    /// Between `least` and `most` round trips, at random.
+    /// Returns a random pause of between `least` and `most` round trips.
     pub(super) fn pause(&self, least: f64, most: f64) -> Duration {
         let round_trip =
             self.round_trip.load(Ordering::Relaxed).clamp(*ROUND_TRIP.start(), *ROUND_TRIP.end());
@@ -157,7 +157,7 @@ impl Quorum {
     }
 }
 
-/// Whether a store that answers so had better not be asked for a moment.
+/// Whether a store with this error should not be asked for a while.
 fn is_down(error: &StoreError) -> bool {
     matches!(
         error.kind(),
@@ -173,22 +173,22 @@ pub(super) fn unanswered(message: &str) -> StoreError {
 #[derive(Debug)]
 pub(super) struct Answers<T> {
     receiver: mpsc::UnboundedReceiver<(usize, Result<T, StoreError>)>,
-    /// Who has not answered.
+    /// The nodes that have not answered.
     open: Vec<usize>,
 }
 
 impl<T> Answers<T> {
-    /// How many have not answered.
+    /// Returns how many have not answered.
     pub(super) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Who has not answered.
+    /// Returns the nodes that have not answered.
     pub(super) fn silent(&self) -> &[usize] {
         &self.open
     }
 
-    /// The next node and its answer; `None` after the last.
+    /// Waits for the next answer and its node; returns `None` after the last.
     pub(super) async fn next(&mut self) -> Option<(usize, Result<T, StoreError>)> {
         if self.open.is_empty() {
             return None;
@@ -198,7 +198,7 @@ impl<T> Answers<T> {
                 self.open.retain(|open| *open != node);
                 Some((node, answer))
             }
-            // Its task has panicked, or its runtime is gone.
+            // The task has panicked, or its runtime is gone.
             None => Some((self.open.pop()?, Err(unanswered("the call did not end")))),
         }
     }

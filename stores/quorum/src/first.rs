@@ -1,4 +1,4 @@
-//! The marker: whether a store remembers what it has granted, and the first use of new stores.
+//! The marker: whether a store remembers its grants, and the first use of new stores.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use lock_core::store::{LockStore, Mark, MarkRequest, Marked, ServerTime, StoreEr
 
 use super::calls::Quorum;
 
-/// For how much longer a store is not believed; `None` when it is.
+/// Returns for how much longer a store is not believed; `None` when it is believed.
 pub(super) fn quarantine(marked: Marked, max_lease: Duration) -> Option<Duration> {
     let since = marked.since.unwrap_or(marked.server_time);
     if since == ServerTime::from_micros(0) {
         // It was marked when it was new.
         return None;
     }
-    // Clocks run at different rates.
+    // Allows for clocks that run at different rates.
     let margin = max_lease / 100 + Duration::from_millis(2);
     let over = Duration::from_micros(since.as_micros()) + max_lease + margin;
     over.checked_sub(Duration::from_micros(marked.server_time.as_micros())).filter(|left| !left.is_zero())
 }
 
-/// Why its vote does not count.
+/// Returns the reason why the store's vote does not count.
 pub(super) fn distrust(left: Duration) -> StoreError {
     let message = format!(
         "this store was started a short time ago and may have forgotten locks; its vote counts in {left:?}, when they are over"
@@ -29,7 +29,7 @@ pub(super) fn distrust(left: Duration) -> StoreError {
     StoreError::new(StoreErrorKind::NotReady, message)
 }
 
-/// Whether the store is believed; marks it if it is not marked.
+/// Checks that the store is believed; marks it if it has no marker.
 pub(super) async fn is_believed(
     store: &Arc<dyn LockStore>,
     max_lease: Duration,
@@ -39,9 +39,11 @@ pub(super) async fn is_believed(
     quarantine(marked, max_lease).map_or(Ok(()), |left| Err(distrust(left)))
 }
 
-/// Marks the stores as new if all of them are: when every one answers, and none has a marker. They
-/// are believed at once then. Stores that have all lost their data at the same moment look like
-/// that too; whoever starts the first program after that has to wait for the longest lease.
+/// Marks all stores as new, if all of them answer and none has a marker. They are then believed at
+/// once.
+///
+/// Stores that have all lost their data at the same moment look new, too. Before starting the first
+/// program after that, an operator has to wait for the longest lease.
 pub(super) async fn first_use(quorum: &Arc<Quorum>, limit: Duration) {
     if quorum.in_use.load(Ordering::Acquire) {
         return;
@@ -88,7 +90,7 @@ mod tests {
         assert!(quarantine(marked(Some(1000), 1000), MINUTE).is_some_and(|left| left > MINUTE));
         assert!(quarantine(marked(Some(1000), 1060), MINUTE).is_some(), "clocks differ a little");
         assert_eq!(quarantine(marked(Some(1000), 1061), MINUTE), None);
-        // A clock that was set back; whoever makes markers mends that.
+        // A clock that was set back; making the marker anew repairs that.
         assert!(quarantine(marked(Some(1000), 10), MINUTE).is_some_and(|left| left > MINUTE));
     }
 }

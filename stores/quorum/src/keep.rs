@@ -14,7 +14,7 @@ use super::calls::{Answers, Quorum, unanswered};
 use super::merge;
 use super::strays::{Renewing, Stray};
 
-/// Which call it is.
+/// The kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Renewal {
     Keep,
@@ -37,7 +37,7 @@ pub(super) async fn keep(
     }
     let timeout = request.timeout * 3 / 4;
 
-    // Places are kept where they are: at the gate.
+    // Places are kept only at the gate, where they are.
     let gate = quorum.gates().into_iter().take(1);
     let waiting = waiters.map(|items| {
         let request = Arc::new(KeepRequest { items, timeout });
@@ -51,7 +51,7 @@ pub(super) async fn keep(
         Some(mut answer) => answer.next().await.map(|(_, answer)| answer),
         None => None,
     };
-    // Nothing is known only if all have failed.
+    // The answer is unknown only if all calls have failed.
     match (&held, &waiting) {
         (Some(Err(error)), None | Some(Err(_))) | (None, Some(Err(error))) => return Err(error.clone()),
         _ => {}
@@ -61,7 +61,7 @@ pub(super) async fn keep(
     let answer = |keep: &KeepItem| {
         let next = match keep {
             keep if waits(&keep) => waiting.next(),
-            // One that can't be renewed for so long harms no other.
+            // An item whose lease is too long does not affect the others.
             keep if too_long(&keep) => None,
             _ => held.next(),
         };
@@ -70,7 +70,7 @@ pub(super) async fn keep(
     Ok(request.items.iter().map(answer).collect())
 }
 
-/// What the stores have said of some holds.
+/// The stores' answers about some holds.
 struct Count {
     items: Vec<KeepItem>,
     /// By item, then by node.
@@ -94,18 +94,18 @@ impl Count {
         }
     }
 
-    /// `None` while it depends on `open` more.
+    /// Returns the result for each item; `None` while it depends on `open` more answers.
     fn outcome(&self, open: usize) -> Option<Vec<Kept>> {
         self.answers.iter().map(|answers| merge::kept(answers, open)).collect()
     }
 
-    /// The nodes that have said nothing.
+    /// Returns the nodes that have not answered.
     fn silent(&self) -> Vec<usize> {
         let nodes = self.answers.first().into_iter().flatten().enumerate();
         nodes.filter(|(_, kept)| kept.is_none()).map(|(node, _)| node).collect()
     }
 
-    /// The items that a majority holds, and the nodes that have lost them.
+    /// Returns the items that a majority holds, and the nodes that have lost them.
     fn lost(&self) -> Vec<(KeepItem, Vec<usize>)> {
         let mut lost = Vec::new();
         for (item, answers) in self.items.iter().zip(&self.answers) {
@@ -143,7 +143,7 @@ async fn renew(
         }
     };
     let failed = if count.answered { None } else { count.error.take() };
-    // A writer that has become a reader, perhaps, is taken again by the next renewal.
+    // A hold that is being downgraded is taken again only by the next renewal.
     match renewal {
         Renewal::Keep if answers.open() > 0 || !count.lost().is_empty() => {
             quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
@@ -159,8 +159,8 @@ async fn renew(
     }
 }
 
-/// A store that has not heard that a writer reads now keeps readers out, and all of them if it is
-/// the gate: it is told again, while the hold lasts that was asked for.
+/// Repeats a downgrade at the stores that missed it, as long as the requested lease lasts.
+/// Otherwise such a store would keep readers out, all of them if it is the gate.
 async fn downgrade_on(
     quorum: Arc<Quorum>,
     mut count: Count,
@@ -193,8 +193,8 @@ async fn downgrade_on(
     }
 }
 
-/// Takes again what stores have lost while a majority held it: nobody else can have got it since
-/// then.
+/// Takes a hold again at stores that have lost it while a majority held it. Since then, no other
+/// owner can have got it.
 async fn retake(
     quorum: Arc<Quorum>,
     mut count: Count,
@@ -208,8 +208,7 @@ async fn retake(
     let mut calls = Vec::new();
     for (keep, nodes) in count.lost() {
         for node in nodes {
-            // Who waits at this store comes later, whatever the queue says: the majority has spoken
-            // already.
+            // Ignores the queue at this store: the majority has already decided.
             let kind = if keep.item.kind == Kind::Fair { Kind::Mutex } else { keep.item.kind };
             let item = Item { kind, ..keep.item.clone() };
             let timeout = timeout.min(keep.lease / 4);

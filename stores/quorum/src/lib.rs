@@ -1,28 +1,32 @@
-//! `QuorumStore`: locks on several independent stores, held by whoever has more than half of them.
+//! `QuorumStore`: locks on several independent stores, held by the owner that has a majority of
+//! them.
 //!
-//! The algorithm is Redlock (redis.io, *Distributed locks with Redis*), with what its critics found
-//! wrong put right:
+//! An acquire asks one store first, the gate, then all others for their votes, and then raises
+//! their fencing counters. If it does not win a majority, it is undone everywhere. The algorithm is
+//! Redlock (redis.io, *Distributed locks with Redis*), with the flaws that its critics found
+//! repaired:
 //!
 //! - Validity counts from before the first request was sent, and goes by the store that granted
-//!   last; the engine does that for every store, since all grants lie inside the call.
-//! - A store that was started again without its data has forgotten locks. It has no
-//!   [marker](lock_core::store::Mark) then, and its votes don't count until the longest lease is
-//!   over since the marker was made anew. So leases have a maximum, the same for all that use the
-//!   stores. The marker is asked for after each grant, which may have come from a store that has
-//!   just lost its data.
+//!   last. The engine does that for every store, since all grants lie inside the call.
+//! - A store that was restarted without its data has forgotten locks, and has no
+//!   [marker](lock_core::store::Mark). Its votes don't count until the longest lease has passed
+//!   since its marker was made anew. So leases have a maximum, the same for all users of the
+//!   stores. The marker is checked after each grant, which may come from a store that has just lost
+//!   its data.
 //! - Tokens: see `tokens`.
-//! - All contenders ask the same store first, the gate. Whoever is refused there has nothing to
-//!   undo and has disturbed nobody, and the gate has the queue of fair locks and the intents of
-//!   writers. When it fails, the next in order is the gate; the fair order may be broken then, as
-//!   it may by whoever still reaches the old one.
+//! - All contenders ask the same store first, the gate. A request that is refused there has nothing
+//!   to undo and has disturbed nobody. The gate has the queue of fair locks and the intents of
+//!   writers.
+//! - When the gate fails, the next store in order is the gate. The fair order may then be broken,
+//!   also by requests that still reach the old gate.
 //!
-//! A store that comes back with its marker and without its last writes (a snapshot, or an
-//! append-only file that is synced every second) is noticed if the marker says which run of the
-//! server made it, as that of Redis does.
+//! A store may come back with its marker but without its last writes (from a snapshot, or an
+//! append-only file that is synced every second). That is noticed if the marker names the run of
+//! the server that made it, as it does for Redis.
 //!
 //! - `votes`, `tokens`, `merge`, `wake`: decisions, without I/O.
-//! - `calls`: asks several stores at once. `ballots`, `strays`: what was sent, so that it can be
-//!   undone.
+//! - `calls`: asks several stores at once. `ballots`, `strays`: the requests sent, so that they can
+//!   be undone.
 //! - `acquire`, `raise`, `undo`, `keep`, `release`, `admin`, `watch`, `first`: the methods.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -64,7 +68,7 @@ use lock_core::store::{
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 
-/// Most stores of a quorum.
+/// Maximum number of stores in a quorum.
 const MOST: usize = 15;
 
 /// Locks on several independent stores.
@@ -73,8 +77,8 @@ pub struct QuorumStore {
 }
 
 impl QuorumStore {
-    /// A lock is whose that has it on more than half of these, which nothing but their order may
-    /// connect: it is the same for all that use them.
+    /// Creates a quorum of these independent stores. A lock belongs to the owner that has it on
+    /// more than half of them. Their order must be the same for all users.
     ///
     /// # Errors
     ///
@@ -111,7 +115,7 @@ impl QuorumStore {
         Ok(Self { quorum: Quorum::new(stores, options) })
     }
 
-    /// A call that goes on to its end when whoever made it goes away.
+    /// Makes a call that runs to its end even if its caller is dropped.
     fn call<T, F>(&self, call: impl FnOnce(Arc<Quorum>) -> F) -> BoxFuture<Result<T, StoreError>>
     where
         T: Send + 'static,

@@ -1,4 +1,4 @@
-//! What the answers of a quorum's stores amount to, for all calls but acquires. No I/O.
+//! Merges the answers of a quorum's stores, for all calls except acquires. No I/O.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use lock_core::store::{Kept, LockStatus};
 
 use super::votes::majority;
 
-/// What became of a hold, from what the stores say of it; `None` for one that has not answered,
-/// `open` of which may still do so. `None` while it depends on those.
+/// Returns the state of a hold from the stores' answers, which are `None` for stores that have not
+/// answered. Of these, `open` may still do so. Returns `None` while the result depends on them.
 pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
     let majority = majority(answers.len());
     let count = |of: Kept| answers.iter().filter(|kept| **kept == Some(of)).count();
@@ -16,7 +16,7 @@ pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
     if renewed >= majority {
         return Some(Kept::Renewed);
     }
-    // Those that say something else don't hold it, and of those that failed nothing is known.
+    // Stores with another answer don't hold it; nothing is known about those that failed.
     let silent = answers.iter().filter(|kept| kept.is_none_or(|kept| kept == Kept::Unknown)).count();
     if renewed + silent < majority {
         return Some(Kept::Gone);
@@ -24,8 +24,8 @@ pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
     (open == 0).then_some(Kept::Unknown)
 }
 
-/// Whether a hold that was given back was there, with the same arguments. Who does not answer is
-/// believed to have had it: that it was lost is said of a hold only if it is certain.
+/// Returns whether a released hold existed, from arguments like those of [`kept`]. A store without
+/// an answer is assumed to have had it: a hold is reported lost only when that is certain.
 pub(super) fn held(answers: &[Option<bool>], open: usize) -> Option<bool> {
     let majority = majority(answers.len());
     let count = |of: Option<bool>| answers.iter().filter(|held| **held == of).count();
@@ -39,8 +39,8 @@ pub(super) fn held(answers: &[Option<bool>], open: usize) -> Option<bool> {
     }
 }
 
-/// What most stores know of a key; `None` for those that have not answered, which may know of any
-/// hold.
+/// Returns the status of a key according to most stores. Stores that have not answered are `None`,
+/// and may know of any hold.
 pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
     let majority = majority(answers.len());
     let silent = answers.iter().filter(|status| status.is_none()).count();
@@ -53,7 +53,7 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
         let unseen = |owner: &OwnerId| !merged.holders.iter().any(|(seen, _)| seen == owner);
         let held =
             |owner: &OwnerId| known.iter().filter(|status| has(status, owner)).count() + silent >= majority;
-        // A writer that reads too is there twice.
+        // A writer that also reads is listed twice.
         let more = status.holders.iter().filter(|(owner, _)| unseen(owner) && held(owner)).cloned();
         let more: Vec<_> = more.collect();
         merged.holders.extend(more);
@@ -63,7 +63,7 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
     let holding: Vec<&&LockStatus> =
         known.iter().filter(|status| merged.holders.iter().any(|(owner, _)| has(status, owner))).collect();
     merged.kind = holding.first().and_then(|status| status.kind);
-    // It ends when fewer than a majority are left.
+    // The hold ends when fewer than a majority have it.
     let mut ends: Vec<Duration> = holding.iter().filter_map(|status| status.remaining).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
     merged.remaining = ends.get(majority - 1).or(ends.last()).copied();

@@ -1,5 +1,5 @@
-//! Raising the fencing counters of a ballot that was won, see [`tokens`](super::tokens): by
-//! acquiring once more, each key on its own.
+//! Raises the fencing counters of a ballot that was won, see [`tokens`](super::tokens), by
+//! acquiring each key once more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::calls::Answers;
 use super::strays::Stray;
 use super::tokens::{Behind, Claim, Counters};
 
-/// A range is claimed so often, each time so far above the highest counter known: who claims at the
-/// same time moves them.
+/// Distances above the highest known counter at which a range is claimed, one for each attempt.
+/// Rivals that claim at the same time move the counters.
 const LEAP: [u64; 3] = [100, 1_000, 10_000];
-/// Clocks move on by so much while a range is claimed, at least.
+/// Minimum allowance for the progress of clocks while a range is claimed.
 const MARGIN: Duration = Duration::from_millis(20);
 
 /// A call that raises a counter.
@@ -27,8 +27,8 @@ struct Raise {
 }
 
 impl Election {
-    /// Raises what is behind, and claims the ranges of keys that others may get at the same time.
-    /// Returns what was not answered.
+    /// Raises the counters that are behind, and claims ranges for keys that several holders may get
+    /// at the same time. Returns the unanswered calls.
     pub(super) async fn raise(
         &self,
         counters: &mut Counters,
@@ -55,7 +55,8 @@ impl Election {
         Ok(unanswered)
     }
 
-    /// Claims a range for an item that may have several holders: a majority grants just this one.
+    /// Claims a range for an item that may have several holders: a majority has to grant exactly
+    /// this one.
     async fn claim(
         &self,
         counters: &mut Counters,
@@ -66,7 +67,7 @@ impl Election {
         let Some(item) = self.request.items.get(index) else { return Ok(()) };
         let nodes = counters.nodes();
         for attempt in 0..LEAP.len() {
-            // There has to be time left to undo it all.
+            // Leaves enough time to undo it all.
             if self.quorum.now().since(self.began) >= self.request.timeout * 5 / 8 {
                 break;
             }
@@ -75,7 +76,7 @@ impl Election {
             let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
             let above = clock.as_micros().saturating_add(passed);
             let Some((&first, others)) = nodes.split_first() else { break };
-            // The first store puts those in a line that claim at the same time.
+            // The first store orders the claims that are made at the same time.
             let leap = LEAP.get(attempt).copied().unwrap_or_default();
             let floor = counters.top(index).max(above).saturating_add(leap);
             let behind = Behind { node: first, item: index, to: floor };
@@ -128,7 +129,7 @@ impl Election {
         Ok(Raise { behind, ballot, answer, stray })
     }
 
-    /// The tokens that a call was granted, if it was.
+    /// Returns the tokens that a call was granted, if any.
     async fn raised(&self, mut call: Raise, unanswered: &mut Vec<Stray>) -> Option<TokenRange> {
         let answer = call.answer.next().await;
         self.note_latest(&call.ballot);

@@ -1,4 +1,4 @@
-//! Release: at all stores at once; answered when a majority has, and the gate if it is not late.
+//! Release: sent to all stores at once; answered once a majority has, and the gate if it is quick.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use lock_core::store::{Few, ReleaseRequest, Released, StoreError};
 use super::calls::{Answers, Quorum};
 use super::{merge, undo};
 
-/// Longest time that a release waits for the gate when a majority has answered. The gate refuses
-/// tries until it has heard of the release. One that is down costs each release this time until it
-/// is known to be down.
+/// Maximum wait of a release for the gate once a majority has answered: the gate refuses tries
+/// until it has heard of the release. A gate that is down costs each release this time, until it is
+/// known to be down.
 const GATE_TIME: Duration = Duration::from_millis(50);
 
-/// What the stores have said.
+/// The stores' answers.
 struct Count {
     /// By item, then by node.
     held: Vec<Vec<Option<bool>>>,
@@ -50,7 +50,7 @@ pub(super) async fn release(
     let strays = quorum.strays.end(&request.items, quorum.now(), request.timeout);
     let began = quorum.now();
     let timeout = request.timeout * 3 / 4;
-    // Nobody could take it on all stores in the same step.
+    // No takeover could be made at all stores in the same step.
     let part = Arc::new(ReleaseRequest { then: None, timeout, ..(*request).clone() });
     let mut answers = quorum.ask(quorum.all(), timeout, |_, store| store.release(Arc::clone(&part)));
     let mut count = Count {
@@ -59,7 +59,7 @@ pub(super) async fn release(
         released: Released { held: Few::new(), other_listeners: 0, echo: false, then: None },
         errors: Vec::new(),
     };
-    // A lingering release leaves the key taken there.
+    // A lingering release leaves the key taken at the gate.
     let gate = quorum.gates().first().copied().filter(|_| request.linger.is_zero());
     let mut gate_until: Option<Tick> = None;
     loop {
@@ -88,7 +88,7 @@ pub(super) async fn release(
     undo::settle(&quorum, strays);
     let Count { answered, released, errors, .. } = count;
     let outcome = if answered >= quorum.majority() { Ok(released) } else { Err(too_few(&quorum, &errors)) };
-    // After an error the engine says it again.
+    // After an error, the engine re-sends the release.
     let patience = if outcome.is_ok() { quorum.options.max_lease } else { request.timeout };
     let failed: Vec<usize> =
         errors.into_iter().filter(|(_, error)| error.is_transient()).map(|(node, _)| node).collect();
@@ -98,8 +98,8 @@ pub(super) async fn release(
     outcome
 }
 
-/// Whoever waits is not held up by a store that could not be asked for a moment: it may be the
-/// gate, which all others ask first. Nothing that it holds outlasts the longest lease.
+/// Repeats the release at stores that could not be reached, at most for the longest lease.
+/// Otherwise such a store would hold up waiters, especially the gate, which they ask first.
 async fn go_on(
     quorum: Arc<Quorum>,
     part: Arc<ReleaseRequest>,
@@ -109,7 +109,7 @@ async fn go_on(
     patience: Duration,
 ) {
     let late = quorum.late.try_acquire();
-    // When very many go on already they are left to their leases.
+    // With too many such releases, the rest are left to their leases.
     let patience = if late.is_ok() { patience } else { patience.min(part.timeout) };
     let mut backoff = Backoff::default();
     loop {
@@ -123,7 +123,7 @@ async fn go_on(
             return;
         }
         tokio::time::sleep(pause).await;
-        // It lingers until the same moment as elsewhere.
+        // The hold lingers until the same moment as at other stores.
         let linger = part.linger.saturating_sub(quorum.now().since(began));
         let again = Arc::new(ReleaseRequest { linger, ..(*part).clone() });
         let nodes = std::mem::take(&mut failed);
@@ -131,14 +131,14 @@ async fn go_on(
     }
 }
 
-/// Fewer than a majority have answered: the engine says it again, for which it need not know what
-/// these have done.
+/// Makes the error for fewer than a majority of answers. The engine re-sends the release, whatever
+/// the stores have done.
 pub(super) fn too_few(quorum: &Quorum, errors: &[(usize, StoreError)]) -> StoreError {
     let mut message = format!("fewer than a majority of {} stores have answered", quorum.len());
     for (node, error) in errors {
         message.push_str(&format!("; {}: {error}", node + 1));
     }
-    // One of unknown outcome is worse than one that was not executed.
+    // An error with an unknown outcome is worse than one without an effect.
     let error = errors.iter().find(|(_, error)| error.outcome_unknown()).or(errors.first());
     let kind = error.map_or(lock_core::store::StoreErrorKind::Unanswered, |(_, error)| error.kind());
     StoreError::new(kind, message)

@@ -1,8 +1,8 @@
 //! [`Strays`]: requests that may still be executed for an owner that holds its keys without them.
 //!
-//! A request that was won without the answer of some store, and one that takes a lost store again,
-//! may be executed after the owner has released its keys, and take them for nobody. So they are
-//! noted here, for the short time in which that can happen, and withdrawn after the release.
+//! Such a request was not answered when its ballot was won, or takes a lost store again. It may be
+//! executed after the owner has released its keys, and then take them for nobody. So it is noted
+//! here as long as that can happen, and withdrawn after the release.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{AcquireRequest, Item};
 
-/// A request to one store without an answer.
+/// An unanswered request to one store.
 #[derive(Clone, Debug)]
 pub(super) struct Stray {
     pub(super) node: usize,
     pub(super) request: Arc<AcquireRequest>,
-    /// After this the store refuses it.
+    /// When the store begins to refuse it.
     pub(super) until: Tick,
 }
 
 impl Stray {
     pub(super) fn new(node: usize, request: Arc<AcquireRequest>, sent: Tick) -> Self {
-        // A store that connects first sends it later, and its clock may be a little slower.
+        // A store that has to connect first sends it later, and its clock may be a little slow.
         let until = sent + request.timeout * 3 + Duration::from_secs(1);
         Self { node, request, until }
     }
@@ -42,16 +42,16 @@ impl Owner {
 #[derive(Debug, Default)]
 struct Inner {
     owners: HashMap<OwnerId, Owner>,
-    /// When strays that are over are looked for.
+    /// When to look for expired strays next.
     sweep: Tick,
 }
 
 #[derive(Debug, Default)]
 struct Owner {
-    /// Renewals under way.
+    /// Number of renewals under way.
     renewals: u32,
-    /// It has released its keys: nothing is taken for it any more. Forgotten after this, when no
-    /// renewal has been under way since the release was sent.
+    /// Set once it has released its keys; then nothing is taken for it any more. It is forgotten
+    /// after this time, unless a renewal was under way since the release was sent.
     ended: Option<Tick>,
     strays: Vec<Stray>,
 }
@@ -59,7 +59,7 @@ struct Owner {
 const SWEEP: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Forgets what is over, now and then.
+    /// Forgets expired entries, from time to time.
     fn sweep(&mut self, now: Tick) {
         if now >= self.sweep {
             self.sweep = now + SWEEP;
@@ -79,14 +79,14 @@ impl Strays {
         }
         let mut inner = lock(&self.0);
         inner.sweep(now);
-        // Items of one request that are released together have the same strays: one of them is
+        // Items of one request are released together and have the same strays, so one entry is
         // enough.
         if let Some(item) = items.first() {
             inner.owners.entry(item.owner.clone()).or_default().strays.extend_from_slice(strays);
         }
     }
 
-    /// This request was answered, which was made for these.
+    /// Forgets this request, made for these items, because it was answered.
     pub(super) fn answered(&self, items: &[Item], request: &Arc<AcquireRequest>) {
         let mut inner = lock(&self.0);
         let Some(item) = items.first() else { return };
@@ -97,8 +97,8 @@ impl Strays {
         }
     }
 
-    /// The owners release their keys: what is to be withdrawn after that. A renewal that was due
-    /// before and begins within `memory` takes nothing for them.
+    /// Notes that the owners release their keys; returns the strays to withdraw after that. A
+    /// renewal that was due earlier takes nothing for them if it begins within `memory`.
     pub(super) fn end<'a>(
         &self,
         items: impl IntoIterator<Item = &'a Item>,
@@ -116,7 +116,7 @@ impl Strays {
         strays
     }
 
-    /// Renewals of these are under way until what is returned is dropped.
+    /// Notes that renewals of these items are under way until the returned value is dropped.
     pub(super) fn renewing(self: &Arc<Self>, items: Vec<Item>) -> Renewing {
         let mut inner = lock(&self.0);
         for item in &items {
@@ -135,8 +135,8 @@ pub(super) struct Renewing {
 }
 
 impl Renewing {
-    /// Notes a request that is about to be sent; `false` when it must not be, since the owner has
-    /// released its key.
+    /// Notes a request that is about to be sent; returns `false` when it must not be, because the
+    /// owner has released its key.
     pub(super) fn retakes(&self, owner: &OwnerId, stray: Stray) -> bool {
         let mut inner = lock(&self.strays.0);
         match inner.owners.get_mut(owner) {
@@ -148,14 +148,14 @@ impl Renewing {
         }
     }
 
-    /// All owners have released their keys.
+    /// Whether all owners have released their keys.
     pub(super) fn has_ended(&self) -> bool {
         let inner = lock(&self.strays.0);
         let ended = |item: &Item| inner.owners.get(&item.owner).is_none_or(|owner| owner.ended.is_some());
         self.items.iter().all(ended)
     }
 
-    /// It was answered.
+    /// Forgets a request, because it was answered.
     pub(super) fn answered(&self, item: &Item, request: &Arc<AcquireRequest>) {
         self.strays.answered(std::slice::from_ref(item), request);
     }

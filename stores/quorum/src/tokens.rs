@@ -1,15 +1,15 @@
-//! [`Counters`]: which fencing tokens a grant of a quorum has. No I/O.
+//! [`Counters`]: the fencing tokens of a grant by a quorum. No I/O.
 //!
-//! Every store has a counter of its own. The tokens of a grant are those of the store whose counter
-//! is highest, and the grant is not returned before a majority of the stores have a counter at
-//! least as high: any later grant has one of them in its own majority, which gives it higher
-//! tokens, and so the highest of that majority's are higher too.
+//! Every store has its own counter. The tokens of a grant are those of the store with the highest
+//! counter. The grant is returned only when a majority of the stores have a counter at least as
+//! high. Any later grant has one of these stores in its own majority, which gives it higher tokens.
+//! So the highest tokens of that majority are higher too.
 //!
-//! Readers get a key at the same time, so this does not tell them apart: the highest tokens of two
-//! of them may be the same numbers, of two different stores. They claim a range instead: one store
-//! grants it, above all counters and clocks, and the others are asked for just this one, which they
-//! grant unless they have granted some of it, or later ones, to somebody else. Of two ranges that
-//! overlap only one is granted by a majority.
+//! This does not distinguish readers that get a key at the same time: two of them may have equal
+//! highest tokens, from two different stores. They claim a range instead. One store grants it,
+//! above all counters and clocks. The others are asked for exactly this range. They refuse if they
+//! have granted part of it, or later tokens, to another owner. Of two overlapping ranges, a
+//! majority grants only one.
 
 use lock_core::store::{Granted, TokenRange};
 
@@ -17,13 +17,13 @@ use lock_core::store::{Granted, TokenRange};
 #[derive(Debug)]
 pub(super) struct Counters {
     majority: usize,
-    /// For each item, the tokens of the store whose counter is the highest.
+    /// For each item, the tokens from the store with the highest counter.
     tops: Vec<TokenRange>,
-    /// The nodes, and for each item where its counter is at least.
+    /// The nodes, and for each item a lower bound of its counter.
     known: Vec<(usize, Vec<u64>)>,
 }
 
-/// A counter that is behind: to be raised to `to`.
+/// A counter that is behind, and has to be raised to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Behind {
     pub(super) node: usize,
@@ -31,7 +31,7 @@ pub(super) struct Behind {
     pub(super) to: u64,
 }
 
-/// A range that is to be granted by a majority just so.
+/// A range that a majority has to grant exactly.
 #[derive(Debug)]
 pub(super) struct Claim {
     item: usize,
@@ -45,7 +45,7 @@ impl Claim {
         Self { item, range, granted: Vec::new() }
     }
 
-    /// What a node has granted when it was asked for the range.
+    /// Records the range that a node has granted when asked for this one.
     pub(super) fn granted(&mut self, node: usize, range: TokenRange) {
         self.granted.push((node, range));
     }
@@ -65,12 +65,12 @@ impl Counters {
         Self { majority, tops: (0..items).map(top).collect(), known: known.collect() }
     }
 
-    /// The tokens of the grant, when [`settled`](Self::is_settled).
+    /// Returns the tokens of the grant, once [`settled`](Self::is_settled).
     pub(super) fn tokens(&self) -> Vec<TokenRange> {
         self.tops.clone()
     }
 
-    /// Whether a majority is at the top of every item.
+    /// Whether a majority has reached the highest counter of every item.
     pub(super) fn is_settled(&self) -> bool {
         (0..self.tops.len()).all(|item| self.is_settled_for(item))
     }
@@ -81,7 +81,8 @@ impl Counters {
         self.known.iter().filter(there).count() >= self.majority
     }
 
-    /// What has to be raised; any of it may fail as long as it is settled in the end.
+    /// Returns the counters to raise. Some raises may fail, as long as the counters are settled in
+    /// the end.
     pub(super) fn behind(&self) -> Vec<Behind> {
         let mut behind = Vec::new();
         for (item, top) in self.tops.iter().enumerate() {
@@ -95,12 +96,13 @@ impl Counters {
         behind
     }
 
-    /// Who has granted the request.
+    /// Returns the nodes that have granted the request.
     pub(super) fn nodes(&self) -> Vec<usize> {
         self.known.iter().map(|(node, _)| *node).collect()
     }
 
-    /// The grant has the tokens that were claimed, if a majority has granted them; whether it has.
+    /// Uses the claimed tokens for the grant, if a majority has granted them; returns whether it
+    /// has.
     pub(super) fn claim(&mut self, claim: &Claim) -> bool {
         for (node, range) in &claim.granted {
             self.raised(*node, claim.item, range.last);
@@ -115,12 +117,12 @@ impl Counters {
         }
     }
 
-    /// The highest counter of an item.
+    /// Returns the highest counter of an item.
     pub(super) fn top(&self, item: usize) -> u64 {
         self.known.iter().filter_map(|(_, lasts)| lasts.get(item).copied()).max().unwrap_or(0)
     }
 
-    /// No tokens of this item can be told to be ours alone.
+    /// Marks the item as unsettled, because no tokens are certain to be ours alone.
     pub(super) fn give_up(&mut self, item: usize) {
         self.known.iter_mut().filter_map(|(_, lasts)| lasts.get_mut(item)).for_each(|last| *last = 0);
         if let Some(top) = self.tops.get_mut(item) {
@@ -128,7 +130,7 @@ impl Counters {
         }
     }
 
-    /// A counter was raised to `last`.
+    /// Records that a counter was raised to `last`.
     pub(super) fn raised(&mut self, node: usize, item: usize, last: u64) {
         let lasts = self.known.iter_mut().find(|(known, _)| *known == node);
         if let Some(at) = lasts.and_then(|(_, lasts)| lasts.get_mut(item)) {
@@ -175,7 +177,7 @@ mod tests {
         assert_eq!(counters.top(0), 100);
         let mut claim = Claim::new(0, range(101));
         claim.granted(0, range(101));
-        // Somebody else was there.
+        // Another owner has interfered.
         claim.granted(1, range(106));
         assert!(!counters.claim(&claim));
         assert_eq!(counters.top(0), 110);

@@ -1,5 +1,4 @@
-//! Undoing: what an attempt has got that was not won, and what an acquire of unknown outcome may
-//! have got.
+//! Undoing: gives back the votes of a lost ballot, and withdraws acquires of unknown outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +11,12 @@ use super::calls::Quorum;
 use super::strays::Stray;
 use super::votes::{Certain, Tally};
 
-/// While a store can't be asked, that often at least.
+/// Maximum delay before a store that can't be reached is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Gives back what the ballot has left behind; returns the nodes where that is not certain. What
-/// was not answered goes on, and undoes whatever it finds when it arrives: a later grant to the
-/// same owner too.
+/// Gives back everything that the ballot has left behind; returns the nodes where that is
+/// uncertain. Unanswered withdrawals go on, and undo whatever they find on arrival, even a later
+/// grant to the same owner.
 pub(super) async fn undo(
     quorum: &Arc<Quorum>,
     request: &AcquireRequest,
@@ -60,8 +59,8 @@ fn later(one: Withdrawn, other: Withdrawn) -> Withdrawn {
     }
 }
 
-/// Undoes the request at every store that it was sent to. A store that can't be asked is settled
-/// when whatever it could have granted is over.
+/// Undoes the request at every store that it was sent to. A store that can't be reached is settled
+/// when everything it could have granted has expired.
 pub(super) async fn withdraw(
     quorum: Arc<Quorum>,
     request: Arc<AcquireRequest>,
@@ -87,7 +86,7 @@ pub(super) async fn withdraw(
             Err(error) => {
                 let last =
                     sent.iter().find(|sent| sent.node == node).map_or_else(|| quorum.now(), |sent| sent.sent);
-                // By a clock that may be a little faster than the store's.
+                // The local clock may be a little faster than the store's.
                 let over = last + request.timeout + request.lease + request.lease / 50;
                 let left = over.since(quorum.now());
                 if !left.is_zero() {
@@ -120,7 +119,7 @@ pub(super) fn settle(quorum: &Arc<Quorum>, strays: Vec<Stray>) {
                     Some((_, Ok(Withdrawn::Pending(wait)))) => wait,
                     Some((_, Err(_))) => backoff.next_pause(),
                 };
-                // What it may take after that ends with its lease.
+                // A hold taken after that ends with its lease.
                 if quorum.now() >= stray.until + ASK_AGAIN {
                     return;
                 }

@@ -1,27 +1,27 @@
-//! [`Tally`]: what the votes of a quorum's stores amount to. No I/O and no clock.
+//! [`Tally`]: counts the votes of a quorum's stores. No I/O and no clock.
 
 use std::time::Duration;
 
 use lock_core::store::{Busy, Granted, StoreError, StoreErrorKind};
 
-/// How many of so many stores are more than half.
+/// Returns how many of `of` stores are more than half.
 pub(super) const fn majority(of: usize) -> usize {
     of / 2 + 1
 }
 
-/// What one store says to a request.
+/// One store's answer to a request.
 #[derive(Debug)]
 pub(super) enum Vote {
-    /// Held there, by a store that remembers all that it has granted.
+    /// Held there, by a store that remembers all its grants.
     Yes(Granted),
-    /// Held there, which does not count: the store may have forgotten an earlier hold, or could not
+    /// Held there, but without counting: the store may have forgotten an earlier hold, or could not
     /// say whether it has.
     Void(StoreError),
-    /// Somebody else holds it there.
+    /// Another owner holds the key there.
     No(Busy),
     /// Nothing was executed there.
     Failed(StoreError),
-    /// It may be held there.
+    /// Possibly held there.
     Unknown(StoreError),
 }
 
@@ -38,25 +38,25 @@ impl Vote {
     }
 }
 
-/// How a ballot stands.
+/// The state of a ballot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// More than half have said yes.
     Won,
-    /// More than half can't say yes any more.
+    /// More than half can no longer say yes.
     Lost,
-    /// It depends on those who have not answered yet.
+    /// It depends on the stores that have not answered yet.
     Open,
 }
 
-/// What has to be undone at one store.
+/// A possible hold that has to be undone at one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remnant {
     pub(super) node: usize,
     pub(super) certain: Certain,
 }
 
-/// Whether a store is known to hold what it was asked for.
+/// Whether a store is known to hold the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Certain {
     /// It does, and every copy of the request was answered.
@@ -80,7 +80,7 @@ impl Tally {
         }
     }
 
-    /// What it means that a node can't be asked for its vote, or for its marker.
+    /// Returns the vote of a node that can't be asked for its vote, or for its marker.
     pub(super) fn failed(&self, node: usize, error: StoreError) -> Vote {
         match self.0.get(node) {
             Some(Some(Vote::Void(_))) => Vote::Void(error),
@@ -92,7 +92,7 @@ impl Tally {
         majority(self.0.len())
     }
 
-    /// The nodes that have voted, and how.
+    /// Returns the votes so far, by node.
     fn votes(&self) -> impl Iterator<Item = (usize, &Vote)> {
         self.0.iter().enumerate().filter_map(|(node, vote)| Some((node, vote.as_ref()?)))
     }
@@ -101,7 +101,7 @@ impl Tally {
         self.votes().filter(|(_, vote)| of(vote)).count()
     }
 
-    /// How it stands while `open` nodes have not answered.
+    /// Returns the state of the ballot while `open` nodes have not answered.
     pub(super) fn verdict(&self, open: usize) -> Verdict {
         let yes = self.count(|vote| matches!(vote, Vote::Yes(_)));
         if yes >= self.majority() {
@@ -113,7 +113,7 @@ impl Tally {
         }
     }
 
-    /// The nodes that have said yes, and what they have granted.
+    /// Returns the nodes that have said yes, and their grants.
     pub(super) fn grants(&self) -> Vec<(usize, &Granted)> {
         let grants = self.votes().filter_map(|(node, vote)| match vote {
             Vote::Yes(granted) => Some((node, granted)),
@@ -122,8 +122,8 @@ impl Tally {
         grants.collect()
     }
 
-    /// The nodes where somebody else was found, if asking them again could win the ballot: rivals
-    /// withdraw when they lose, and a release may have reached some nodes only.
+    /// Returns the nodes held by other owners, if asking them again could win the ballot. Rivals
+    /// withdraw when they lose, and a release may not have reached all nodes.
     pub(super) fn worth_asking_again(&self) -> Vec<usize> {
         let busy: Vec<usize> =
             self.votes().filter(|(_, vote)| matches!(vote, Vote::No(_))).map(|(node, _)| node).collect();
@@ -131,7 +131,7 @@ impl Tally {
         if yes + busy.len() >= self.majority() { busy } else { Vec::new() }
     }
 
-    /// What a ballot that was not won has left behind.
+    /// Returns the remnants of a ballot that was not won.
     pub(super) fn remnants(&self) -> Vec<Remnant> {
         let remnants = self.votes().filter_map(|(node, vote)| match vote {
             Vote::Yes(_) | Vote::Void(_) => Some(Remnant { node, certain: Certain::Held }),
@@ -141,14 +141,13 @@ impl Tally {
         remnants.collect()
     }
 
-    /// Where it may be held although it was won without these.
+    /// Returns the nodes that may hold the request although the ballot was won without them.
     pub(super) fn unknown(&self) -> Vec<usize> {
         self.votes().filter(|(_, vote)| matches!(vote, Vote::Unknown(_))).map(|(node, _)| node).collect()
     }
 
-    /// The answer to a request whose ballot was lost, when everything is undone. Busy until so many
-    /// holds have ended that a majority could be had; an error when too many stores have failed for
-    /// that.
+    /// Returns the answer to a request whose ballot was lost, once everything is undone. It is busy
+    /// until enough holds have ended for a majority, or an error if too many stores have failed.
     pub(super) fn refusal(&self) -> Result<Busy, StoreError> {
         let mut ends: Vec<(Duration, Option<&Busy>)> = self
             .votes()
@@ -165,13 +164,14 @@ impl Tally {
         }
     }
 
-    /// Why there is no majority: of the most lasting kind that enough stores have failed with.
+    /// Returns why there is no majority. The error's kind is a transient one if any store failed
+    /// with such a kind.
     pub(super) fn lack(&self) -> StoreError {
         let mut kind = None;
         let mut message = format!("no majority of {} stores", self.0.len());
         for (node, error) in self.votes().filter_map(|(node, vote)| Some((node, vote.error()?))) {
             message.push_str(&format!("; {}: {error}", node + 1));
-            // What passes by itself comes first.
+            // Transient kinds take precedence.
             kind = match kind {
                 Some(StoreErrorKind::NotReady | StoreErrorKind::Unreachable | StoreErrorKind::TooLate) => {
                     kind
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(kind([no(1), failed(Unreachable), failed(Denied)]), Unreachable);
         assert_eq!(kind([no(1), failed(Denied), failed(Denied)]), Denied);
         assert_eq!(kind([yes(), Vote::Void(error(NotReady)), failed(Denied)]), NotReady);
-        // It is asked for when everything was undone.
+        // Called when everything is undone.
         assert_eq!(kind([yes(), Vote::Unknown(error(Unanswered)), failed(Denied)]), Unreachable);
         let message = tally([yes(), failed(Denied), failed(Unreachable)], 3).lack().to_string();
         assert_eq!(message, "no majority of 3 stores; 2: Denied; 3: Unreachable");

@@ -1,37 +1,38 @@
-//! [`Wake`]: when what a quorum's stores say about a key is worth an attempt. No I/O and no clock
-//! of its own.
+//! [`Wake`]: decides when notices of a quorum's stores are worth an attempt. Does no I/O, and reads
+//! no clock.
 //!
-//! A release is told by all stores at about the same time. An attempt that fails is undone, which
-//! the stores that had granted it tell too: whoever answered that with an attempt of its own would
-//! keep all others awake. So a majority wakes at once, and fewer only after a while, which grows as
-//! long as nothing but that happens.
+//! All stores announce a release at about the same time. But a failed attempt is undone, which the
+//! stores that had granted it announce, too. A waiter that answered that with an attempt would keep
+//! all others awake. So a majority of notices wakes at once; fewer wake only after a while, which
+//! grows as long as nothing else happens.
 
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 
-/// How long fewer than a majority are not believed, at first and at most.
+/// First and maximum delay of notices from fewer than a majority.
 const DOUBT_FIRST: Duration = Duration::from_millis(50);
 const DOUBT_LONGEST: Duration = Duration::from_secs(1);
 
-/// What was heard since the last time that the waiter was woken.
+/// The notices since the waiter was last woken.
 #[derive(Debug)]
 pub(super) struct Wake {
     /// By node.
     heard: Vec<bool>,
-    /// So many are believed.
+    /// Number of notices that are believed.
     enough: usize,
     doubt: Duration,
     due: Option<Tick>,
 }
 
 impl Wake {
-    /// Of so many stores, of which `enough` are believed.
+    /// Creates the state for `nodes` stores, of which `enough` are believed.
     pub(super) fn new(nodes: usize, enough: usize) -> Self {
         Self { heard: vec![false; nodes], enough, doubt: DOUBT_FIRST, due: None }
     }
 
-    /// The node has told of a release. `pause`: what spreads those who hear it at the same time.
+    /// Records a release announced by the node. `pause` spreads waiters that hear of it at the same
+    /// time.
     pub(super) fn heard(&mut self, node: usize, now: Tick, pause: Duration) {
         if let Some(heard) = self.heard.get_mut(node) {
             *heard = true;
@@ -45,12 +46,12 @@ impl Wake {
         self.heard.iter().filter(|heard| **heard).count() >= self.enough
     }
 
-    /// When to wake the waiter, if nothing else is heard.
+    /// Returns when to wake the waiter, if no further notice comes.
     pub(super) fn due(&self) -> Option<Tick> {
         self.due
     }
 
-    /// The waiter is woken.
+    /// Records that the waiter is woken.
     pub(super) fn woken(&mut self) {
         self.doubt = if self.is_believed() { DOUBT_FIRST } else { (self.doubt * 2).min(DOUBT_LONGEST) };
         self.heard.fill(false);

@@ -1,4 +1,4 @@
-//! Watch: what all stores tell, as one.
+//! Watch: merges the notices of all stores.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::task::AbortHandle;
 use super::calls::{Answers, Quorum};
 use super::wake::Wake;
 
-/// Notices that wait for the watcher; each says the same.
+/// Maximum number of queued notices; all of them say the same.
 const QUEUE: usize = 2;
-/// A store that could not be watched is asked again after this.
+/// Delay before a store that could not be watched is asked again.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
-/// Ends the task that listens.
+/// Aborts the listening task on drop.
 struct Listening(AbortHandle);
 
 impl Drop for Listening {
@@ -56,7 +56,7 @@ fn ask(
 ) -> Answers<Watch> {
     quorum.ask(nodes, limit, |_, store| {
         let watched = AcquireRequest::new(request.items.clone(), request.lease, limit);
-        // As the parts of the request have it: it is not granted by a release.
+        // As in the ballots, the floor prevents a direct grant by a release.
         store.watch(Arc::new(watched.token_floor(1)))
     })
 }
@@ -81,13 +81,13 @@ impl Ears {
         self.watches.iter().all(Option::is_none)
     }
 
-    /// The stores that are not watched for certain.
+    /// Returns the stores without a confirmed watch.
     fn deaf(&self) -> Vec<usize> {
         let deaf = |watch: &Option<Watch>| watch.as_ref().is_none_or(|watch| !watch.is_confirmed());
         self.watches.iter().enumerate().filter(|(_, watch)| deaf(watch)).map(|(node, _)| node).collect()
     }
 
-    /// The next notice of any. Cancel safe.
+    /// Waits for the next notice of any store. Cancel safe.
     async fn hear(&mut self) -> (usize, Notice) {
         poll_fn(|cx| {
             for (node, place) in self.watches.iter_mut().enumerate() {
@@ -113,7 +113,7 @@ async fn listen(
     mut answers: Answers<Watch>,
     notices: mpsc::Sender<Notice>,
 ) {
-    // What a fair lock's waiter hears is for it alone, and comes from the gate.
+    // The notices of a fair waiter are for it alone, and come from the gate.
     let alone = request.items.iter().any(|item| item.kind == Kind::Fair);
     let mut wake = Wake::new(quorum.len(), if alone { 1 } else { quorum.majority() });
     let mut again = quorum.now() + WATCH_AGAIN;
@@ -123,7 +123,7 @@ async fn listen(
         tokio::select! {
             biased;
             (node, notice) = ears.hear() => match notice {
-                // Anything may have been missed.
+                // Any notice may have been missed.
                 Notice::Resubscribed => drop(notices.try_send(Notice::Resubscribed)),
                 _ => wake.heard(node, quorum.now(), quorum.pause(0.0, 2.0)),
             },

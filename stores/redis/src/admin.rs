@@ -1,4 +1,4 @@
-//! The steps of operators: status, force release, and the list of locks.
+//! Steps for operators: status, force release, and the list of locks.
 
 use std::sync::atomic::Ordering;
 
@@ -17,9 +17,9 @@ use super::script::{self, Invocation};
 use super::steps::{about, locks_and_counters};
 use crate::trace::TARGET;
 
-/// Keys that the server looks at for one answer to SCAN, about.
+/// Approximate number of keys that the server looks at for one answer to SCAN.
 const LOOKED_AT: u32 = 200;
-/// Locks that one script looks at: the server does nothing else meanwhile.
+/// Maximum number of locks that one script looks at; the server does nothing else meanwhile.
 const BATCH: usize = 25;
 
 impl Node {
@@ -41,7 +41,7 @@ impl Node {
     fn read_status(&self, value: &Value, names: Names<'_>) -> Result<LockStatus, StoreError> {
         let status = reply::status(value).ok_or_else(|| self.senseless(value))?;
         let mut status = status.map_err(|reason| self.foreign(names.lock(), reason))?;
-        // A channel that nobody here watches any more stays subscribed for a while.
+        // A channel without watchers in this process stays subscribed for a while.
         let channels = match status.kind {
             None => &[Kind::Mutex, Kind::Read][..],
             Some(Kind::Fair) => &[],
@@ -69,7 +69,7 @@ impl Node {
         Ok(freed.map_err(|reason| self.foreign(names.lock(), reason))?)
     }
 
-    /// Warns, once, of what the user may not do that locks need: before the first of them fails.
+    /// Warns once of rights that the user lacks and locks need, before the first lock fails.
     pub(super) async fn warn_of_rights(&self, key: &LockKey, at: At) -> Result<(), Fault> {
         if self.rights_known.load(Ordering::Relaxed) {
             return Ok(());
@@ -87,7 +87,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the user may not do that locks need. `key` is one that no lock has.
+    /// Returns the rights that locks need and the user lacks. `key` must be one that no lock has.
     pub(super) async fn missing_rights(&self, key: &LockKey, at: At) -> Result<String, Fault> {
         let names = Names::new(&self.options.prefix, key)?;
         let mut invocation = self.invocation(&script::RIGHTS, 1, 9);
@@ -116,14 +116,14 @@ impl Node {
         let value = self.connector.call(&ready, &scan).await?;
         let (next, found) = reply::scanned(&value).ok_or_else(|| self.senseless(&value))?;
 
-        // What makes no key, or no lock name with the prefix, can't be asked for either.
+        // A name that yields no key, or no lock name with the prefix, cannot be queried either.
         let keys: Vec<LockKey> = found
             .into_iter()
             .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
             .filter(|key| Names::new(&self.options.prefix, key).is_ok())
             .collect();
-        // One after the other, so that others come in between; or, where each key may be in a slot
-        // of its own, all at once.
+        // One batch after another, so that other calls come in between. In a cluster each key may
+        // be in its own slot: all at once.
         let batch = if self.has_peers { 1 } else { BATCH };
         ready = self.connector.later(&ready);
         let looks = keys.chunks(batch).map(|keys| self.look_at_some(&ready, keys));
@@ -140,7 +140,7 @@ impl Node {
         for found in found {
             match found {
                 Ok(found) => locks.extend(found),
-                // Its slot has gone since it was found.
+                // The slot has moved since the key was found.
                 Err(fault) if self.has_peers && fault.redirect.is_some() => {}
                 Err(fault) => return Err(fault),
             }
@@ -150,7 +150,7 @@ impl Node {
 }
 
 impl Node {
-    /// Those of these keys that are locked.
+    /// Returns those of `keys` that are locked.
     async fn look_at_some(
         &self,
         ready: &Ready,
@@ -172,7 +172,7 @@ impl Node {
             match status {
                 Ok(status) if status.is_locked() => locks.push((key.clone(), status)),
                 Ok(_) => {}
-                // Somebody's data, as most hashes are.
+                // Not a lock, as most hashes are not.
                 Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
                 Err(error) => return Err(error.into()),
             }
@@ -187,7 +187,7 @@ fn look_at(node: &Node, names: &[Names<'_>]) -> Invocation {
     invocation
 }
 
-/// A pattern that only `text` matches.
+/// Returns a pattern that only `text` matches.
 fn literal(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {

@@ -14,18 +14,18 @@ use super::join::join;
 use super::reply::{self, entry, field};
 use crate::trace::TARGET;
 
-/// The oldest version that works: HRANDFIELD came with it.
+/// Oldest version that works: the first with HRANDFIELD.
 const OLDEST: (u64, u64) = (6, 2);
 
-/// Clocks of servers that differ by more are worth a warning.
+/// Difference between the clocks of two servers that is worth a warning.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// What the server is to be.
+/// Role of the server in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// The only one.
+    /// The only server.
     Alone,
-    /// One of a cluster.
+    /// One server of a cluster.
     Cluster,
 }
 
@@ -103,18 +103,18 @@ pub(super) async fn check(
         ),
     }
 
-    // The scripts need it.
+    // The scripts need TIME.
     let sent = connector.dialer().clock.now();
     let time = call(connector, &ready, &["TIME"]).await?;
-    // Where replicas are is known from those who say where the primary is. Behind a fixed address
-    // they may be elsewhere.
+    // Sentinels and clusters announce addresses, so their replicas are known too. Behind a fixed
+    // address replicas may be unreachable.
     if let Some(time) = reply::time(&time).filter(|_| mode == Mode::Cluster || connector.dialer().is_named())
     {
         let clock = ServerClock::default();
         clock.observe(time, sent);
         let took = connector.dialer().clock.now().since(sent);
         let dialer = connector.dialer().clone();
-        // Nobody waits for replicas that don't answer.
+        // Nobody waits for replicas that do not answer.
         drop(connector.runtime().spawn(async move {
             for what in clocks_apart(&dialer, &clock, took, &info, timeout).await {
                 tracing::warn!(target: TARGET, store = ?dialer.address, "{what}");
@@ -124,11 +124,12 @@ pub(super) async fn check(
     Ok(())
 }
 
-/// Which replicas, of those in `info`, have a clock that differs from the `primary`'s, which was
-/// asked in a call that `took` so long. Those that don't answer within `timeout` are left out: they
-/// may be where we can't go.
+/// Describes the replicas in `info` whose clocks differ from that of `primary`. The primary's clock
+/// was read in a call that took `took`. Replicas that do not answer within `timeout` are left out:
+/// they may be unreachable from here.
 ///
-/// Redis stores the time at which a key expires. A replica that takes over applies its own clock to
+/// Redis stores the time at which a key expires. A replica that is promoted compares that time with
+/// its own clock.
 /// it.
 pub(super) async fn clocks_apart(
     dialer: &Dialer,
@@ -161,7 +162,7 @@ pub(super) async fn clocks_apart(
     join(looks).await.into_iter().filter_map(|look| look.ok().flatten()).collect()
 }
 
-/// The replicas that INFO of their primary names: lines as
+/// Returns the replicas that a primary's INFO names, in lines such as
 /// `slave0:ip=127.0.0.1,port=6380,state=online,...`.
 fn replicas(info: &str) -> impl Iterator<Item = (&str, u16)> {
     info.lines().filter_map(|line| {
@@ -188,7 +189,8 @@ async fn call(connector: &Connector, ready: &Ready, words: &[&str]) -> Result<Va
         .map_err(|error: CallError| Fault::from(error).error)
 }
 
-/// Whether the server can't be used, rather than not be asked this.
+/// Whether `error` means that the server cannot be used, not only that this question is not
+/// allowed.
 fn is_final(error: &StoreError) -> bool {
     !matches!(error.kind(), StoreErrorKind::Denied | StoreErrorKind::Refused | StoreErrorKind::Unsupported)
         || error.to_string().contains("NOAUTH")
@@ -202,7 +204,7 @@ async fn configured_policy(connector: &Connector, ready: &Ready) -> Result<Optio
     }
 }
 
-/// A server that does not know HELLO still says its version in the older protocol.
+/// Names the version of a server that does not know HELLO, which it tells in the older protocol.
 async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreError> {
     let dialer = connector.dialer();
     let ask = async {

@@ -1,4 +1,4 @@
-//! From the client library's errors to [`StoreError`]s: what kind it is, where it happened, and no
+//! Turns errors of the client library into [`StoreError`]s, with kind and address and without
 //! secrets.
 
 use lock_core::store::{StoreError, StoreErrorKind};
@@ -6,14 +6,14 @@ use redis::{ConnectionInfo, ErrorKind, RedisError, ServerError};
 
 use super::url::Sentinels;
 
-/// Where the server is, for messages, and what must not be in them.
+/// The server's address for messages, and the secrets that must not appear in them.
 #[derive(Clone)]
 pub(super) struct Address {
     text: String,
     secrets: Vec<String>,
-    /// Another server will have it, if this one is a replica now.
+    /// Whether another server takes over the address when this one becomes a replica.
     moves: bool,
-    /// The next connection has other credentials.
+    /// Whether the next connection may have other credentials.
     changes: bool,
 }
 
@@ -33,17 +33,17 @@ impl Address {
         }
     }
 
-    /// `changes`: a login that is refused may succeed at the next connection.
+    /// Sets whether a login that is refused may succeed at the next connection.
     pub(super) fn that_changes(self, changes: bool) -> Self {
         Self { changes, ..self }
     }
 
-    /// Whether the server refuses who we are on this connection, and the next one logs in anew.
+    /// Whether the server rejects the login of this connection while the next one logs in anew.
     pub(super) fn is_logged_out(&self, code: &str) -> bool {
         self.changes && matches!(code, "NOAUTH" | "WRONGPASS")
     }
 
-    /// Of whichever server is the primary.
+    /// Returns the address of whichever server is the primary.
     pub(super) fn of_sentinels(sentinels: &Sentinels) -> Self {
         let Sentinels { peers, master, template } = sentinels;
         let places: Vec<String> = peers.iter().map(|peer| peer.addr().to_string()).collect();
@@ -56,7 +56,7 @@ impl Address {
         }
     }
 
-    /// An error of this kind; `what` is cleaned of passwords.
+    /// Returns an error of this kind with passwords removed from `what`.
     pub(super) fn error(&self, kind: StoreErrorKind, what: impl AsRef<str>) -> StoreError {
         let mut what = what.as_ref().to_owned();
         for secret in &self.secrets {
@@ -67,7 +67,7 @@ impl Address {
         StoreError::new(kind, format!("Redis at {}: {what}", self.text))
     }
 
-    /// A connection could not be made: nothing was executed.
+    /// Returns the error for a connection that could not be made: nothing was executed.
     pub(super) fn connect_error(&self, error: &RedisError) -> StoreError {
         match error.kind() {
             ErrorKind::RESP3NotSupported => self.error(
@@ -84,7 +84,7 @@ impl Address {
                 error.code().unwrap_or("ERR"),
                 error.detail().map_or_else(|| error.to_string(), str::to_owned).as_str(),
             ),
-            // A proxy may answer so for a moment, and an answer may be cut off.
+            // A proxy may answer like this for a moment, and an answer may be cut off.
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.error(
                 StoreErrorKind::Unreachable,
                 format!("what listens there does not answer like a Redis server: {}", in_one_line(error)),
@@ -93,17 +93,18 @@ impl Address {
         }
     }
 
-    /// The connection broke while a call was under way: nobody knows whether it was executed.
+    /// Returns the error for a connection that broke during a call, which may or may not have been
+    /// executed.
     pub(super) fn broken(&self, error: &RedisError) -> StoreError {
         self.error(StoreErrorKind::Unanswered, format!("the connection broke before an answer came: {error}"))
     }
 
-    /// The server answered with an error.
+    /// Returns the error for an error answer of the server.
     pub(super) fn refused(&self, error: &ServerError) -> StoreError {
         self.answer(error.code(), error.details().unwrap_or_default())
     }
 
-    /// An error answer that starts with `code`.
+    /// Returns the error for an error answer that starts with `code`.
     pub(super) fn answer(&self, code: &str, detail: &str) -> StoreError {
         let (code, detail) = innermost(code, detail);
         let kind = match kind_of(code, detail) {
@@ -153,21 +154,21 @@ fn secret(info: &ConnectionInfo) -> Option<String> {
     info.redis_settings().password().filter(|secret| !secret.is_empty()).map(str::to_owned)
 }
 
-/// Whether the server says that it is no primary.
+/// Whether the server says that it is a replica.
 pub(super) fn is_replica(error: &ServerError) -> bool {
     let (code, detail) = innermost(error.code(), error.details().unwrap_or_default());
     kind_of(code, detail) == StoreErrorKind::ReadOnly
 }
 
-/// The parser's errors have several lines, and logs want one.
+/// Joins the lines of a parser's error, since a log entry should have one.
 fn in_one_line(error: &RedisError) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The error, and what to do when it is about a certificate.
+/// Returns the text of the error, with advice if it is about a certificate.
 fn advised(error: &RedisError) -> String {
     let text = error.to_string();
-    // rustls; OpenSSL, older and newer; macOS and Windows.
+    // In this order: rustls, OpenSSL (older and newer), macOS, Windows.
     const UNTRUSTED: [&str; 5] = [
         "UnknownIssuer",
         "self signed certificate",
@@ -175,7 +176,7 @@ fn advised(error: &RedisError) -> String {
         "issuer certificate",
         "not trusted",
     ];
-    // What the client says about `#insecure` when it can't do that.
+    // The client's message when it cannot honour `#insecure`.
     const INSECURE: &str = "tls-rustls-insecure";
     let start = if text.contains(INSECURE) {
         "; `#insecure` with rustls takes the feature `tls-rustls-insecure` of the crate `redis`. Better:"
@@ -194,9 +195,9 @@ fn advised(error: &RedisError) -> String {
     format!("{text}{start} {advice}")
 }
 
-/// The error of a command inside a script. Redis 7 keeps its code in front and appends
-/// ` script: sha, on @user_script:12.`; Redis 6.2 puts `@user_script: 12: -` in front of it, and
-/// more in front of that when the script did not catch it.
+/// Extracts the error of a command inside a script. Redis 7 puts the command's code first and
+/// appends ` script: sha, on @user_script:12.`. Redis 6.2 puts `@user_script: 12: -` before the
+/// code, and more before that if the script did not catch the error.
 fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
     if let Some((detail, _)) = detail.split_once(" script: ") {
         return (code, detail);
@@ -213,7 +214,7 @@ fn innermost<'a>(code: &'a str, detail: &'a str) -> (&'a str, &'a str) {
     }
 }
 
-/// As the server says it, and as it says it inside a script.
+/// Whether a command is unknown, in the server's words outside and inside a script.
 fn is_unknown_command(detail: &str) -> bool {
     detail.contains("unknown command") || detail.contains("Unknown Redis command")
 }
@@ -227,15 +228,15 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "READONLY" => StoreErrorKind::ReadOnly,
         "OOM" | "MISCONF" => StoreErrorKind::Full,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
-        // So it is worded inside a script.
+        // The wording inside a script.
         "ERR" if detail.starts_with("The user executing the script can't") => StoreErrorKind::Denied,
         "WRONGTYPE" | "LOCKTOKEN" => StoreErrorKind::ForeignData,
-        // Only counters, permits and latches are ever incremented.
+        // Only counters, permits and latches are incremented.
         "ERR" if detail.contains("would overflow") || detail.contains("not an integer") => {
             StoreErrorKind::ForeignData
         }
         "MOVED" | "ASK" | "CROSSSLOT" | "NOPROTO" => StoreErrorKind::Unsupported,
-        // A slot is on its way to another server, or nobody has it: known only inside a script.
+        // Inside a script only the text tells that a slot is moving, or that no server has it.
         "ERR" if detail.contains("a non local key") || detail.contains("while the cluster is down") => {
             StoreErrorKind::NotReady
         }

@@ -1,12 +1,14 @@
-//! [`Connector`]: the one connection for commands, made when it is needed and replaced when it is
-//! doubtful.
+//! [`Connector`]: the one connection for commands, made on demand and replaced when in doubt.
 //!
-//! The client library never reconnects a multiplexed connection and keeps using a socket that
-//! swallows everything, so both are done here. A connection is given up when it breaks, when a call
-//! on it times out and nothing at all was heard on it since that call was sent, and when the server
-//! says that it is a replica (its address may lead to the new primary by now), or that it does not
-//! know who we are any more and the next login may be another. Calls under way on a connection that
-//! was given up still get their answers if these come.
+//! The client library never reconnects a multiplexed connection, and keeps using a socket that
+//! swallows everything. So the connector reconnects itself, and gives a connection up
+//!
+//! - when it breaks;
+//! - when a call on it times out and no answer at all was heard on it since that call was sent;
+//! - when the server says that it is a replica: its address may lead to the new primary by now;
+//! - when the server rejects the login and the next login may be another.
+//!
+//! Calls under way on a connection that was given up still get their answers if these arrive.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,46 +38,46 @@ use crate::trace::TARGET;
 pub(super) struct Link {
     connection: MultiplexedConnection,
     dead: Arc<AtomicBool>,
-    /// How many answers were heard on it.
+    /// Number of answers heard on it.
     heard: AtomicU64,
-    /// Which run of the server it leads to, once that was asked.
+    /// Identifies the run of the server, once it has been asked.
     run_id: OnceCell<Option<String>>,
 }
 
 /// How a step is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
-    /// The step resolves within about this time.
+    /// Approximate limit within which the step resolves.
     pub(super) timeout: Duration,
-    /// The server is only about to get the keys: it serves them to those who say that they know.
+    /// The server is only importing the keys' slot: it serves the keys after ASKING.
     pub(super) asking: bool,
 }
 
 impl At {
-    /// As usual.
+    /// As usual, without ASKING.
     pub(super) fn once(timeout: Duration) -> Self {
         Self { timeout, asking: false }
     }
 }
 
-/// A connection to send something on now. The time is read once for all that a call needs it for.
+/// A connection for a call, with the time, which is read once for everything in the call.
 #[derive(Clone)]
 pub(super) struct Ready {
     link: Arc<Link>,
     pub(super) now: Tick,
-    /// When the call has to be over.
+    /// When the call must have ended.
     deadline: Tick,
     /// See [`At::asking`].
     asking: bool,
 }
 
 impl Ready {
-    /// How much time the call has.
+    /// Returns the time that the call has left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.since(self.now)
     }
 
-    /// Whether the connection is not to be used any more: it broke, or another server took over.
+    /// Whether the connection must not be used any more: it broke, or another server took over.
     pub(super) fn is_over(&self) -> bool {
         self.link.dead.load(Ordering::Acquire)
     }
@@ -91,14 +93,14 @@ enum Phase {
 
 struct State {
     phase: Phase,
-    /// Since the last connection, how the attempts failed.
+    /// Failed attempts since the last connection.
     failed: Option<Failed>,
 }
 
 struct Failed {
     error: StoreError,
     backoff: Backoff,
-    /// Not before this is there another attempt.
+    /// Earliest time of the next attempt.
     again: Tick,
 }
 
@@ -149,13 +151,13 @@ impl Connector {
         self.dialer.address.error(kind, what)
     }
 
-    /// The connection, made now if there is none, and the time. All callers share one attempt.
-    /// Fails with what hindered it; nothing was executed then.
+    /// Returns the connection, made now if there is none, and the time. All callers share one
+    /// attempt. Fails with the cause of the failed attempt; nothing was executed then.
     pub(super) async fn ready(&self, at: At) -> Result<Ready, StoreError> {
         self.ready_by(|now| now + at.timeout, at.asking).await
     }
 
-    /// The same for a call with this deadline.
+    /// Does the same as [`ready`](Self::ready) for a call with this deadline.
     pub(super) async fn ready_by(
         &self,
         deadline: impl FnOnce(Tick) -> Tick,
@@ -173,7 +175,7 @@ impl Connector {
                 Phase::Ready(_) | Phase::Idle => self.start(&mut state),
             }
         };
-        // Boxed, so that calls are small: nearly all of them find a connection.
+        // Boxed to keep calls small: nearly all of them find a connection.
         let link = Box::pin(self.connected(outcome, deadline)).await?;
         Ok(Ready { link, now: self.dialer.clock.now(), deadline, asking })
     }
@@ -190,7 +192,7 @@ impl Connector {
                 None => Err(self.error(StoreErrorKind::Unreachable, "no connection")),
             },
             Ok(Err(_)) => {
-                // The next call starts anew: it may have been a panic, in a TLS library for
+                // The next call starts anew: the task may have panicked, in a TLS library for
                 // example.
                 let mut state = self.state();
                 if matches!(&state.phase, Phase::Connecting { task, .. } if task.is_finished()) {
@@ -200,7 +202,7 @@ impl Connector {
                     "no connection: the connecting task ended early, its runtime has gone or it panicked";
                 Err(self.error(StoreErrorKind::Unreachable, what))
             }
-            // The last attempt tells more than that there was no time for another.
+            // The last attempt's error says more than that there was no time for another attempt.
             Err(_) => {
                 let failed = self.state().failed.as_ref().map(|failed| failed.error.to_string());
                 Err(match failed {
@@ -251,7 +253,7 @@ impl Connector {
         }
     }
 
-    /// Does not hand out `link` any more.
+    /// Stops handing out `link`.
     fn give_up(&self, link: &Arc<Link>) {
         link.dead.store(true, Ordering::Release);
         let mut state = self.state();
@@ -260,7 +262,7 @@ impl Connector {
         }
     }
 
-    /// What the server refused, as the whole answer or as a part of it.
+    /// Returns the error for an error answer, which may be a part of the whole answer.
     pub(super) fn refused(&self, ready: &Ready, error: &ServerError) -> StoreError {
         if is_replica(error) || self.dialer.address.is_logged_out(error.code()) {
             self.give_up(&ready.link);
@@ -268,7 +270,7 @@ impl Connector {
         self.dialer.address.refused(error)
     }
 
-    /// Sends one command and waits for its answer, which is never an error answer.
+    /// Sends one command and waits for its answer. An error answer becomes an `Err`.
     pub(super) async fn call(&self, ready: &Ready, command: &Cmd) -> Result<Value, CallError> {
         let link = &ready.link;
         let left = ready.left();
@@ -312,8 +314,8 @@ impl Connector {
         }
     }
 
-    /// Another one each time that the server is started; a restart ends all connections. `None`
-    /// when the user may not know it.
+    /// Returns the identifier of the server's run, which changes at each start. `None` when the
+    /// user has no right to read it. A restart ends all connections.
     pub(super) async fn run_id<'a>(&self, ready: &'a Ready) -> Result<Option<&'a str>, Fault> {
         let ask = async || {
             let said = match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from) {
@@ -333,12 +335,12 @@ impl Connector {
         Ok(ready.link.run_id.get_or_try_init(ask).await?.as_deref())
     }
 
-    /// Where its tasks run.
+    /// Returns the runtime of the connector's tasks.
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// The same connection, later.
+    /// Returns the same connection with the present time.
     pub(super) fn later(&self, ready: &Ready) -> Ready {
         Ready { now: self.dialer.clock.now(), ..ready.clone() }
     }
@@ -346,7 +348,7 @@ impl Connector {
     /// Runs a script.
     pub(super) async fn run(&self, ready: &Ready, invocation: &Invocation) -> Result<Value, Fault> {
         let answer = match self.call(ready, invocation.by_name()).await {
-            // The script was not executed, so it may be sent again. Boxed: it is rare.
+            // The script was not executed, so it may be sent again. Boxed: rare.
             Err(CallError::NoScript) => {
                 Box::pin(self.call(&self.later(ready), &invocation.by_source())).await
             }
@@ -368,13 +370,13 @@ pub(super) enum CallError {
     Other(Fault),
 }
 
-/// The next command after ASKING is served for a slot that is only on its way to the server.
+/// Sends a command after ASKING, so that the server serves it for a slot that it is importing.
 async fn ask(connection: &mut MultiplexedConnection, command: &Cmd) -> redis::RedisResult<Value> {
     let mut pipeline = redis::pipe();
     pipeline.cmd("ASKING");
     pipeline.add_command(command.clone());
     let answers = connection.send_packed_commands(&pipeline, 0, 2).await?;
-    // Without ASKING the command is sent back, unless the slot has come meanwhile.
+    // Without ASKING the server redirects the command, unless the slot has arrived meanwhile.
     let all_refused = answers.iter().all(|answer| matches!(answer, Value::ServerError(_)));
     let answer = if all_refused { answers.first() } else { answers.last() };
     Ok(answer.cloned().unwrap_or(Value::Nil))
@@ -404,7 +406,7 @@ async fn connect(dialer: &Dialer, server_clock: &ServerClock) -> Outcome {
         })
         .await?;
 
-    // The first thing to know about a server is its time.
+    // The server's time is needed before anything else.
     let sent = dialer.clock.now();
     let left = dialer.connect_timeout.saturating_sub(sent.since(started));
     let time = tokio::time::timeout(left, connection.send_packed_command(&redis::cmd("TIME"))).await;

@@ -1,4 +1,4 @@
-//! [`Credentials`] that change: asked for whenever a connection is made.
+//! [`Credentials`] that change: the provider is asked for each new connection.
 
 use std::error::Error;
 use std::fmt;
@@ -10,19 +10,19 @@ use std::sync::Arc;
 pub struct Credentials(Option<(Option<String>, String)>);
 
 impl Credentials {
-    /// The password of the default user.
+    /// Returns the password of the default user.
     #[must_use]
     pub fn password(password: impl Into<String>) -> Self {
         Self(Some((None, password.into())))
     }
 
-    /// A user and its password, which may be a token.
+    /// Returns a user and its password, which may be a token.
     #[must_use]
     pub fn user(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self(Some((Some(user.into()), password.into())))
     }
 
-    /// What the URL says, for servers whose credentials don't change.
+    /// Returns the credentials in the URL, for servers whose credentials don't change.
     #[must_use]
     pub fn of_url() -> Self {
         Self(None)
@@ -51,13 +51,13 @@ impl Endpoint {
         Self { address, is_sentinel }
     }
 
-    /// `host:port`, or the path of a socket.
+    /// Returns `host:port`, or the path of a socket.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Whether it is a sentinel, which has no locks and knows who has them.
+    /// Whether the server is a sentinel, which has no locks but knows the primary.
     #[must_use]
     pub fn is_sentinel(&self) -> bool {
         self.is_sentinel
@@ -72,7 +72,7 @@ type Ask = dyn Fn(Endpoint) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Se
 pub struct Provider(Arc<Ask>);
 
 impl Provider {
-    /// Asks `ask`.
+    /// Returns a provider that calls `ask`.
     pub fn new<F, Fut, E>(ask: F) -> Self
     where
         F: Fn(Endpoint) -> Fut + Send + Sync + 'static,

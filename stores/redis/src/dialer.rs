@@ -1,4 +1,4 @@
-//! [`Dialer`]: how connections are made, to one server or to whichever the sentinels name.
+//! [`Dialer`]: makes connections, to one server or to the primary that sentinels name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::sentinel::Discovery;
 use super::url::Sentinels;
 use crate::trace::TARGET;
 
-/// Commands that may wait for the socket; past it callers wait.
+/// Maximum number of commands that wait for the socket; further callers wait.
 const QUEUE: usize = 1024;
 
-/// How connections are made.
+/// Makes connections to one server.
 #[derive(Clone)]
 pub(super) struct Dialer {
     route: Route,
@@ -33,20 +33,21 @@ pub(super) struct Dialer {
 #[derive(Clone)]
 enum Route {
     Fixed(Arc<ConnectionInfo>),
-    /// Whichever server the sentinels name.
+    /// Leads to the primary that the sentinels name.
     Named(Arc<Discovery>),
 }
 
 impl Dialer {
-    /// To the server at `info`.
+    /// Returns a dialer for the server at `info`.
     pub(super) fn new(info: &ConnectionInfo, options: &RedisOptions) -> Result<Self, StoreError> {
         let (info, address) = (prepared(info), options.login.address(info));
-        // What the client does not take is said at once.
+        // Settings that the client does not accept fail at once.
         Client::open(info.clone()).map_err(|error| address.connect_error(&error))?;
         Ok(Self::by(Route::Fixed(Arc::new(info)), address, options))
     }
 
-    /// To the primary that `sentinels` name. They are listened to in the runtime of `options`.
+    /// Returns a dialer for the primary that `sentinels` name. Their messages are received in the
+    /// runtime of `options`.
     pub(super) fn through(sentinels: &Sentinels, options: &RedisOptions) -> Self {
         let discovery = Discovery::new(sentinels, options);
         let address = discovery.address().clone();
@@ -58,7 +59,7 @@ impl Dialer {
         Self { route, address, login, connect_timeout, clock }
     }
 
-    /// The same server, spoken to in the protocol that servers before version 6 know too.
+    /// Returns a client for the same server in the protocol that servers before version 6 know too.
     pub(super) async fn older_protocol(&self) -> Result<Client, StoreError> {
         let Route::Fixed(info) = &self.route else {
             let what = "sentinels are not asked in the older protocol";
@@ -69,7 +70,7 @@ impl Dialer {
         Client::open(info.set_redis_settings(redis)).map_err(|error| address.connect_error(&error))
     }
 
-    /// How many replicas the server has, those that are down included, if sentinels have said that.
+    /// Returns the number of replicas, down or not, if sentinels have told it.
     pub(super) fn known_replicas(&self) -> Option<u32> {
         match &self.route {
             Route::Fixed(_) => None,
@@ -77,12 +78,12 @@ impl Dialer {
         }
     }
 
-    /// Whether sentinels say where the server is.
+    /// Whether sentinels name the server.
     pub(super) fn is_named(&self) -> bool {
         matches!(self.route, Route::Named(_))
     }
 
-    /// Connects to a replica of this server. `None` if that fails.
+    /// Connects to a replica of this server. Returns `None` if that fails.
     pub(super) async fn beside(&self, host: &str, port: u16) -> Option<MultiplexedConnection> {
         let template = match &self.route {
             Route::Fixed(info) => info,
@@ -96,15 +97,15 @@ impl Dialer {
             .map(|dialed| dialed.0)
     }
 
-    /// A new connection; nothing is executed on it but the handshake. `pushes` also gets a
-    /// `Disconnection` when another server has to be used from then on.
+    /// Makes a new connection on which nothing is executed but the handshake. `pushes` also
+    /// receives a `Disconnection` when another server must be used from then on.
     pub(super) async fn dial(
         &self,
         pushes: impl AsyncPushSender,
     ) -> Result<MultiplexedConnection, StoreError> {
         let info = match &self.route {
             Route::Fixed(info) => info,
-            // Boxed: it is large, and rare.
+            // Boxed: large and rare.
             Route::Named(discovery) => return Box::pin(discovery.dial(pushes)).await,
         };
         let config = configuration(pushes);
@@ -119,7 +120,7 @@ impl Dialer {
     }
 }
 
-/// How to connect to another server, with everything else as in `template`.
+/// Returns the connection info of another server, with everything else as in `template`.
 pub(super) fn elsewhere(template: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = match template.addr().clone() {
@@ -131,8 +132,8 @@ pub(super) fn elsewhere(template: &ConnectionInfo, host: &str, port: u16) -> Con
     template.clone().set_addr(addr)
 }
 
-/// `info` as the user made it, with RESP3 (pushes tell about lost connections and subscriptions)
-/// and with keep-alive probes, unless the user has set some.
+/// Adds RESP3 to `info`, since pushes report lost connections and subscriptions. Adds keep-alive
+/// probes unless the user has set some.
 pub(super) fn prepared(info: &ConnectionInfo) -> ConnectionInfo {
     let mut tcp = info.tcp_settings().clone().set_nodelay(true);
     if tcp.keepalive().is_none() {
@@ -152,7 +153,7 @@ pub(super) fn prepared(info: &ConnectionInfo) -> ConnectionInfo {
     info.clone().set_tcp_settings(tcp).set_redis_settings(redis)
 }
 
-/// Time-outs are ours.
+/// Returns a configuration without time-outs of the client library: the store has its own.
 pub(super) fn configuration(pushes: impl AsyncPushSender) -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(None)

@@ -1,4 +1,4 @@
-//! Steps that have an answer for each of several items.
+//! Steps with an answer for each of several items.
 
 use std::future::Future;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,14 @@ use super::join::join;
 use super::node::Node;
 use crate::trace::TARGET;
 
-/// An answer for each item. An outer error is about all of them.
+/// An answer for each item. An outer error concerns all of them.
 pub(super) type Each<T> = Result<Vec<Result<T, StoreError>>, Fault>;
 
 impl Node {
-    /// Sends one call for all items, or one for each if the server refuses several keys in one
+    /// Sends one call for all items, or one for each item if the server refuses several keys in one
     /// call.
     ///
-    /// In a cluster only the former: each call has to find its server.
+    /// In a cluster it is always one call: each call has to find its server.
     pub(super) async fn each<'a, I, T, F>(
         &'a self,
         items: &'a [I],
@@ -47,7 +47,7 @@ impl Node {
         Ok(each.into_iter().map(alone).collect())
     }
 
-    /// Whether a call for each item may succeed where one for all was refused.
+    /// Whether a call for each item may succeed after one call for all was refused.
     pub(super) fn takes_each(&self, fault: &Fault) -> bool {
         if fault.several == Some(Several::Slots) {
             self.one_by_one.store(true, Ordering::Relaxed);
@@ -55,12 +55,12 @@ impl Node {
         fault.several.is_some() && !self.has_peers
     }
 
-    /// Whether the server takes no keys of several hash slots in one call.
+    /// Whether the server refuses keys of several hash slots in one call.
     pub(super) fn takes_one_by_one(&self) -> bool {
         self.one_by_one.load(Ordering::Relaxed) && !self.has_peers
     }
 
-    /// Reads what a script has said of one item.
+    /// Reads a script's answer about one item.
     pub(super) fn read_one<T>(
         &self,
         ready: &Ready,
@@ -73,8 +73,8 @@ impl Node {
         }
     }
 
-    /// Reads what a script has said of each item. A server that serves nobody has nothing to say of
-    /// the others either.
+    /// Reads a script's answers about all items. An answer that the server serves nobody stands for
+    /// all of them.
     pub(super) fn read_each<T>(
         &self,
         ready: &Ready,
@@ -108,7 +108,8 @@ pub(super) fn known<T>(each: Vec<Result<T, StoreError>>) -> Result<Vec<Option<T>
     Ok(each.into_iter().map(|one| one.inspect_err(seen).ok()).collect())
 }
 
-/// Returns the answers, or an error that a repetition may mend if there is one, or the first.
+/// Returns all answers. If some are errors, returns a transient one if there is one, else the
+/// first.
 pub(super) fn all<T>(each: Vec<Result<T, StoreError>>) -> Result<Vec<T>, StoreError> {
     let transient = each.iter().filter_map(|one| one.as_ref().err()).find(|error| error.is_transient());
     match transient {

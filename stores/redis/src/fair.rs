@@ -1,18 +1,17 @@
-//! What a waiter of a fair lock hears: a channel of its own, and what comes there. The rest is in
-//! `scripts/fair_*.lua`.
+//! The channel of a fair lock's waiter and the messages on it. The rest is in `scripts/fair_*.lua`.
 
 use lock_core::store::{Kind, Notice, ServerTime};
 use lock_core::{FencingToken, OwnerId};
 
 use super::names::Names;
 
-/// Where a waiter is told that it is its turn. The name is Redisson's.
+/// Returns the channel on which a waiter is told that it is its turn. The name is Redisson's.
 pub(super) fn channel(names: &Names<'_>, owner: &OwnerId) -> String {
     format!("{}:{}", names.channel(Kind::Fair), owner.as_str())
 }
 
-/// What a message means: `g:<token>:<server us>` that the lock was granted, all others that it is
-/// worth a try.
+/// Reads a message: `g:<token>:<server us>` says that the lock was granted, any other message that
+/// a retry is worthwhile.
 pub(super) fn notice(message: &str) -> Notice {
     granted(message).unwrap_or(Notice::Retry)
 }

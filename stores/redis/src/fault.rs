@@ -7,47 +7,48 @@ use redis::ServerError;
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) error: StoreError,
-    /// The server has executed nothing, because of this. A store on one server has no use for it.
+    /// Set when the server executed nothing because the keys are elsewhere. Unused on a single
+    /// server.
     pub(super) redirect: Option<Box<Redirect>>,
-    /// The server has executed nothing, because there were several keys. It may execute a call for
-    /// each.
+    /// Set when the server executed nothing because there were several keys. It may execute a call
+    /// for each.
     pub(super) several: Option<Several>,
 }
 
 /// Why a server refuses a call for several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Several {
-    /// The user has no right to one of them.
+    /// The user lacks the right to one of the keys.
     Rights,
-    /// It takes no keys of several hash slots.
+    /// The server takes no keys of several hash slots in one call.
     Slots,
 }
 
 impl Several {
-    /// What `error` says, if it is that.
+    /// Returns the reason if `error` gives one.
     pub(super) fn read(error: &ServerError) -> Option<Self> {
         match error.code() {
             "CROSSSLOT" => Some(Self::Slots),
-            // Not so for want of the right to a command or a channel.
+            // Excludes a missing right to a command or a channel.
             "NOPERM" if error.details().is_some_and(|details| details.contains(" key")) => Some(Self::Rights),
             _ => None,
         }
     }
 }
 
-/// What a server of a cluster says instead of an answer.
+/// Answer of a cluster's server that does not serve the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// The slot is at this server, from now on.
+    /// The slot is at this server from now on.
     Moved { slot: u16, to: String },
-    /// The slot is about to go to this server, where these keys are already, or will be.
+    /// The slot is moving to this server, where these keys are already or will be.
     Ask { slot: u16, to: String },
-    /// Some of the keys are here, and some there.
+    /// Some keys are at this server, some at the other.
     TryAgain,
 }
 
 impl Fault {
-    /// Whether keys of the step are at two servers.
+    /// Whether the keys of the step are at two servers.
     pub(super) fn is_split(&self) -> bool {
         self.redirect.as_deref() == Some(&Redirect::TryAgain)
     }
@@ -70,7 +71,7 @@ impl From<Fault> for StoreError {
 }
 
 impl Redirect {
-    /// What `error` says, if it is that.
+    /// Returns the redirect if `error` is one.
     pub(super) fn read(error: &ServerError) -> Option<Box<Self>> {
         let details = || {
             let (slot, to) = error.details()?.trim().split_once(' ')?;
@@ -96,7 +97,7 @@ impl Redirect {
 mod tests {
     use super::*;
 
-    /// In the words of Redis 6.2, 7.0 and 7.4.
+    /// The messages are those of Redis 6.2, 7.0 and 7.4.
     #[test]
     fn a_missing_right_to_a_key_is_told_from_other_missing_rights() {
         let read = |details: &str| {

@@ -1,5 +1,4 @@
-//! What comes from outside, read by whatever reads it: for the fuzz targets in `fuzz/`, and the
-//! tests of their seeds.
+//! Readers of data from outside, for the fuzz targets in `fuzz/` and the tests of their seeds.
 
 use lock_core::store::Acquired;
 use redis::{IntoConnectionInfo, Value};
@@ -9,26 +8,26 @@ use super::cluster::slots;
 use super::reply::{self, Grant};
 use super::{check, fair, semaphore, synced, url_parts};
 
-/// How many locks, and how many tokens for each, a request may have been about.
+/// Numbers of locks, and of tokens for each, that a request may have been about.
 const REQUESTS: [(usize, u32); 4] = [(1, 1), (2, 10), (3, u32::MAX), (0, 1)];
 const SECRET: &str = "hunter2";
 
-/// A lock URL as errors show it.
+/// Returns a lock URL as errors show it.
 #[must_use]
 pub fn redacted(url: &str) -> String {
     url_parts::redacted(url)
 }
 
-/// Reads an answer as the one to each kind of request. Whether it is an answer at all.
+/// Reads `bytes` as the answer to each kind of request. Returns whether they are an answer at all.
 ///
 /// # Panics
 ///
-/// When a decoder takes an answer for one to another number of locks, or shows the password.
+/// When a decoder accepts an answer about another number of locks, or shows the password.
 #[must_use]
 pub fn reply(bytes: &[u8]) -> bool {
     let Ok(value) = redis::parse_redis_value(bytes) else { return false };
     every_decoder(&value);
-    // Scripts answer for many at once.
+    // Scripts answer for many locks at once.
     for inner in reply::array(&value).unwrap_or_default() {
         every_decoder(inner);
     }
@@ -63,7 +62,7 @@ fn every_decoder(value: &Value) {
     }
 }
 
-/// Reads a message, or a text that a server answers, as each kind that there is.
+/// Reads a message or a server's text with every decoder of texts.
 ///
 /// # Panics
 ///

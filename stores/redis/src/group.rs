@@ -1,10 +1,10 @@
 //! [`Group`]: requests for single keys that are ready together travel as one script call.
 //!
-//! A call costs the server and the client more than what it does for one key. A request that comes
-//! while nothing is under way is sent at once. One that comes later is sent when everything that is
-//! ready to run on its thread has run, so that others can join it, and in any case with the next
-//! request or answer that finds nothing else under way: it never waits for a time, and no thread
-//! that is blocked keeps it.
+//! A call costs the server and the client more than the work for one key, so requests share calls.
+//! A request that arrives while no call is under way is sent at once. A later one waits until all
+//! tasks that are ready on its thread have run, so that others can join it. It is sent earlier if
+//! the next request or answer finds no other call under way. It never waits for a fixed time, and a
+//! blocked thread does not delay it.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,25 +19,24 @@ use super::connection::Ready;
 use super::fault::Fault;
 use super::node::Node;
 
-/// What all members of a group ask for, each for its own key.
+/// The request of all members of a group, each for its own key.
 pub(super) trait Step: Sized + Send + Sync + 'static {
     /// Cheap to clone.
     type Request: Clone + Send + Sync;
     type Answer: Send;
 
-    /// So many requests make a call that is sent without waiting for more: the server has work
-    /// while this side goes on, does little else meanwhile, and would save little with more.
+    /// Number of requests that make a call full, so that it is sent at once. The server then works
+    /// while the client goes on, and more requests would save little.
     const FULL: usize = 16;
 
     fn timeout(request: &Self::Request) -> Duration;
 
-    /// Whether one call can be for both; else each is in one of its own, with those that are like
-    /// it.
+    /// Whether both can be in one call. Otherwise each travels with the requests that are like it.
     fn alike(_: &Self::Request, _: &Self::Request) -> bool {
         true
     }
 
-    /// Sends the requests as one call, and reports the answer to each. An error is about all of
+    /// Sends the requests as one call and reports the answer to each. An error concerns all of
     /// them.
     fn send(
         node: &Node,
@@ -47,16 +46,16 @@ pub(super) trait Step: Sized + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// Where requests of one kind for one server meet.
+/// Collects requests of one kind for one server.
 pub(super) struct Group<S: Step> {
     pub(super) node: Arc<Node>,
     state: CachePadded<Mutex<State<S>>>,
 }
 
 struct State<S: Step> {
-    /// Calls that are not answered yet.
+    /// Number of unanswered calls.
     under_way: usize,
-    /// Requests that wait for the next call. Somebody has promised to send them.
+    /// Requests that wait for the next call, which a [`Promise`] or a call under way will send.
     members: Vec<Member<S>>,
 }
 
@@ -71,17 +70,17 @@ enum Place<S: Step> {
     Member { answer: oneshot::Receiver<Result<S::Answer, StoreError>>, role: Role<S> },
 }
 
-/// What a new member has to do.
+/// Task of a new member.
 enum Role<S: Step> {
-    /// See to it that the call is sent.
+    /// Ensure that the call is sent.
     First,
     /// Nothing.
     Joined,
-    /// Send the call: nobody else fits in, or nothing else is under way.
+    /// Send the call: it is full, or no other call is under way.
     Last(Vec<Member<S>>),
 }
 
-/// A call that is counted as not answered yet. When the last one ends, whoever waits is sent.
+/// An unanswered call. When the last one ends, the waiting members are sent.
 struct UnderWay<S: Step>(Arc<Group<S>>);
 
 impl<S: Step> Drop for UnderWay<S> {
@@ -112,14 +111,15 @@ impl<S: Step> Group<S> {
     pub(super) async fn call(self: &Arc<Self>, request: S::Request) -> Result<S::Answer, StoreError> {
         let node = &self.node;
         match self.enter(request) {
-            // Boxed, so that members are small.
+            // Boxed to keep members small.
             Place::Alone(request) => {
                 let _under_way = UnderWay(Arc::clone(self));
                 let timeout = S::timeout(&request);
                 Ok(Box::pin(alone::<S>(node, request, move |now| now + timeout, false)).await?)
             }
             Place::Member { answer, role } => {
-                // Sent by tasks of their own: a caller that goes must not take the others with it.
+                // Sent by separate tasks: a caller that is dropped must not take the others with
+                // it.
                 match role {
                     Role::First => {
                         let promise = Promise { group: Arc::clone(self), kept: false };
@@ -144,7 +144,7 @@ impl<S: Step> Group<S> {
         state.members.push(Member { request, deadline, answer: sender });
         let role = match state.members.len() {
             1 => Role::First,
-            // Whoever has promised to send them may be on a thread that does something else.
+            // The task with the promise may be queued on a busy thread.
             count if count >= S::FULL || state.under_way == 0 => Role::Last(state.take()),
             _ => Role::Joined,
         };
@@ -153,16 +153,16 @@ impl<S: Step> Group<S> {
 }
 
 impl<S: Step> State<S> {
-    /// All members that somebody still waits for, to be sent by one call.
+    /// Takes all members whose callers still wait, to be sent by one call.
     fn take(&mut self) -> Vec<Member<S>> {
         let mut members = std::mem::take(&mut self.members);
-        // Whoever has gone has not been sent, so nothing of it needs to be undone.
+        // A member whose caller has gone was not sent, so nothing has to be undone.
         members.retain(|member| !member.answer.is_closed());
         self.under_way += 1;
         members
     }
 
-    /// Leaves those that are like the first one.
+    /// Keeps the members that are like the first one and returns the others.
     fn split(members: &mut Vec<Member<S>>) -> Option<Vec<Member<S>>> {
         let first = members.first()?.request.clone();
         let others: Vec<_> = members.extract_if(.., |member| !S::alike(&first, &member.request)).collect();
@@ -187,7 +187,7 @@ fn gone(node: &Node) -> StoreError {
     node.address.error(StoreErrorKind::Unanswered, "the task that sends the request is gone")
 }
 
-/// Says so to the members when the task that has promised to send them goes with its runtime.
+/// Fails the members when the task that has promised to send them is dropped with its runtime.
 struct Promise<S: Step> {
     group: Arc<Group<S>>,
     kept: bool,
@@ -203,14 +203,14 @@ impl<S: Step> Drop for Promise<S> {
 }
 
 async fn send_members<S: Step>(mut promise: Promise<S>) {
-    // Whatever is ready to run goes first, and may join.
+    // All tasks that are ready run first, and may join.
     tokio::task::yield_now().await;
     let members = promise.group.state().take();
     promise.kept = true;
     send_group(&promise.group, members).await;
 }
 
-/// Sends `members`, which have been taken, now if that is possible here.
+/// Sends `members`, which have been taken, now if this thread allows it.
 fn begin<S: Step>(group: &Arc<Group<S>>, members: Vec<Member<S>>) {
     let sending = send_group(group, members);
     let runtime = &group.node.options.runtime;
@@ -221,7 +221,7 @@ fn begin<S: Step>(group: &Arc<Group<S>>, members: Vec<Member<S>>) {
     }
 }
 
-/// The call of `members`, which have been taken.
+/// Returns the call for `members`, which have been taken.
 fn send_group<S: Step>(
     group: &Arc<Group<S>>,
     mut members: Vec<Member<S>>,
@@ -230,7 +230,7 @@ fn send_group<S: Step>(
     async move {
         let group = &under_way.0;
         let node = &group.node;
-        // The engine gives up what is overdue. It must not be sent after that.
+        // The engine gives up overdue requests, so they must not be sent afterwards.
         let now = node.options.clock.now();
         for overdue in members.extract_if(.., |member| member.deadline <= now) {
             let error =
@@ -263,7 +263,7 @@ fn send_group<S: Step>(
             }
         }
         let Err(fault) = sent else { return };
-        // Or because one was withdrawn meanwhile.
+        // `TooLate` may also mean that one of the requests was withdrawn meanwhile.
         let too_late = fault.error.kind() == StoreErrorKind::TooLate;
         let each_alone = unanswered.len() > 1 && (too_late || node.takes_each(&fault));
         let error = fault.error;

@@ -1,4 +1,4 @@
-//! [`join`]: several futures side by side, in one task.
+//! [`join`]: runs several futures concurrently in one task.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,7 +9,7 @@ enum Part<'a, T> {
     Done(T),
 }
 
-/// What all of them come to, in their order.
+/// Returns the results of all futures, in their order.
 pub(super) async fn join<'a, T: Send + 'a>(
     futures: impl IntoIterator<Item = impl Future<Output = T> + Send + 'a>,
 ) -> Vec<T> {

@@ -1,4 +1,4 @@
-//! The steps for requests that are not for mutexes alone: items of any kinds, in one script.
+//! Steps for requests that include other locks than mutexes: items of any kind in one script.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::node::Node;
 use super::script::{self, Invocation, Script};
 use super::steps::{locks, locks_and_counters, millis};
 
-/// Whether the leaner scripts for mutexes do.
+/// Whether the leaner scripts for mutexes suffice.
 pub(super) fn are_mutexes<'a>(items: impl IntoIterator<Item = &'a Item>) -> bool {
     items.into_iter().all(|item| item.kind == Kind::Mutex)
 }
 
-/// What a kind is called in kinds.lua.
+/// Returns the letter of a kind in kinds.lua.
 fn letter(kind: Kind) -> &'static str {
     match kind {
         Kind::Fair => "f",
@@ -24,7 +24,7 @@ fn letter(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the number that keep_kinds.lua knows a standing by.
+/// Returns the number of a standing in keep_kinds.lua.
 fn standing(standing: Standing) -> u8 {
     match standing {
         Standing::Holder => 0,
@@ -39,10 +39,10 @@ fn kinds_and_owners(invocation: &mut Invocation, items: &[Item]) {
     }
 }
 
-/// Returns the keys that scripts use of each item besides its lock: some servers execute no script
-/// that uses a key which it has not declared. The holds of other readers are not among them, since
-/// their names are not known here. `reads`: with those that a script of a writer only reads. A key
-/// that is declared needless may be one that the user has no right to.
+/// Returns the keys other than the locks that scripts use for these items. Some servers execute no
+/// script that uses an undeclared key. The holds of other readers are missing, since their names
+/// are not known here. `reads` adds keys that a writer's script only reads. A key that is declared
+/// without need may be one to which the user has no right.
 fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>], reads: bool) -> Vec<String> {
     let of = |(item, names): (&Item, &Names<'_>)| match item.kind {
         Kind::Fair => queue(names),
@@ -53,12 +53,12 @@ fn others<'a>(items: impl IntoIterator<Item = &'a Item>, names: &[Names<'_>], re
     items.into_iter().zip(names).flat_map(of).collect()
 }
 
-/// The same of one fair lock.
+/// Returns these keys of one fair lock.
 pub(super) fn queue(names: &Names<'_>) -> Vec<String> {
     names.of_queue().map(|name| name.to_string()).to_vec()
 }
 
-/// A script that is told which locks, and who has each in which kind.
+/// Calls a script that takes the locks, and the owner and kind of each hold.
 fn plain(
     node: &Node,
     script: &'static Script,
@@ -68,7 +68,7 @@ fn plain(
 ) -> Invocation {
     let others = node.declared(|| {
         let mut others = others(items, names, true);
-        // A release may grant the next of a queue.
+        // A release may grant the lock to the next in the queue.
         let fair = items.iter().zip(names).filter(|(item, _)| item.kind == Kind::Fair);
         others.extend(fair.map(|(_, names)| names.counter().to_string()));
         others
@@ -83,14 +83,14 @@ fn plain(
     invocation
 }
 
-/// Declares further keys; before the arguments.
+/// Declares further keys. Must be called before the arguments are added.
 pub(super) fn declare(invocation: &mut Invocation, keys: Vec<String>) {
     for key in keys {
         invocation.arg(key);
     }
 }
 
-/// The leanest script for these items: `rw` does not know fair locks, `fair` knows nothing else.
+/// Returns the leanest script for these items: `rw` has no fair locks, `fair` has nothing else.
 fn leanest<'a>(
     items: impl IntoIterator<Item = &'a Item>,
     rw: &'static Script,
@@ -120,8 +120,8 @@ pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> In
 }
 
 impl Node {
-    /// Returns the keys that are declared only for servers that demand it. None in a cluster: while
-    /// a slot moves, a script is refused for a key that is declared and not there, or not yet.
+    /// Returns the keys that are declared only for servers that demand it. Returns none in a
+    /// cluster, where a script is refused if a declared key is missing while its slot moves.
     pub(super) fn declared(&self, keys: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if self.has_peers { Vec::new() } else { keys() }
     }
@@ -152,7 +152,7 @@ impl Node {
         plain(self, &script::LINGER_KINDS, Some(linger), items, names)
     }
 
-    /// A script that is told which locks, and the counters of those for which `lives` is not 0.
+    /// Calls a script that takes the locks, and the counters of those for which `lives` is not 0.
     pub(super) fn keeping(
         &self,
         script: &'static Script,

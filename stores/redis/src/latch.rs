@@ -1,4 +1,4 @@
-//! [`RedisLatches`]: latches as Redisson's `RCountDownLatch` has them; see
+//! [`RedisLatches`]: latches in the format of Redisson's `RCountDownLatch`; see
 //! `scripts/latch_count_down.lua`.
 
 use std::fmt;
@@ -20,7 +20,7 @@ use super::topology::{Topology, call, step};
 
 const NOT_A_COUNT: &str = "its value is no count";
 
-/// What a latch is called at the server.
+/// The names of a latch's key and channel.
 pub(super) struct LatchNames {
     pub(super) count: String,
     pub(super) channel: String,
@@ -30,8 +30,8 @@ impl LatchNames {
     pub(super) fn new(prefix: &str, key: &LockKey) -> Result<Self, StoreError> {
         let count = Names::new(prefix, key)?.lock().to_string();
         if count.contains('{') {
-            // Redisson puts braces around the whole name, whatever is in it, and so the channel
-            // into another slot.
+            // Redisson always puts braces around the whole name. If the name has braces, the
+            // channel gets into another slot.
             let what = format!(
                 "the latch {count:?} can't have a hash tag: Redisson's name of its channel is in another slot of a \
                  cluster then. Use a name and a prefix without braces"
@@ -41,7 +41,7 @@ impl LatchNames {
         Ok(Self { channel: format!("redisson_countdownlatch__channel__{{{count}}}"), count })
     }
 
-    /// Where it is written down that the call `id` has counted.
+    /// Returns the key that records that the call `id` has counted.
     fn done(&self, id: &str) -> String {
         format!("lock_latch_done:{{{}}}:{id}", self.count)
     }
@@ -81,7 +81,8 @@ impl Node {
         self.in_time(at, ask, read).await
     }
 
-    /// Runs a script that knows the latch's key, and answers with a number or that it is no latch.
+    /// Runs a script that takes the latch's key and answers with a number, or with a text if the
+    /// key is not a latch.
     async fn on_latch(
         &self,
         script: &'static Script,
@@ -125,7 +126,7 @@ impl Node {
 
     fn read_count(&self, value: &Value) -> Result<u64, StoreError> {
         let count = reply::int(value).ok_or_else(|| self.senseless(value))?;
-        // Redisson's own countDown goes below zero for a moment only, within its script.
+        // Redisson's own countDown goes below zero only for a moment, within its script.
         Ok(u64::try_from(count).unwrap_or(0))
     }
 

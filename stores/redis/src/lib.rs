@@ -1,17 +1,19 @@
-//! The Redis store: one server or a cluster, keys as Redisson's locks of all kinds have them.
+//! The Redis store: locks of all kinds on one server or a cluster, in the same keys as Redisson.
 //!
-//! - `names`: what a lock is called. `script`: the steps, in Lua, each atomic; what goes over the
-//!   wire is in `scripts/*.lua`. `reply`: what they answer.
-//! - `topology`: one server or a cluster. `locks`: the locks of one server. `singles`: its
-//!   steps for single mutexes, which travel in groups, see `group`. `steps`, `release`,
-//!   `admin`: the other steps. `kinds`: requests that are not for mutexes alone; `fair`: what
-//!   a fair lock's waiter hears.
-//! - `semaphore`, `latch`: the steps of those. `stock`, `stock_take`: stocks in one slot; `spread`:
-//!   stocks that are not in one place. `cluster`: all steps where there are several servers.
-//! - `node`: one server; it knows no steps. `connection`: one connection for commands.
-//!   `subscriber` and `registry`: one for release messages. `pool`: one for each grant that
-//!   replicas confirm, see `synced`. `dialer`: how they are made. `sentinel`: finds the
-//!   primary. `options`: the settings of all.
+//! A call goes through `topology` to one server or to the cluster. There it becomes a step: one
+//! atomic Lua script, and the reader of its answer.
+//!
+//! - `names`: the names of a lock's keys. `script`: the scripts in `scripts/*.lua`. `reply`: reads
+//!   their answers.
+//! - `locks`: the locks of one server. `singles`: the steps for single mutexes, which travel in a
+//!   `group`. `steps`, `release`, `admin`: the other steps. `kinds`: requests that include other
+//!   locks than mutexes. `fair`: messages to the waiter of a fair lock.
+//! - `semaphore`, `latch`: their steps. `stock`, `stock_take`: stocks in one slot. `spread`: stocks
+//!   in several segments. `cluster`: all steps where there are several servers.
+//! - `node`: one server, without steps. `connection`: its connection for commands. `subscriber`,
+//!   `registry`: its connection for release messages. `pool`: connections for grants that replicas
+//!   confirm, see `synced`. `dialer`: makes connections. `sentinel`: finds the primary. `options`:
+//!   the settings.
 //! - `fault`, `classify`: errors. `check`: whether a server can keep locks. `url`: addresses.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -100,8 +102,8 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// A store on the server of `client`; the client's address, credentials, database and TLS
-    /// settings are used.
+    /// Returns a store on the server of `client`, with the address, credentials, database and TLS
+    /// settings of `client`.
     ///
     /// # Errors
     ///
@@ -110,7 +112,7 @@ impl RedisStore {
         Ok(Self::at(Dialer::new(client.get_connection_info(), &options)?, options))
     }
 
-    /// A store on the primary that `sentinels` name.
+    /// Returns a store on the primary that `sentinels` name.
     pub fn with_sentinels(sentinels: &url::Sentinels, options: RedisOptions) -> Self {
         Self::at(Dialer::through(sentinels, &options), options)
     }
@@ -123,17 +125,17 @@ impl RedisStore {
         Self { stocks: RedisLayouts::new(&topology), topology }
     }
 
-    /// A store on the cluster that these servers belong to. All of it is spoken to with their
-    /// credentials and TLS settings.
+    /// Returns a store on the cluster that `seeds` belong to. All its servers are addressed with
+    /// the credentials and TLS settings of the seeds.
     ///
     /// # Errors
     ///
-    /// `Unsupported` when there is no seed, or one that is no TCP address.
+    /// `Unsupported` when there is no seed, or a seed has no TCP address.
     pub fn cluster(seeds: &url::Seeds, options: RedisOptions) -> Result<Self, StoreError> {
         Ok(Self::on(Topology::Cluster(Cluster::new(seeds, options)?)))
     }
 
-    /// All servers that it has spoken to.
+    /// Returns all servers that the store has used.
     #[cfg(test)]
     fn nodes(&self) -> Vec<Arc<Node>> {
         match &self.topology {
@@ -142,7 +144,7 @@ impl RedisStore {
         }
     }
 
-    /// The only server.
+    /// Returns the only server.
     #[cfg(test)]
     fn node(&self) -> &Arc<Node> {
         match &self.topology {
@@ -192,7 +194,7 @@ impl LockStore for RedisStore {
             self,
             call_in_task,
             |locks| {
-                // Never stamped: never sent.
+                // A request that was never stamped was never sent.
                 let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
                 Ok(Withdrawn::by(latest, locks.withdraw(request).await?))
             },
@@ -224,7 +226,7 @@ impl LockStore for RedisStore {
 
     fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
         step!(self, call_in_task, |node| Ok(node.mark(&request).await?), |cluster| async move {
-            // Each of its primaries may lose its data by itself.
+            // Each primary of a cluster may lose its data independently.
             let what = "a cluster can't be one of a quorum: it keeps no marker that says when it has lost locks; use single servers";
             Err(cluster.address.error(StoreErrorKind::Unsupported, what))
         })

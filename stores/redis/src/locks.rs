@@ -1,4 +1,4 @@
-//! [`Locks`]: acquires and releases locks at one server that is no part of a cluster.
+//! [`Locks`]: acquires and releases locks at one server outside a cluster.
 //!
 //! Requests for a single key travel in groups, all others by themselves.
 
@@ -15,7 +15,8 @@ use super::node::Node;
 use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
 use super::steps::HIGHEST_FLOOR;
 
-/// The locks of one server. Aligned, so that its count is not beside what all threads read.
+/// The locks of one server. Aligned so that its reference count shares no cache line with data that
+/// all threads read.
 #[repr(align(128))]
 pub(super) struct Locks {
     node: Arc<Node>,
@@ -43,7 +44,7 @@ impl Locks {
         if let ([item @ Item { kind: Kind::Mutex, .. }], 0, true) =
             (&*request.items, request.token_floor, request.replication.is_none())
         {
-            // Before it joins others: what is wrong with its name is no matter of theirs.
+            // Checked before the request joins others: an invalid name must not affect them.
             self.node.name(item)?;
             return self.acquires.call(request).await;
         }

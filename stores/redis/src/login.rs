@@ -1,4 +1,4 @@
-//! [`Login`]: what a connection says when it is made: user, password and its own name.
+//! [`Login`]: what each new connection sends first: user, password and the connection's name.
 
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
@@ -11,33 +11,33 @@ use crate::credentials::{Endpoint, Provider};
 #[derive(Clone, Debug)]
 pub struct Login {
     provider: Option<Provider>,
-    /// What `CLIENT LIST` calls the connections.
+    /// The name of the connections in `CLIENT LIST`.
     name: String,
 }
 
 impl Login {
-    /// Logs in with what `provider` gives, if there is one, on behalf of the manager with this
-    /// UUID.
+    /// Returns the login of the manager with this UUID. It uses the credentials of `provider`, if
+    /// there is one.
     pub fn new(uuid: &str, provider: Option<Provider>) -> Self {
         Self { provider, name: format!("lock-{uuid}") }
     }
 
-    /// What connections are called.
+    /// Returns the name of the connections.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether credentials are asked for at each connection.
+    /// Whether each connection asks for credentials.
     pub(super) fn changes(&self) -> bool {
         self.provider.is_some()
     }
 
-    /// The address of the server at `info`, for errors.
+    /// Returns the address of the server at `info`, for errors.
     pub(super) fn address(&self, info: &ConnectionInfo) -> Address {
         Address::new(info).that_changes(self.changes())
     }
 
-    /// `info` with the credentials of now, and the address of the server, whose errors don't tell
+    /// Returns `info` with the present credentials, and the server's address, whose errors hide
     /// them.
     pub(super) async fn prepare(
         &self,
@@ -61,8 +61,8 @@ impl Login {
         Ok((info, address))
     }
 
-    /// A new connection, and the same address. Those to servers with locks get their name, if the
-    /// user may do that.
+    /// Returns a new connection and the server's address. Connections to servers with locks get
+    /// their name if the user may set it.
     pub(super) async fn connect(
         &self,
         info: &ConnectionInfo,
@@ -78,7 +78,7 @@ impl Login {
         if !is_sentinel {
             let mut name = redis::cmd("CLIENT");
             name.arg("SETNAME").arg(&self.name);
-            // A connection that breaks here breaks for its caller, too.
+            // If the connection breaks here, its caller will notice.
             drop(connection.send_packed_command(&name).await);
         }
         Ok((connection, address))

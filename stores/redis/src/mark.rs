@@ -1,4 +1,4 @@
-//! The marker of a server that is one of a quorum; see `scripts/mark.lua`.
+//! The marker of a server in a quorum; see `scripts/mark.lua`.
 
 use lock_core::store::{Mark, MarkRequest, Marked, StoreErrorKind};
 
@@ -8,7 +8,7 @@ use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation};
 
-/// What it is called at the server. Each prefix has its own, as it has its own locks.
+/// Returns the marker's key. Each prefix has its own marker, as it has its own locks.
 pub(super) fn name(prefix: &str) -> String {
     format!("lock_quorum_marker:{prefix}")
 }

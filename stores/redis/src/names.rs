@@ -1,5 +1,5 @@
-//! What a lock is called at the server: exactly as Redisson calls it. What else the kinds need is
-//! named in the scripts.
+//! The names of a lock's keys at the server, the same as Redisson's. The scripts name the further
+//! keys of other kinds.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use lock_core::{LockKey, OwnerId};
 pub(super) struct Names<'a> {
     prefix: &'a str,
     key: &'a LockKey,
-    /// The braces that make the lock's name a hash tag, unless it has one.
+    /// The braces that make the lock's name a hash tag, unless it already contains one.
     braces: (&'static str, &'static str),
 }
 
 impl<'a> Names<'a> {
     pub(super) fn new(prefix: &'a str, key: &'a LockKey) -> Result<Self, StoreError> {
-        // A prefix of plain text makes a name of every key. The length of each is limited by
-        // itself: a key that is not too long never fails for the prefix.
+        // A prefix of plain text forms a valid name with every key. The length limits apply to
+        // prefix and key separately: a key within its limit never fails because of the prefix.
         if !LockKey::is_plain(prefix)
             && let Err(invalid) = LockKey::check_text(&format!("{prefix}{key}"))
         {
@@ -33,49 +33,49 @@ impl<'a> Names<'a> {
         Name([head, braces.0, self.prefix, self.key.as_str(), braces.1])
     }
 
-    /// The hash.
+    /// Returns the key of the lock's hash.
     pub(super) fn lock(&self) -> Name<'a> {
         self.name("", ("", ""))
     }
 
-    /// The fencing counter.
+    /// Returns the key of the fencing counter.
     pub(super) fn counter(&self) -> Name<'a> {
         self.name("redisson_lock_token:", self.braces)
     }
 
-    /// What else the queue of a fair lock has, see scripts/fair_queue.lua.
+    /// Returns the further keys of a fair lock's queue, see scripts/fair_queue.lua.
     pub(super) fn of_queue(&self) -> [Name<'a>; 4] {
         let heads =
             ["redisson_lock_queue:", "redisson_lock_timeout:", "lock_fair_alive:", "lock_fair_managers:"];
         heads.map(|head| self.name(head, self.braces))
     }
 
-    /// The intent of a writer, see scripts/rw_names.lua.
+    /// Returns the key of a writer's intent, see scripts/rw_names.lua.
     pub(super) fn intent(&self) -> Name<'a> {
         self.name("lock_rw_intent:", self.braces)
     }
 
-    /// The hold of a reader, see scripts/rw_names.lua.
+    /// Returns the key of a reader's hold, see scripts/rw_names.lua.
     pub(super) fn hold(&self, owner: &OwnerId) -> String {
         format!("{}:{}:rwlock_timeout:1", self.name("", self.braces), owner.as_str())
     }
 
-    /// The hash of a stock in one slot.
+    /// Returns the key of the hash of a stock in one slot.
     pub(super) fn stock(&self) -> Name<'a> {
         self.name("lock_stock:", self.braces)
     }
 
-    /// What of a stock is reserved.
+    /// Returns the key of a stock's reservations.
     pub(super) fn stock_holds(&self) -> Name<'a> {
         self.name("lock_stock_holds:", self.braces)
     }
 
-    /// The records of a stock's operations.
+    /// Returns the key of the records of a stock's operations.
     pub(super) fn stock_operations(&self) -> Name<'a> {
         self.name("lock_stock_ops:", self.braces)
     }
 
-    /// Where releases of a lock of this kind are announced.
+    /// Returns the channel on which releases of a lock of this kind are announced.
     pub(super) fn channel(&self, kind: Kind) -> Name<'a> {
         match kind {
             Kind::Read | Kind::Write => self.name("redisson_rwlock:", self.braces),
@@ -84,7 +84,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A name in pieces: most are written into a command and never needed in one.
+/// A name in pieces. Most names are written into a command and never needed as one string.
 #[derive(Clone, Copy)]
 pub(super) struct Name<'a>([&'a str; 5]);
 
@@ -100,7 +100,7 @@ impl fmt::Debug for Name<'_> {
     }
 }
 
-/// Whether a hash field is one that Redisson's locks and ours write: `mode`, `<id>:<n>` or
+/// Whether a hash field is one that Redisson's locks or ours write: `mode`, `<id>:<n>` or
 /// `<id>:<n>:write`.
 pub(super) fn is_lock_field(field: &str) -> bool {
     if field == "mode" {
@@ -154,7 +154,7 @@ mod tests {
         assert!(names("a}", "order").is_err());
     }
 
-    /// A client that sends a long value must not meet an error of the program's.
+    /// A client that sends a long value must not run into an error of the program.
     #[test]
     fn every_key_has_a_name_whatever_the_length_of_the_prefix() {
         let longest = ["k".repeat(LockKey::LONGEST), "ü".repeat(LockKey::LONGEST / 2)];

@@ -1,6 +1,6 @@
 //! [`Node`]: one server, with its connection, its clock and its subscriber.
 //!
-//! The steps add methods to it, each in its own file. It knows none of them.
+//! Each step adds methods to it in its own file. The node itself uses none of them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,13 +15,14 @@ use super::pool::Pool;
 use super::script::{Dialect, Invocation, Script};
 use super::subscriber::{Alone, Channels, Subscriber, Timing};
 
-/// Aligned, so that its count is not beside what all threads read.
+/// One server. Aligned so that its reference count shares no cache line with data that all threads
+/// read.
 #[repr(align(128))]
 pub(super) struct Node {
     pub(super) options: RedisOptions,
     pub(super) address: Address,
     pub(super) dialect: Dialect,
-    /// Others have other slots: no script may use keys of several.
+    /// Whether other servers have other slots, so that no script may use keys of several slots.
     pub(super) has_peers: bool,
     pub(super) connector: Arc<Connector>,
     pub(super) server_clock: Arc<ServerClock>,
@@ -29,17 +30,17 @@ pub(super) struct Node {
     pub(super) synced: Arc<Pool>,
     pub(super) rights_known: AtomicBool,
     pub(super) warned_untold: AtomicBool,
-    /// It takes no keys of several hash slots in one call.
+    /// Whether the server refuses keys of several hash slots in one call.
     pub(super) one_by_one: AtomicBool,
 }
 
 impl Node {
-    /// The only server, to which `dialer` leads. Connects on first use.
+    /// Returns the only server, to which `dialer` leads. It connects on first use.
     pub(super) fn new(dialer: Dialer, options: RedisOptions) -> Arc<Self> {
         Self::made(dialer, options, Dialect::Classic, None)
     }
 
-    /// One of several servers.
+    /// Returns one of several servers.
     pub(super) fn of(
         dialer: Dialer,
         options: RedisOptions,
@@ -79,8 +80,8 @@ impl Node {
         })
     }
 
-    /// Tells whoever listens to these channels to look again. Nothing is known of whether it was
-    /// heard.
+    /// Tells all listeners on these channels to look again, without knowing whether they received
+    /// it.
     pub(super) async fn publish(&self, channels: &[Arc<str>], message: &str, at: At) {
         let Ok(ready) = self.connector.ready(at).await else { return };
         let command = if self.dialect == Dialect::Sharded { "SPUBLISH" } else { "PUBLISH" };
@@ -91,7 +92,7 @@ impl Node {
         }
     }
 
-    /// A call with so many keys, and about as many arguments.
+    /// Returns a call with `keys` keys and about `arguments` arguments.
     pub(super) fn invocation(&self, script: &'static Script, keys: usize, arguments: usize) -> Invocation {
         Invocation::new(script, self.dialect, keys, arguments)
     }

@@ -11,30 +11,30 @@ use super::login::Login;
 /// Settings of a [`RedisStore`](super::RedisStore).
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// In front of every key.
+    /// Prefix of every key.
     pub prefix: String,
     /// Time-out of calls that carry none.
     pub call_timeout: Duration,
-    /// Time-out of making a connection, and of [`check`](lock_core::store::LockStore::check).
+    /// Time-out for making a connection, and of [`check`](lock_core::store::LockStore::check).
     pub connect_timeout: Duration,
-    /// How long a channel stays subscribed after its last watcher has left.
+    /// Time that a channel stays subscribed after its last watcher has left.
     pub subscription_linger: Duration,
-    /// How often a subscriber connection is asked whether it lives.
+    /// Interval between PINGs on a subscriber connection.
     pub ping_every: Duration,
-    /// How many replicas a single primary has.
+    /// Number of replicas of a single primary.
     pub replicas: Option<u32>,
-    /// Doubtful server settings are errors.
+    /// Whether doubtful server settings are errors.
     pub strict: bool,
     /// How connections log in.
     pub login: Login,
-    /// Our time; one that counts suspend.
+    /// The local clock, which counts time in suspend.
     pub clock: Clock,
-    /// Where connections live.
+    /// The runtime of the connections.
     pub runtime: Handle,
 }
 
 impl RedisOptions {
-    /// A key that no lock has.
+    /// Returns a key that no lock has.
     pub(super) fn nobodys_key(&self) -> Option<LockKey> {
         LockKey::new(format!("rights-of-{}", self.login.name())).ok()
     }

@@ -1,4 +1,4 @@
-//! [`Pool`]: connections that are each used by one caller at a time.
+//! [`Pool`]: connections that each have one user at a time.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -13,34 +13,34 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::connection::Connector;
 use super::dialer::Dialer;
 
-/// Connections, at most; past it callers wait for one.
+/// Maximum number of connections; further callers wait for one.
 const MOST: usize = 8;
-/// A connection that was not used for so long is closed.
+/// Time after which an unused connection is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Connections of one server, of which each call has one for itself.
+/// Connections of one server, each exclusive to one call at a time.
 pub(super) struct Pool {
     dialer: Dialer,
     runtime: Handle,
     server_clock: Arc<ServerClock>,
     permits: Arc<Semaphore>,
     idle: Mutex<Idle>,
-    /// How many replicas the server had when they were counted last.
+    /// Number of replicas when they were last counted, and the time of that.
     pub(super) counted: Mutex<Option<(u32, Tick)>>,
-    /// The error of a `WAIT` that the user has no right to, and when that was.
+    /// The error of a `WAIT` that the user has no right to, and its time.
     pub(super) denied: Mutex<Option<(StoreError, Tick)>>,
     weak: Weak<Self>,
 }
 
 #[derive(Default)]
 struct Idle {
-    /// The one that was used last is the last.
+    /// The most recently used connection is last.
     links: Vec<(Arc<Connector>, Tick)>,
-    /// A task looks after them.
+    /// Whether a task closes them when they are idle for too long.
     watched: bool,
 }
 
-/// A connection that nobody else uses. It is closed unless it is [given back](Self::give_back):
+/// A connection with no other user. It is closed unless it is [given back](Self::give_back), since
 /// something may be under way on it.
 pub(super) struct Exclusive {
     pub(super) connector: Arc<Connector>,
@@ -61,7 +61,7 @@ impl Pool {
         })
     }
 
-    /// A connection, as soon as there is one.
+    /// Returns a connection as soon as one is available.
     pub(super) async fn take(&self, timeout: Duration) -> Result<Exclusive, StoreError> {
         let permits = Arc::clone(&self.permits);
         let Ok(Ok(permit)) = tokio::time::timeout(timeout, permits.acquire_owned()).await else {
@@ -79,7 +79,7 @@ impl Pool {
         Ok(Exclusive { connector, _permit: permit })
     }
 
-    /// Closes what was idle for too long, until nothing is.
+    /// Closes connections that were idle for too long, until no idle one is left.
     async fn close_idle(weak: Weak<Self>) {
         loop {
             tokio::time::sleep(IDLE / 2).await;
@@ -97,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Connections that wait for a grant.
+    /// Returns the number of idle connections.
     #[cfg(test)]
     pub(super) fn idle(&self) -> usize {
         lock(&self.idle).links.len()
@@ -105,7 +105,7 @@ impl Pool {
 }
 
 impl Exclusive {
-    /// Nothing is under way on it.
+    /// Returns the connection to the pool. Nothing may be under way on it.
     pub(super) fn give_back(self, pool: &Pool) {
         let mut idle = lock(&pool.idle);
         idle.links.push((self.connector, pool.dialer.clock.now()));
@@ -159,7 +159,7 @@ mod tests {
         }
         let error = pool.take(IDLE).await.err().unwrap();
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
-        // Also one that is closed, since something may be under way on it, makes room.
+        // A closed connection makes room too.
         drop(taken.pop());
         assert_eq!(pool.idle(), 0);
         pool.take(IDLE).await.unwrap().give_back(&pool);

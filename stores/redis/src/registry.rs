@@ -1,4 +1,4 @@
-//! [`Registry`]: which channels are watched by whom, and how far each subscription is. No I/O here.
+//! [`Registry`]: the watchers of each channel and the state of its subscription. No I/O here.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,37 +8,37 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::Notice;
 use tokio::sync::{mpsc, oneshot};
 
-/// How long a channel that the server refused is left alone.
+/// Time for which a channel that the server refused is left alone.
 const REFUSAL_STANDS: Duration = Duration::from_secs(30);
-/// Channels without watchers that are kept subscribed; past it the oldest go at once.
+/// Maximum number of subscribed channels without watchers; beyond it the oldest leave at once.
 const MOST_IDLE: usize = 4096;
 
-/// How far the subscription of a channel is.
+/// State of a channel's subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// To be subscribed.
     Wanted,
     /// SUBSCRIBE is under way.
     Joining,
-    /// The server sends us its messages.
+    /// The server sends the channel's messages.
     Confirmed,
     /// UNSUBSCRIBE is under way.
     Leaving,
-    /// The server refused until then, for want of rights.
+    /// Refused by the server until then, for lack of rights.
     Refused { until: Tick },
-    /// Another server has the channel, and whoever watches is about to watch there.
+    /// The channel is at another server, and its watchers are about to watch there.
     Elsewhere,
 }
 
 struct Watcher {
     id: u64,
     notices: mpsc::Sender<Notice>,
-    /// Told once: whether the subscription is confirmed.
+    /// Receives, once, whether the subscription is confirmed.
     ready: Option<oneshot::Sender<bool>>,
 }
 
-/// What a watcher is to be told, by whoever has given the registry's mutex back: to wake a task may
-/// be to drop it, with the watches that it owns.
+/// A message to a watcher, sent only after the registry's mutex is released: waking a task may drop
+/// it, and with it the watches that it owns.
 pub(super) enum Ring {
     Notice(mpsc::Sender<Notice>, Notice),
     Ready(oneshot::Sender<bool>, bool, mpsc::Sender<Notice>),
@@ -47,12 +47,12 @@ pub(super) enum Ring {
 impl Ring {
     pub(super) fn ring(self) {
         match self {
-            // Retry leaves the last place of the queue to Resubscribed, which must not be taken for
-            // an echo.
+            // Retry leaves the last place in the queue to Resubscribed, which must not be mistaken
+            // for an echo.
             Self::Notice(notices, Notice::Retry) if notices.capacity() <= 1 => {}
             Self::Notice(notices, notice) => drop(notices.try_send(notice)),
             Self::Ready(ready, confirmed, notices) => {
-                // It has stopped waiting for this, and goes on without us.
+                // The watcher has stopped waiting for this and goes on without it.
                 if ready.send(confirmed).is_err() && confirmed {
                     let _ = notices.try_send(Notice::Resubscribed);
                 }
@@ -66,7 +66,8 @@ impl Watcher {
         Ring::Notice(self.notices.clone(), Notice::Retry)
     }
 
-    /// It waits for the subscription: it is there, or will not be for now.
+    /// Tells a watcher that waits for the subscription that it is confirmed, or will not be for
+    /// now.
     fn ready(&mut self, confirmed: bool) -> Option<Ring> {
         Some(Ring::Ready(self.ready.take()?, confirmed, self.notices.clone()))
     }
@@ -77,20 +78,20 @@ struct Channel {
     watchers: Vec<Watcher>,
     idle_since: Tick,
     in_idle_queue: bool,
-    /// Left again while in the idle queue: its place there is too early.
+    /// Left again while in the idle queue, so that its place there is too early.
     left_again: bool,
 }
 
-/// Our part in a channel.
+/// The share of this process in a channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Own {
-    /// The server counts us among its subscribers.
+    /// Whether the server counts this process among its subscribers.
     pub(super) subscribed: bool,
-    /// So many listen here.
+    /// Number of watchers in this process.
     pub(super) watches: u64,
 }
 
-/// Whether a watcher's channel is confirmed: known now, or to be waited for.
+/// Whether a watcher's channel is confirmed: known now, or to be awaited.
 pub(super) enum Readiness {
     Known(bool),
     Awaited(oneshot::Receiver<bool>),
@@ -105,14 +106,14 @@ pub(super) struct Registry {
     /// The connection whose pushes count.
     generation: u64,
     connected: bool,
-    /// The last attempt to connect failed.
+    /// Whether the last attempt to connect failed.
     down: bool,
-    /// What watchers are to be told once the mutex is given back.
+    /// Messages to watchers, to be sent after the mutex is released.
     pub(super) rings: Vec<Ring>,
 }
 
 impl Registry {
-    /// Adds a watcher of `name`. `true`: the subscriber has something to do.
+    /// Adds a watcher of `name`. The last value is `true` if the subscriber has work to do.
     pub(super) fn add(
         &mut self,
         name: &Arc<str>,
@@ -155,7 +156,7 @@ impl Registry {
         (id, readiness, new)
     }
 
-    /// Removes a watcher. `true`: the subscriber has a new timer.
+    /// Removes a watcher. Returns `true` if the subscriber has a new timer.
     pub(super) fn remove(&mut self, name: &Arc<str>, id: u64, now: Tick) -> bool {
         let Some(channel) = self.channels.get_mut(name) else { return false };
         channel.watchers.retain(|watcher| watcher.id != id);
@@ -172,7 +173,7 @@ impl Registry {
         true
     }
 
-    /// What of the subscribers of `name` is us.
+    /// Returns the share of this process in the channel `name`.
     pub(super) fn own(&self, name: &str) -> Own {
         self.channels.get(name).map_or_else(Own::default, |channel| Own {
             subscribed: channel.state == State::Confirmed,
@@ -184,12 +185,12 @@ impl Registry {
         self.channels.is_empty()
     }
 
-    /// A new connection is being made; returns its generation.
+    /// Begins a new connection and returns its generation.
     pub(super) fn begin(&mut self) -> u64 {
         self.generation += 1;
         self.connected = true;
-        // A connection begins with what is watched. Subscribed again, the others would stay: those
-        // that were about to be unsubscribed are not in the idle queue any more.
+        // A connection begins with the watched channels only. The others would stay subscribed:
+        // channels that were about to be unsubscribed are no longer in the idle queue.
         self.channels.retain(|_, channel| !channel.watchers.is_empty());
         self.idle.clear();
         self.todo = self.channels.keys().cloned().collect();
@@ -205,14 +206,14 @@ impl Registry {
         self.connected && self.generation == generation
     }
 
-    /// The connection of this generation stands.
+    /// Notes that the connection of this generation is established.
     pub(super) fn established(&mut self, generation: u64) {
         if self.generation == generation {
             self.down = false;
         }
     }
 
-    /// The connection of this generation is gone: whatever was sent meanwhile is lost.
+    /// Notes that the connection of this generation is gone: messages sent meanwhile are lost.
     pub(super) fn disconnected(&mut self, generation: u64) {
         if !self.is_connected(generation) {
             return;
@@ -224,8 +225,8 @@ impl Registry {
         }
     }
 
-    /// No connection can be made now: whoever waits for a subscription has to poll. Channels that
-    /// nobody watches are forgotten.
+    /// Notes that no connection can be made now: watchers that wait for a subscription have to
+    /// poll. Forgets channels without watchers.
     pub(super) fn unreachable(&mut self) {
         self.connected = false;
         self.down = true;
@@ -238,7 +239,7 @@ impl Registry {
         }
     }
 
-    /// Channels to subscribe next.
+    /// Takes the channels to subscribe next.
     pub(super) fn take_todo(&mut self, most: usize) -> Vec<Arc<str>> {
         let mut batch = Vec::new();
         while batch.len() < most
@@ -254,7 +255,7 @@ impl Registry {
         batch
     }
 
-    /// Channels that nobody has watched for `linger`, to be unsubscribed next.
+    /// Takes the channels without watchers for at least `linger`, to be unsubscribed next.
     pub(super) fn take_idle(&mut self, now: Tick, linger: Duration, most: usize) -> Vec<Arc<str>> {
         let mut batch = Vec::new();
         while batch.len() < most
@@ -283,8 +284,8 @@ impl Registry {
                 channel.state = State::Leaving;
                 batch.push(name);
             } else if channel.state == State::Joining {
-                // The server is about to subscribe us: forgotten now, the subscription would stay
-                // for ever.
+                // The server is about to subscribe us. If the channel were forgotten now, the
+                // subscription would stay forever.
                 channel.idle_since = now;
                 channel.in_idle_queue = true;
                 self.idle.push_back(name);
@@ -296,27 +297,27 @@ impl Registry {
         batch
     }
 
-    /// When [`take_idle`](Self::take_idle) may have something next.
+    /// Returns when [`take_idle`](Self::take_idle) may have something next.
     pub(super) fn next_idle(&self, linger: Duration) -> Option<Tick> {
         let channel = self.channels.get(self.idle.front()?)?;
         Some(channel.idle_since + linger)
     }
 
-    /// The server refused to subscribe us.
+    /// Notes that the server refused the subscription.
     pub(super) fn refused(&mut self, name: &str, now: Tick) {
         let Some(channel) = self.channels.get_mut(name) else { return };
         channel.state = State::Refused { until: now + REFUSAL_STANDS };
         self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
     }
 
-    /// Another server has the channel.
+    /// Notes that another server has the channel.
     pub(super) fn elsewhere(&mut self, name: &str) {
         let Some(channel) = self.channels.get_mut(name) else { return };
         channel.state = State::Elsewhere;
         self.rings.extend(channel.watchers.iter_mut().filter_map(|watcher| watcher.ready(false)));
     }
 
-    /// A message came, which means this.
+    /// Passes a message on the channel `name` to its watchers.
     pub(super) fn message(&mut self, generation: u64, name: &str, notice: Notice) {
         if generation == self.generation
             && let Some(channel) = self.channels.get(name)
@@ -326,7 +327,7 @@ impl Registry {
         }
     }
 
-    /// The server subscribed us.
+    /// Notes that the server confirmed the subscription.
     pub(super) fn subscribed(&mut self, generation: u64, name: &str) {
         if generation != self.generation {
             return;
@@ -334,14 +335,14 @@ impl Registry {
         let Some(channel) = self.channels.get_mut(name) else { return };
         channel.state = State::Confirmed;
         for watcher in &mut channel.watchers {
-            // Without a wait for this it was cut off for a while.
+            // A watcher that is not waiting for this was cut off for a while.
             let again = Ring::Notice(watcher.notices.clone(), Notice::Resubscribed);
             self.rings.push(watcher.ready(true).unwrap_or(again));
         }
     }
 
-    /// The server does not send us this channel any more. `true`: the subscriber has something to
-    /// do.
+    /// Notes that the server no longer sends this channel. Returns `true` if the subscriber has
+    /// work to do.
     pub(super) fn unsubscribed(&mut self, generation: u64, name: &str) -> bool {
         if generation != self.generation {
             return false;

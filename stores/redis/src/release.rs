@@ -1,5 +1,4 @@
-//! How holds are given back: at once, later, or with a takeover; and what is known then of those
-//! who listened.
+//! Releases holds: at once, later, or with a takeover. Also finds out who was listening.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,7 +36,7 @@ impl Node {
         Ok(self.released(&all(freed)?, request, &self.names(&request.items)?))
     }
 
-    /// Gives each item back, whatever becomes of the others: now, or when `linger` is over.
+    /// Gives each item back, whatever happens to the others: now, or when `linger` is over.
     async fn free(&self, items: &[Item], linger: Duration, at: At) -> Each<Freed> {
         let names = self.names(items)?;
         let ready = self.connector.ready(at).await?;
@@ -90,14 +89,15 @@ impl Node {
         Ok(released)
     }
 
-    /// How many of those who listen to a released lock are its releasers; -1 when others of this
-    /// process listen too, who have no subscription of their own that a script could count.
+    /// Returns how many listeners on a released lock's channel are its releasers. Returns -1 when
+    /// other watchers of this process listen too: they share its subscription, so a script cannot
+    /// count them.
     pub(super) fn own_listeners(&self, channel: Name<'_>, request: &ReleaseRequest) -> i32 {
         let own = self.subscriber.own(&channel.to_string());
         if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) }
     }
 
-    /// What a takeover's grant said. The release stands whatever that is.
+    /// Reads the grant of a takeover. The release stands whatever the grant is.
     pub(super) fn read_takeover(
         &self,
         ready: &Ready,
@@ -165,13 +165,13 @@ impl Node {
     }
 }
 
-/// For each released item the index of the takeover's item with the same key; `None` when they
-/// don't match.
+/// Returns for each released item the index of the takeover's item with the same key, or `None`
+/// when they don't match.
 fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
     let request = &then.request;
     if items.len() != request.items.len()
         || request.token_floor > HIGHEST_FLOOR
-        // The connection of releases is no place to wait for replicas.
+        // Releases share their connection and cannot wait for replicas on it.
         || !request.replication.is_none()
     {
         return None;
@@ -179,7 +179,7 @@ fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
     items.iter().map(|item| then.request.items.iter().position(|next| next.key == item.key)).collect()
 }
 
-/// Puts tokens that are in the order of the released items into the order of the takeover's.
+/// Puts tokens from the order of the released items into the order of the takeover's items.
 fn reorder(granted: Granted, order: &[usize]) -> Granted {
     let mut tokens: Vec<_> = order.iter().zip(granted.tokens).collect();
     tokens.sort_by_key(|(index, _)| **index);

@@ -1,4 +1,4 @@
-//! Reads what the scripts return; the formats are described in their headers.
+//! Reads the answers of the scripts, whose headers describe the formats.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use lock_core::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, Marked, 
 use lock_core::{FencingToken, OwnerId};
 use redis::Value;
 
-/// What `grant` in grant_all.lua says, and acquire_kinds.lua, and acquire.lua about each lock.
+/// Answer of `grant` in grant_all.lua and of acquire_kinds.lua, and of acquire.lua about each lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Grant {
     Done(Acquired),
@@ -41,14 +41,14 @@ impl Reason {
     }
 }
 
-/// What `free` says about one lock, see free.lua and kinds.lua; or linger.lua.
+/// Answer of `free` about one lock (see free.lua and kinds.lua), or of linger.lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freed {
     NotHeld,
     Untold,
-    /// The owner's hold has gone, but others keep the lock.
+    /// The owner's hold is gone, but the lock is still held by others.
     StillHeld,
-    /// The owner has it for a while.
+    /// The owner keeps the hold for a while.
     Lingers,
     Told(u64),
 }
@@ -83,7 +83,7 @@ fn index(value: &Value) -> Option<usize> {
     int(value).and_then(|index| usize::try_from(index).ok())?.checked_sub(1)
 }
 
-/// The answer to TIME.
+/// Reads the answer to TIME.
 pub(super) fn time(value: &Value) -> Option<ServerTime> {
     let [seconds, micros] = array(value)? else { return None };
     let seconds: u64 = text(seconds)?.parse().ok()?;
@@ -91,12 +91,12 @@ pub(super) fn time(value: &Value) -> Option<ServerTime> {
     Some(ServerTime::from_micros(seconds.checked_mul(1_000_000)?.checked_add(micros)?))
 }
 
-/// A server time as a bare number.
+/// Reads a server time that is a bare number.
 pub(super) fn now(value: &Value) -> Option<ServerTime> {
     micros(value)
 }
 
-/// The answer of INFO.
+/// Reads the answer to INFO.
 pub(super) fn info(value: &Value) -> Option<&str> {
     match value {
         Value::VerbatimString { text, .. } => Some(text),
@@ -104,12 +104,12 @@ pub(super) fn info(value: &Value) -> Option<&str> {
     }
 }
 
-/// A line `name:value` of INFO.
+/// Returns the value in a line `name:value` of INFO.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// What mark.lua says.
+/// Reads the answer of mark.lua.
 pub(super) fn marked(value: &Value) -> Option<Marked> {
     let [now, since] = array(value)? else { return None };
     let since = match text(since)? {
@@ -119,7 +119,7 @@ pub(super) fn marked(value: &Value) -> Option<Marked> {
     Some(Marked { since, server_time: micros(now)? })
 }
 
-/// The answer of `grant` to a request for `tokens` tokens for each of `items` locks.
+/// Reads the answer of `grant` to a request for `tokens` tokens for each of `items` locks.
 pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
     if let Some(top) = int(value) {
         let top = u64::try_from(top).ok()?;
@@ -143,7 +143,7 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
         (0, [now, item, left, listeners @ ..]) if listeners.len() <= 1 => {
             Some(Grant::Done(Acquired::Busy(Busy {
                 item: index(item)?,
-                // In its last millisecond a hold has none left.
+                // In its last millisecond a hold has 0 ms left.
                 remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1)),
                 server_time: micros(now)?,
                 listeners: match listeners.first() {
@@ -159,7 +159,7 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
     }
 }
 
-/// What `free` says about one lock.
+/// Reads the answer of `free` about one lock.
 pub(super) fn freed(value: &Value) -> Option<Freed> {
     match int(value)? {
         -1 => Some(Freed::NotHeld),
@@ -169,12 +169,12 @@ pub(super) fn freed(value: &Value) -> Option<Freed> {
     }
 }
 
-/// The answers of a script for `items`.
+/// Reads the answers of a script for `items`.
 pub(super) fn several(value: &Value, items: usize) -> Option<&[Value]> {
     array(value).filter(|answers| answers.len() == items)
 }
 
-/// What linger.lua says about one lock.
+/// Reads the answer of linger.lua about one lock.
 pub(super) fn lingers(value: &Value) -> Option<Freed> {
     match int(value)? {
         0 => Some(Freed::NotHeld),
@@ -183,33 +183,32 @@ pub(super) fn lingers(value: &Value) -> Option<Freed> {
     }
 }
 
-/// The answers of acquire.lua or release.lua for `requests` single locks.
+/// Reads the answers of acquire.lua or release.lua for `requests` single locks.
 pub(super) fn each(value: &Value, requests: usize) -> Option<&[Value]> {
     if requests == 1 { Some(std::slice::from_ref(value)) } else { several(value, requests) }
 }
 
-/// The answer of takeover.lua: what was freed, and what the grant said.
+/// Reads the answer of takeover.lua: what was freed, and the grant.
 pub(super) fn takeover(value: &Value, items: usize) -> Option<(Vec<Freed>, &Value)> {
     let (grant, each) = array(value)?.split_last()?;
     let freed: Vec<Freed> = each.iter().map(freed).collect::<Option<_>>()?;
     Some((freed, grant)).filter(|(freed, _)| freed.len() == items)
 }
 
-/// The answer of acquire.lua for locks that are taken over: what the grants said, and what was
-/// freed.
+/// Reads the answer of acquire.lua for locks that are taken over: the grants, and what was freed.
 pub(super) fn each_taken_over(value: &Value, requests: usize) -> Option<(&[Value], &[Value])> {
     Some(array(value)?)
         .filter(|answers| answers.len() == 2 * requests)
         .map(|answers| answers.split_at(requests))
 }
 
-/// The answer of semaphore_release.lua and semaphore_keep.lua: for each permit whether it was held.
+/// Reads the answer of semaphore_release.lua or semaphore_keep.lua: whether each permit was held.
 pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
     let flags: Vec<bool> = array(value)?.iter().map(|flag| Some(int(flag)? == 1)).collect::<Option<_>>()?;
     Some(flags).filter(|flags| flags.len() == items)
 }
 
-/// What keep.lua, keep_kinds.lua and downgrade.lua say about one lock.
+/// Reads the answer of keep.lua, keep_kinds.lua or downgrade.lua about one lock.
 pub(super) fn kept(value: &Value) -> Option<Kept> {
     match int(value)? {
         1 => Some(Kept::Renewed),
@@ -218,7 +217,7 @@ pub(super) fn kept(value: &Value) -> Option<Kept> {
     }
 }
 
-/// What status.lua says about one lock; the inner error says why the key is not a lock.
+/// Reads the answer of status.lua about one lock. The inner error says why the key is not a lock.
 pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
     let values = array(value)?;
     let left = match int(values.first()?)? {
@@ -267,14 +266,14 @@ pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
     Some(Ok(status))
 }
 
-/// The answer to SCAN: the next cursor, and the names found that are text.
+/// Reads the answer to SCAN: the next cursor, and the found names that are text.
 pub(super) fn scanned(value: &Value) -> Option<(u64, Vec<&str>)> {
     let [cursor, names] = array(value)? else { return None };
     let cursor = text(cursor)?.parse().ok()?;
     Some((cursor, array(names)?.iter().filter_map(text).collect()))
 }
 
-/// The answer of force_release.lua.
+/// Reads the answer of force_release.lua.
 pub(super) fn force_released(value: &Value) -> Option<Result<bool, Reason>> {
     match value {
         Value::Int(0) => Some(Ok(false)),
@@ -283,7 +282,7 @@ pub(super) fn force_released(value: &Value) -> Option<Result<bool, Reason>> {
     }
 }
 
-/// A value of a map, or of an array of names and values.
+/// Returns a value from a map, or from an array of names and values.
 pub(super) fn entry(value: &Value, name: &str) -> Option<String> {
     let found = match value {
         Value::Map(entries) => {

@@ -1,4 +1,4 @@
-//! [`InRuntime`]: polls a future inside a given tokio runtime, whoever polls it.
+//! [`InRuntime`]: polls a future inside a given tokio runtime, wherever it is polled from.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! The Lua scripts and how they are called: EVALSHA, and EVAL on the same connection when the
-//! server does not know the script. Never SCRIPT LOAD: it costs a round trip more, and in a cluster
-//! it waits for every node.
+//! The Lua scripts and their calls: EVALSHA, then EVAL on the same connection if the server does
+//! not know the script. SCRIPT LOAD is never used: it costs another round trip, and in a cluster it
+//! waits for every node.
 
 use std::borrow::Cow;
 use std::sync::{LazyLock, OnceLock};
@@ -9,17 +9,17 @@ use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use super::names::Name;
 
-/// How waiters are told.
+/// How waiters are notified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// PUBLISH, which in a cluster goes to every node.
+    /// PUBLISH, which a cluster forwards to every node.
     #[default]
     Classic,
-    /// SPUBLISH, which stays where the channel's slot is.
+    /// SPUBLISH, which stays at the server of the channel's slot.
     Sharded,
 }
 
-/// A script and its name at the server.
+/// A script and its hash at the server.
 pub(super) struct Script {
     pub(super) name: &'static str,
     pub(super) source: &'static str,
@@ -33,7 +33,7 @@ impl Script {
         Self { name, source, sha1, sharded: OnceLock::new() }
     }
 
-    /// The text in this dialect.
+    /// Returns the source in this dialect.
     pub(super) fn text(&self, dialect: Dialect) -> Cow<'static, str> {
         match dialect {
             Dialect::Classic => Cow::Borrowed(self.source),
@@ -67,7 +67,7 @@ macro_rules! scripts {
     };
 }
 
-// Their pieces, one behind the other.
+// Each script is the concatenation of its pieces.
 scripts! {
     ACQUIRE = "acquire": "acquire" "tokens" "grant" "acquire_rest";
     ACQUIRE_ALL = "acquire_all": "tokens" "grant" "grant_all" "acquire_all";
@@ -78,8 +78,8 @@ scripts! {
     KEEP = "keep": "lengthen" "keep";
     WITHDRAW = "withdraw": "free" "withdraw";
 
-    // The same for items of other kinds. To make functions takes time, so those that are called
-    // most have what they need and no more.
+    // The same for items of other kinds. Defining functions takes time, so the most frequent
+    // scripts contain only the functions they need.
     ACQUIRE_RW = "acquire_rw": "tokens" "kinds" "mutex_take" "rw_names" "rw_take" "acquire_kinds";
     ACQUIRE_FAIR = "acquire_fair": "tokens" "kinds" "mutex_take" "fair_queue" "fair_take" "acquire_kinds";
     ACQUIRE_KINDS = "acquire_kinds":
@@ -133,11 +133,12 @@ pub(super) struct Invocation {
     command: Cmd,
 }
 
-/// What an argument takes, about, so that a command is rarely moved while it grows.
+/// Approximate size of an argument, so that a command is rarely reallocated while it grows.
 const USUAL: usize = 48;
 
 impl Invocation {
-    /// A call with so many keys. They follow, and then the arguments, about as many as said.
+    /// Returns a call with `keys` keys and about `arguments` arguments, which are added next in
+    /// this order.
     pub(super) fn new(script: &'static Script, dialect: Dialect, keys: usize, arguments: usize) -> Self {
         let count = 3 + keys + arguments;
         let mut command = Cmd::with_capacity(count, count * USUAL);
@@ -145,7 +146,7 @@ impl Invocation {
         Self { script, dialect, command }
     }
 
-    /// A key, or a channel.
+    /// Adds a key or a channel.
     pub(super) fn name(&mut self, name: Name<'_>) -> &mut Self {
         self.command.write_arg_fmt(name);
         self
@@ -160,12 +161,12 @@ impl Invocation {
         self.script
     }
 
-    /// The usual form.
+    /// Returns the usual EVALSHA.
     pub(super) fn by_name(&self) -> &Cmd {
         &self.command
     }
 
-    /// For a server that answered NOSCRIPT.
+    /// Returns the EVAL for a server that answered NOSCRIPT.
     pub(super) fn by_source(&self) -> Cmd {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(&*self.script.text(self.dialect));

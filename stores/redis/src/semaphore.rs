@@ -1,4 +1,4 @@
-//! [`RedisSemaphores`]: semaphores as Redisson's `RPermitExpirableSemaphore` has them; see
+//! [`RedisSemaphores`]: semaphores in the format of Redisson's `RPermitExpirableSemaphore`; see
 //! `scripts/semaphore.lua`.
 
 use std::fmt;
@@ -23,7 +23,7 @@ use super::script::{self, Invocation};
 use super::steps::{about_key, millis};
 use super::topology::{Topology, call, step};
 
-/// What a semaphore is called at the server.
+/// The names of a semaphore's keys and channel.
 pub(super) struct SemaphoreNames {
     pub(super) permits: String,
     timeouts: String,
@@ -38,12 +38,12 @@ impl SemaphoreNames {
     }
 }
 
-/// What a script of one semaphore answers.
+/// Answer of a script about one semaphore.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Its own numbers, and the server's time.
+    /// The code, the server's time, and the script's own numbers.
     Done(i64, ServerTime, Vec<i64>),
-    /// It is no semaphore.
+    /// The key is not a semaphore.
     Foreign(&'static str),
 }
 
@@ -66,7 +66,7 @@ impl Node {
         SemaphoreNames::new(&self.options.prefix, key)
     }
 
-    /// Somebody's data, which is no semaphore or latch.
+    /// Returns the error for foreign data that is not a semaphore or a latch.
     pub(super) fn foreign_to(&self, kind: &str, key: &str, reason: &str) -> StoreError {
         let what = format!(
             "the key {key:?} is not a {kind}: {reason}. It is somebody's data and is left alone; use another name or \
@@ -75,8 +75,8 @@ impl Node {
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    /// What a script of one semaphore answered; `mean` says what its code, the server's time and
-    /// its own numbers mean, if anything.
+    /// Reads the answer of a script about one semaphore. `mean` interprets its code, the server's
+    /// time and its own numbers, and returns `None` if they make no sense.
     fn read_semaphore<T>(
         &self,
         answer: Result<Value, Fault>,
@@ -148,8 +148,8 @@ impl Node {
         })
     }
 
-    /// In as many calls as it takes, each of about as many permits as one request may have: the
-    /// server does nothing else meanwhile.
+    /// Renews the permits in as many calls as needed, each with about as many permits as one
+    /// request may have: the server does nothing else meanwhile.
     pub(super) async fn keep_permits(
         &self,
         holds: &[PermitsHold],
@@ -292,7 +292,7 @@ impl SemaphoreStore for RedisSemaphores {
             self,
             call,
             |node| {
-                // Never stamped: never sent.
+                // A request that was never stamped was never sent.
                 let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
                 let at = At::once(request.timeout);
                 let (now, _) = node.release_permits(&request.key, &request.ids, at).await?;
@@ -330,7 +330,7 @@ impl SemaphoreStore for RedisSemaphores {
         step!(
             self,
             call,
-            // Nothing is changed by none more.
+            // Adding 0 permits changes nothing.
             |node| Ok(node.change_permits(&key, Permits::Add(0), At::once(timeout)).await?.1),
             |cluster| cluster.count_permits(&key, timeout)
         )

@@ -16,7 +16,7 @@ use super::reply;
 use super::script;
 use super::steps::{about, life, millis};
 
-/// One of the acquires that can travel together.
+/// An acquire that can travel with others.
 pub(super) struct AcquireOne;
 
 impl Step for AcquireOne {
@@ -42,11 +42,12 @@ impl Step for AcquireOne {
         let alike = requests.iter().all(|request| (request.lease, request.tokens) == (lease, tokens));
         let items = || requests.iter().flat_map(|request| &request.items);
         let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        // The second try is for a server whose clock has jumped: the refusal has brought its new
+        // time.
         for _ in 0..2 {
             let latest = node.stamp(requests, ready.now)?;
             if latest == ServerTime::from_micros(0) {
-                // One of them was withdrawn meanwhile, and must not be sent any more.
+                // One of them was withdrawn meanwhile and must not be sent any more.
                 break;
             }
             let count = requests.len();
@@ -94,7 +95,7 @@ impl Step for AcquireOne {
 }
 
 impl Node {
-    /// The one mutex of the request, not together with others.
+    /// Acquires the only mutex of the request, without joining a group.
     pub(super) async fn acquire_alone(
         &self,
         request: &Arc<AcquireRequest>,
@@ -104,7 +105,7 @@ impl Node {
     }
 }
 
-/// One of the releases that can travel together.
+/// A release that can travel with others.
 pub(super) struct ReleaseOne;
 
 impl Step for ReleaseOne {
@@ -141,7 +142,7 @@ impl Step for ReleaseOne {
     }
 }
 
-/// One of the withdrawals that can travel together. The answer is the server's time.
+/// A withdrawal that can travel with others. The answer is the server's time.
 pub(super) struct WithdrawOne;
 
 impl Step for WithdrawOne {
@@ -165,18 +166,18 @@ impl Step for WithdrawOne {
     }
 }
 
-/// One of the releases with a takeover that can travel together.
+/// A release with a takeover that can travel with others.
 pub(super) struct TakeoverOne;
 
 impl TakeoverOne {
-    /// Whether `request` is one.
+    /// Whether `request` can be such a release.
     pub(super) fn is(request: &ReleaseRequest) -> bool {
         let Some(then) = &request.then else { return false };
         matches!(
             (&*request.items, &*then.request.items),
             ([Item { kind: Kind::Mutex, key, .. }], [next]) if *key == next.key && next.kind == Kind::Mutex
         ) && then.request.token_floor == 0
-            // The connection of releases is no place to wait for replicas.
+            // Releases share their connection and cannot wait for replicas on it.
             && then.request.replication.is_none()
     }
 }
@@ -204,7 +205,7 @@ impl Step for TakeoverOne {
         let latest = node.stamp(all().map(|(_, then)| &then.request), ready.now)?;
         let count = requests.len();
         if latest == ServerTime::from_micros(0) && count > 1 {
-            // One of them was withdrawn meanwhile, and the others take over without it.
+            // One of them was withdrawn meanwhile; the others take over without it.
             return Err(node.too_late(None).into());
         }
         let mut invocation = node.invocation(&script::ACQUIRE, 2 * count, 2 + 6 * count);

@@ -1,5 +1,5 @@
-//! The steps of the store but release: builds the scripts' arguments, sends them, reads the
-//! answers.
+//! The steps of the store except release: build a script's arguments, send them, and read the
+//! answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::node::Node;
 use super::reply::{self, Grant, Reason};
 use super::script::{self, Invocation};
 
-/// Longest time that is passed to the server, about 100 years: it refuses times that overflow, and
-/// it would do so after a lock was written.
+/// Longest time that is passed to the server, about 100 years. The server refuses times that
+/// overflow, and would do so after a lock was written.
 const LONGEST_MILLIS: u64 = 3_155_760_000_000;
-/// Tokens above a larger floor would not fit the server's integers.
+/// Highest token floor; tokens above a larger floor would not fit the server's integers.
 pub(super) const HIGHEST_FLOOR: u64 = i64::MAX as u64 - lock_core::store::MAX_TOKENS as u64;
 
 /// How a step keeps holds.
@@ -51,7 +51,7 @@ impl Node {
         items.into_iter().map(|item| self.name(item)).collect()
     }
 
-    /// An answer that this version of the store does not know: nobody can tell what was done.
+    /// Returns the error for an answer that this version does not know: what was done is unknown.
     pub(super) fn senseless(&self, value: &Value) -> StoreError {
         self.address.error(StoreErrorKind::Unanswered, format!("an answer that makes no sense: {value:?}"))
     }
@@ -69,8 +69,8 @@ impl Node {
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
-    /// Stamps requests for being sent now, in one call: it comes too late for all when it does for
-    /// the first.
+    /// Stamps requests that are sent now in one call, which comes too late for all of them when it
+    /// does for the first.
     pub(super) fn stamp<'a>(
         &self,
         requests: impl IntoIterator<Item = &'a Arc<AcquireRequest>>,
@@ -81,7 +81,7 @@ impl Node {
         Ok(latest.unwrap_or(estimate))
     }
 
-    /// The server's time now, to stamp a request with that is sent.
+    /// Returns the server's present time, for the stamp of a request.
     pub(super) fn server_time(&self, now: Tick) -> Result<ServerTime, StoreError> {
         self.server_clock
             .estimate(now)
@@ -93,7 +93,7 @@ impl Node {
         self.address.error(StoreErrorKind::TooLate, what)
     }
 
-    /// What every script that takes several items wants to know first; their owners follow.
+    /// Adds the arguments that every script for several items takes first; the owners follow.
     pub(super) fn grant_arguments(
         &self,
         invocation: &mut Invocation,
@@ -107,12 +107,13 @@ impl Node {
             .arg(latest.as_micros())
             .arg(match request.replication.is_none() {
                 true => request.token_floor,
-                // Whoever releases must not grant it directly: nobody would wait for the replicas.
+                // A release must not grant it directly, since the releaser would not wait for the
+                // replicas.
                 false => request.token_floor.max(1),
             });
     }
 
-    /// Every one of these items of the request, or none.
+    /// Acquires all of these items of the request, or none.
     pub(super) async fn acquire_all(
         &self,
         request: &AcquireRequest,
@@ -143,7 +144,7 @@ impl Node {
         .await
     }
 
-    /// One mutex of the request, without its counter, which is at another server.
+    /// Acquires one mutex of the request without its counter, which is at another server.
     pub(super) async fn acquire_one_key(
         &self,
         request: &AcquireRequest,
@@ -168,8 +169,8 @@ impl Node {
         .await
     }
 
-    /// Runs a script that refuses what comes too late. `ask` is given the server's time; the inner
-    /// error of `read` is such a refusal.
+    /// Runs a script that refuses late requests. `ask` is given the server's time; the inner error
+    /// of `read` is such a refusal.
     pub(super) async fn in_time<T>(
         &self,
         at: At,
@@ -180,7 +181,7 @@ impl Node {
         self.in_time_over(&self.connector, ready, ask, read).await
     }
 
-    /// The same over a connection of this connector.
+    /// Does the same as [`in_time`](Self::in_time) over a connection of this connector.
     pub(super) async fn in_time_over<T>(
         &self,
         connector: &Connector,
@@ -189,7 +190,8 @@ impl Node {
         read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<T, ServerTime>, Fault>,
     ) -> Result<T, Fault> {
         let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        // The second try is for a server whose clock has jumped: the refusal has brought its new
+        // time.
         for _ in 0..2 {
             let invocation = ask(self.server_time(ready.now)?);
             let answer = connector.run(&ready, &invocation).await;
@@ -202,7 +204,7 @@ impl Node {
         Err(self.too_late(refused).into())
     }
 
-    /// What a script that grants said; the inner error is a refusal because it came too late.
+    /// Reads the answer of a script that grants. The inner error is a refusal of a late request.
     pub(super) fn read_grant(
         &self,
         ready: &Ready,
@@ -229,8 +231,8 @@ impl Node {
         Ok(result)
     }
 
-    /// Renews or downgrades each item. An error on one does not affect the others, unless all are
-    /// of one hold.
+    /// Renews or downgrades each item. An error on one does not affect the others, unless all
+    /// belong to one hold.
     pub(super) async fn keep(&self, items: &[KeepItem], how: Keeping, at: At) -> Result<Vec<Kept>, Fault> {
         let kept = self.each(items, at, |items, at| self.keep_together(items, how, at)).await?;
         let owner = items.first().map(|keep| &keep.item.owner);
@@ -243,8 +245,8 @@ impl Node {
     async fn keep_together(&self, items: &[KeepItem], how: Keeping, at: At) -> Each<Kept> {
         let deadline = self.deadline(at.timeout);
         match self.keep_with(items, how, at, counter_life).await {
-            // While a slot moves, a counter may be at another server than its lock. And no hold is
-            // lost for want of the right to its counter.
+            // While a slot moves, a counter may be at another server than its lock. Nor may a hold
+            // be lost for lack of the right to its counter.
             Err(fault) if items.len() == 1 && (fault.is_split() || fault.several.is_some()) => {
                 let at = At { timeout: deadline.since(self.options.clock.now()), ..at };
                 self.keep_with(items, how, at, |_| 0).await
@@ -253,8 +255,8 @@ impl Node {
         }
     }
 
-    /// Renews or downgrades each item, and the counters of those for which `lives` says how long
-    /// they may live beyond the hold.
+    /// Renews or downgrades each item. `lives` says how long an item's counter may outlive the
+    /// hold, with 0 for no change.
     async fn keep_with(
         &self,
         items: &[KeepItem],
@@ -280,8 +282,8 @@ impl Node {
         self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
     }
 
-    /// Gives back what the owners of these items have. Returns the time of the earliest call that
-    /// did so.
+    /// Gives back all that the owners of these items hold. Returns the server's time in the
+    /// earliest of the calls.
     pub(super) async fn withdraw_all(&self, items: &[Item], at: At) -> Result<ServerTime, Fault> {
         let each = self.each(items, at, |items, at| async move {
             let ready = self.connector.ready(at).await?;
@@ -315,7 +317,7 @@ impl Node {
     }
 }
 
-/// Where a waiter for this item listens.
+/// Returns the channel on which a waiter for this item listens.
 pub(super) fn channel(names: &Names<'_>, item: &Item) -> Arc<str> {
     match item.kind {
         Kind::Fair => Arc::from(fair::channel(names, &item.owner)),
@@ -341,15 +343,15 @@ pub(super) fn owners<'a>(invocation: &mut Invocation, items: impl IntoIterator<I
     }
 }
 
-/// The arguments of scripts that give items back: who had each, and where it is announced.
+/// Adds the arguments of scripts that give items back: the owner and the channel of each.
 pub(super) fn owners_and_channels(invocation: &mut Invocation, items: &[Item], names: &[Names<'_>]) {
     for (item, names) in items.iter().zip(names) {
         invocation.arg(item.owner.as_str()).name(names.channel(item.kind));
     }
 }
 
-/// For how long a counter may live beyond its hold, in milliseconds: a quarter more than it has to.
-/// 0 for ever.
+/// Returns how long a counter may outlive its hold, in milliseconds: a quarter more than required,
+/// or 0 for forever.
 pub(super) fn life(retention: TokenRetention) -> u64 {
     match retention {
         TokenRetention::Keep => 0,
@@ -357,7 +359,7 @@ pub(super) fn life(retention: TokenRetention) -> u64 {
     }
 }
 
-/// The same of what is renewed; 0 where there is nothing to lengthen.
+/// Returns the same for a hold that is renewed, or 0 if there is nothing to lengthen.
 fn counter_life(keep: &KeepItem) -> u64 {
     match keep.standing {
         Standing::Holder => life(keep.retention),
@@ -365,13 +367,13 @@ fn counter_life(keep: &KeepItem) -> u64 {
     }
 }
 
-/// Whole milliseconds, rounded up, at least one.
+/// Returns whole milliseconds, rounded up, at least one.
 pub(super) fn millis(time: Duration) -> u64 {
     let millis = u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(LONGEST_MILLIS);
     millis.clamp(1, LONGEST_MILLIS)
 }
 
-/// Says which key an error about somebody's data is about.
+/// Adds the key to an error about foreign data.
 pub(super) fn about_key(error: StoreError, key: &str) -> StoreError {
     if error.kind() != StoreErrorKind::ForeignData {
         return error;
@@ -379,7 +381,7 @@ pub(super) fn about_key(error: StoreError, key: &str) -> StoreError {
     StoreError::new(error.kind(), format!("{error} (asked for: {key:?})"))
 }
 
-/// Says which keys an error about somebody's data is about.
+/// Adds the keys to an error about foreign data.
 pub(super) fn about(error: StoreError, names: &[Names<'_>]) -> StoreError {
     if error.kind() != StoreErrorKind::ForeignData {
         return error;

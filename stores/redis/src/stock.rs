@@ -29,12 +29,13 @@ use super::topology::{Topology, call, step};
 /// Records that one call of a sweep or an audit looks at, which takes the server about a
 /// millisecond.
 const RECORDS: u32 = 512;
-/// Maximum of reservations that one call of a sweep ends, which takes the server about a
+/// Maximum number of reservations that one call of a sweep ends, which takes the server about a
 /// millisecond.
 const ENDED: u32 = 100;
-/// Maximum of looks through all records before an audit says that others come in between.
+/// Maximum number of passes through all records before an audit reports contention.
 const PASSES: u32 = 8;
-/// Such calls of a sweep, at most, so that one sweeper gets through a million records in a minute.
+/// Maximum number of calls per sweep for old records, so that one sweeper gets through a million in
+/// a minute.
 const LOOKS: u32 = 32;
 
 pub(super) fn number(value: &Value) -> Option<u64> {
@@ -56,13 +57,13 @@ pub(super) fn state(value: &Value) -> Option<State> {
     })
 }
 
-/// Whether a script writes again what was done before, so that replicas can be waited for: WAIT is
-/// about what its connection has written.
+/// Whether a script repeats the write of an operation that was done before, so that replicas can be
+/// waited for: WAIT covers only writes of its own connection.
 pub(super) fn synced(call: &StockCall) -> u8 {
     u8::from(!call.replication.is_none())
 }
 
-/// Code, server time, and the script's own values.
+/// Reads the code, the server's time, and the script's own values.
 pub(super) fn read(value: &Value) -> Option<(i64, ServerTime, &[Value])> {
     let [code, now, rest @ ..] = reply::array(value)? else { return None };
     Some((int(code)?, reply::now(now)?, rest))
@@ -100,8 +101,8 @@ impl Node {
         self.address.error(StoreErrorKind::ForeignData, what).into()
     }
 
-    /// Makes a step that is refused when it comes too late. `mean` says what its code and its own
-    /// values mean, and `done` whether replicas have something to confirm then.
+    /// Runs a step that is refused when it comes too late. `mean` interprets its code and its own
+    /// values. `done` says whether replicas then have something to confirm.
     async fn stock_step<T>(
         &self,
         call: &StockCall,
@@ -182,8 +183,8 @@ impl Node {
         self.stock_step(&request.call, names, at, ask, mean, done).await
     }
 
-    /// Whether this call has made it, and which generation it is. `known`: the one that was used
-    /// before.
+    /// Makes a stock unless it exists. Returns whether this call made it, and its generation.
+    /// `known` is the generation that was used before.
     async fn make_stock(
         &self,
         call: &StockCall,
@@ -211,7 +212,8 @@ impl Node {
         self.stock_step(call, names, at, ask, mean, |(made, _)| *made).await
     }
 
-    /// `Some(true)`: done; `Some(false)`: it was so before; `None`: there is no such stock.
+    /// Changes a stock. Returns `Some(true)` if this call did it, `Some(false)` if it was so
+    /// before, `None` if there is no such stock.
     pub(super) async fn change_stock(
         &self,
         call: &StockCall,
@@ -236,8 +238,8 @@ impl Node {
         self.stock_step(call, names, at, ask, mean, |changed| *changed == Some(true)).await
     }
 
-    /// Looks at about so many records and forgets those that are over; how many were, and whether
-    /// there are more to look at.
+    /// Looks at about `records` records and forgets those that are over. Returns how many those
+    /// were, and whether there are more to look at.
     async fn forget_old(&self, call: &StockCall, records: u32, at: At) -> Result<(u64, bool), Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
@@ -257,7 +259,7 @@ impl Node {
         self.stock_step(call, names, at, ask, mean, |_| false).await
     }
 
-    /// What there is, and what a page of records from `cursor` on says.
+    /// Returns the counts and the sums of a page of records that begins at `cursor`.
     async fn look_at_stock(
         &self,
         call: &StockCall,
@@ -283,8 +285,8 @@ impl Node {
         self.stock_step(call, names, at, ask, mean, |_| false).await
     }
 
-    /// Ends reservations that are over, of at most `most` ids: how many ended, how many ids had
-    /// none, whether there are more.
+    /// Ends reservations that are over, for at most `most` ids. Returns how many ended, how many
+    /// ids had none, and whether there are more.
     async fn expire_some(&self, call: &StockCall, most: u32, at: At) -> Result<(u64, u64, bool), Fault> {
         let names = self.stock_names(&call.stock)?;
         let ask = |latest: ServerTime| {
@@ -311,7 +313,7 @@ impl Node {
                     swept.recovered += without;
                     swept.more = more;
                 }
-                // It is no reason to keep what is to be forgotten.
+                // Old records must be forgotten all the same.
                 Err(fault) => failed = Some(fault),
             }
             left = if swept.more && failed.is_none() { left - most } else { 0 };
@@ -335,7 +337,7 @@ impl Node {
     }
 }
 
-/// What a stock has, and what a page of its records says.
+/// The counts of a stock, and the sums of a page of its records.
 struct Look {
     snapshot: Snapshot,
     generation: u64,
@@ -346,11 +348,11 @@ struct Look {
 /// Sums over some records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Page {
-    /// Where the next one begins; 0: this was the last one.
+    /// Start of the next page; 0 after the last one.
     next: u64,
     held: u64,
     sold: u64,
-    /// Of all times at which records end: whatever becomes of a record changes its time.
+    /// Sum of the times at which the records end; any change of a record changes its time.
     times: u64,
 }
 
@@ -387,13 +389,13 @@ impl Look {
     }
 }
 
-/// What is known of a stock that this process has used.
+/// Known facts of a stock that this process has used.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// When it was made, by its server's clock. One that is made anew, as after a loss of data, has
-    /// another one.
+    /// When the stock was made, by its server's clock. A stock that is made anew, as after a loss
+    /// of data, has another generation.
     generation: u64,
-    /// How many segments it had when it was last taken from; 0 before.
+    /// Number of segments at the last take; 0 before.
     pub(super) segments: AtomicU32,
 }
 
@@ -405,7 +407,7 @@ impl Generations {
         lock(&self.0).get(stock).cloned()
     }
 
-    /// The first one stays.
+    /// Stores a generation unless one is known, and returns the stored facts.
     fn learn(&self, stock: &LockKey, generation: u64) -> Arc<Facts> {
         let facts = || Arc::new(Facts { generation, segments: AtomicU32::new(0) });
         Arc::clone(lock(&self.0).entry(stock.clone()).or_insert_with(facts))
@@ -417,7 +419,7 @@ impl Generations {
 pub(super) struct RedisStocks {
     topology: Topology,
     generations: Generations,
-    /// Where takes meet; `None` in a cluster, where each travels alone.
+    /// Groups the takes; `None` in a cluster, where each travels alone.
     takes: Option<Arc<Group<TakeOne>>>,
 }
 
@@ -438,7 +440,7 @@ impl fmt::Debug for RedisStocks {
 }
 
 impl RedisStocks {
-    /// A step at the only server, or at that of the stock's slot.
+    /// Runs a step at the only server, or at the server of the stock's slot.
     fn at<T, F>(
         &self,
         stock: LockKey,
@@ -475,8 +477,8 @@ impl RedisStocks {
         self.call(call, move |node, call, at| async move { node.look_at_stock(&call, cursor, at).await })
     }
 
-    /// Looks through all records, page by page. `Err`: others came in between, or there is no such
-    /// stock.
+    /// Reads all records, page by page. Returns an inner `Err` if the stock changed meanwhile, or
+    /// does not exist.
     async fn pass(&self, call: &StockCall) -> Result<Result<(Audit, u64), AuditAnswer>, StoreError> {
         let mut all: Option<(Audit, u64)> = None;
         let mut cursor = 0;
@@ -502,8 +504,8 @@ impl RedisStocks {
         }
     }
 
-    /// Looks through all records until they agree with the counts, or two looks in a row see the
-    /// same: at the moment between the two all was as they say.
+    /// Reads all records until they agree with the counts, or until two passes in a row see the
+    /// same. Between two equal passes the stock was as they say.
     async fn compare(self, call: StockCall) -> Result<AuditAnswer, StoreError> {
         let mut before = None;
         for _ in 0..PASSES {
@@ -534,7 +536,7 @@ impl RedisStocks {
         {
             let takes = Arc::clone(takes);
             return call(&self.topology.options().runtime, async move {
-                // Before it joins others: what is wrong with its name is no matter of theirs.
+                // Checked before the take joins others: an invalid name must not affect them.
                 takes.node.stock_names(&take.request.call.stock)?;
                 takes.call(take).await
             });

@@ -1,4 +1,4 @@
-//! [`TakeOne`]: takes, which travel in groups; see `scripts/stock_take.lua`.
+//! [`TakeOne`]: takes from a stock, which travel in groups; see `scripts/stock_take.lua`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,33 +19,33 @@ use super::script;
 use super::steps::{about_key, millis};
 use super::stock::{Facts, number, read, segment, state, synced};
 
-/// A call looks at records that may be over about once in so many takes, at twice as many: they go
-/// faster than they come.
+/// Number of takes for which one call looks at records that may be over. It looks at twice as many
+/// records, so that they go faster than they come.
 const LOOKED_AT: f64 = 128.0;
 
-/// A take, and what is known of its stock.
+/// A take, and the known facts of its stock.
 #[derive(Clone)]
 pub(super) struct Take {
     pub(super) request: Arc<TakeRequest>,
     pub(super) facts: Arc<Facts>,
 }
 
-/// One of the takes that can travel together.
+/// A take that can travel with others.
 pub(super) struct TakeOne;
 
 impl Step for TakeOne {
     type Request = Take;
     type Answer = TakeAnswer;
 
-    /// One more adds little to a call.
+    /// One more take adds little to a call.
     const FULL: usize = 32;
 
     fn timeout(take: &Take) -> Duration {
         take.request.call.timeout
     }
 
-    /// They are of one stock, and differ in their operations, quantities and segments only. None is
-    /// done later than its own time allows.
+    /// Whether two takes are of one stock and differ only in operation, quantity and segment. No
+    /// take is executed later than its own time limit allows.
     fn alike(one: &Take, other: &Take) -> bool {
         let (one, other) = (&one.request, &other.request);
         let of = |request: &TakeRequest| {
@@ -67,7 +67,7 @@ impl Step for TakeOne {
 }
 
 impl Node {
-    /// Not together with others.
+    /// Takes from a stock, without joining a group.
     pub(super) async fn take_stock(&self, one: &Take, at: At) -> Result<TakeAnswer, Fault> {
         let take = |connector: Arc<Connector>, ready| async move {
             let answers = self.take_alike(&connector, ready, std::slice::from_ref(one)).await?;
@@ -77,7 +77,7 @@ impl Node {
         self.confirmed(one.request.call.replication, at, take, done).await
     }
 
-    /// By one script. An error is about all of them.
+    /// Runs all takes in one script. An error concerns all of them.
     async fn take_alike(
         &self,
         connector: &Connector,
@@ -87,22 +87,24 @@ impl Node {
         let Some(Take { request: one, facts }) = takes.first() else { return Ok(Vec::new()) };
         let requests = || takes.iter().map(|take| &*take.request);
         let names = self.stock_names(&one.call.stock)?;
-        // Many have the same quantity, and it is said once.
+        // Many takes have the same quantity, which is then sent once.
         let alike = requests().all(|request| request.quantity == one.quantity);
         let each = if one.only.is_some() { 4 } else { 2 - usize::from(alike) };
-        // One call of many does some of the work of a sweep.
+        // One call in many does some of the work of a sweep.
         let looks = if jitter() * LOOKED_AT < takes.len() as f64 { 2 * LOOKED_AT as u32 } else { 0 };
         let mut refused = None;
-        // The second try is for a server whose clock has jumped: the refusal brought its new time.
+        // The second try is for a server whose clock has jumped: the refusal has brought its new
+        // time.
         for _ in 0..2 {
             let estimate = self.server_time(ready.now)?;
-            // None of them is done later than its own time allows.
+            // No take is executed later than its own time limit allows.
             let latest = requests().map(|request| request.call.stamp(estimate)).min().unwrap_or(estimate);
             let mut invocation = self.invocation(&script::STOCK_TAKE, 3, 9 + each * takes.len());
             invocation.name(names.stock()).name(names.stock_holds()).name(names.stock_operations());
             let hold = one.hold.map_or(-1, |hold| i64::try_from(millis(hold)).unwrap_or(i64::MAX));
             invocation.arg(latest.as_micros()).arg(millis(one.call.retention)).arg(hold);
-            // The script need not look for the number of segments first when this is one of them.
+            // If this is an active segment, the script need not look up the number of segments
+            // first.
             let segments = facts.segments.load(Ordering::Relaxed);
             invocation.arg(one.first.checked_rem(segments).unwrap_or(one.first));
             invocation.arg(synced(&one.call)).arg(looks).arg(one.quantity).arg(each);
@@ -127,7 +129,7 @@ impl Node {
                     return Ok(requests().map(read).collect());
                 }
                 (1, [segments, rest @ ..]) if rest.len() == takes.len() => {
-                    // It does not look for them when it need not.
+                    // The script omits the number when it did not need it.
                     if let Some(segments) = segment(segments) {
                         facts.segments.store(segments, Ordering::Relaxed);
                     }
@@ -167,7 +169,7 @@ impl Node {
     }
 }
 
-/// What a script says of one take; the inner `None`: somebody's data.
+/// Reads a script's answer about one take. The inner `None` stands for foreign data.
 fn taken(value: &Value, request: &TakeRequest) -> Option<Option<TakeAnswer>> {
     if let Value::Int(_) = value {
         let part = Part { segment: segment(value)?, quantity: request.quantity };

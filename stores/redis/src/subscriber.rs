@@ -1,8 +1,8 @@
 //! [`Subscriber`]: one connection for all release channels of a store.
 //!
-//! A task owns the connection while there is a channel, and sends SUBSCRIBE and UNSUBSCRIBE one
-//! after the other. The server's pushes alone decide which channels are confirmed, so that a watch
-//! that comes while its channel is being left is subscribed again. Watches never fail: without a
+//! A task owns the connection while there is a channel. It sends SUBSCRIBE and UNSUBSCRIBE one
+//! after the other, and the server's pushes alone decide which channels are confirmed. So a watch
+//! that begins while its channel is being left is subscribed again. Watches never fail: without a
 //! subscription they are unconfirmed, and their owner polls.
 
 use std::fmt;
@@ -31,31 +31,31 @@ mod commands;
 
 use commands::{subscribe, unsubscribe};
 
-/// Notices that may wait in a watch.
+/// Capacity of a watch's queue of notices.
 pub(super) const NOTICES: usize = 8;
-/// Channels in one command.
+/// Maximum number of channels in one command.
 const BATCH: usize = 256;
-/// A connection that lasted longer than this begins the pauses between attempts again.
+/// Time that a connection must have lasted to reset the back-off.
 const LASTED: Duration = Duration::from_secs(1);
 
-/// How the subscriber behaves.
+/// Times of the subscriber.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timing {
     /// How long a channel is kept after its last watcher has left.
     pub(super) linger: Duration,
-    /// How often a quiet connection is asked whether it lives.
+    /// Interval between PINGs on a quiet connection.
     pub(super) ping_every: Duration,
-    /// How long an answer may take.
+    /// Time-out of an answer.
     pub(super) timeout: Duration,
 }
 
-/// Who is told what a subscriber hears of other servers.
+/// Receives what a subscriber learns about other servers.
 pub(super) trait Channels: Send + Sync {
-    /// The server says that the slot of a channel is at `to` now.
+    /// Notes that the slot of a channel is at `to` now.
     fn moved(&self, slot: u16, to: &str);
 }
 
-/// A server that is the only one has nothing to say of others.
+/// The [`Channels`] of a server that is the only one.
 pub(super) struct Alone;
 
 impl Channels for Alone {
@@ -74,9 +74,9 @@ struct Shared {
     timing: Timing,
     inner: Mutex<Inner>,
     wake: Notify,
-    /// Watches that have not been dropped. For releases, which mostly find none.
+    /// Number of watches that have not been dropped. Read by releases, which mostly find none.
     watches: AtomicUsize,
-    /// Refusals are warned of once.
+    /// Whether a refusal was warned of; only the first one is.
     warned: AtomicBool,
 }
 
@@ -99,7 +99,7 @@ impl Drop for Subscriber {
         }
         let registry = std::mem::take(&mut inner.registry);
         drop(inner);
-        // Its end wakes whoever watches.
+        // Dropping it wakes all watchers.
         drop(registry);
     }
 }
@@ -128,7 +128,7 @@ impl Subscriber {
         Watch::new(notices, confirmed, Box::new(registration))
     }
 
-    /// Sends what is heard of `channels` to `sender`, until the registration is dropped.
+    /// Sends all messages on `channels` to `sender` until the registration is dropped.
     pub(super) fn register(
         &self,
         channels: Vec<Arc<str>>,
@@ -157,18 +157,19 @@ impl Subscriber {
         (registration, pending)
     }
 
-    /// What of the subscribers of `channel` is us.
+    /// Returns the share of this process in `channel`.
     pub(super) fn own(&self, channel: &str) -> Own {
         self.shared.inner().registry.own(channel)
     }
 
-    /// Whether anybody here may listen to anything.
+    /// Whether any watcher of this process may be listening.
     pub(super) fn is_watched(&self) -> bool {
         self.shared.watches.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Whether all of these are confirmed, at `deadline` at the latest.
+/// Waits, until `deadline` at the latest, for all of these to be decided. Returns whether all are
+/// confirmed.
 pub(super) async fn confirmed(pending: Vec<Readiness>, clock: Clock, deadline: Tick) -> bool {
     let mut confirmed = true;
     for readiness in pending {
@@ -183,10 +184,10 @@ pub(super) async fn confirmed(pending: Vec<Readiness>, clock: Clock, deadline: T
     confirmed
 }
 
-/// The mutex of a subscriber. What there is to tell watchers is told after it has been given back.
+/// The locked mutex of a subscriber. Watchers get their messages after it is released.
 struct Locked<'a> {
     inner: MutexGuard<'a, Inner>,
-    // Behind the mutex, so that it is dropped after it.
+    // Declared after the mutex, so that it is dropped after it.
     rings: Rings,
 }
 
@@ -219,14 +220,14 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The places of a watch; leaves them when dropped.
+/// The places of a watch at its channels, which it leaves when dropped.
 pub(super) struct Registration {
     shared: Weak<Shared>,
     entries: Vec<(Arc<str>, u64)>,
 }
 
 impl Registration {
-    /// Whether the subscriber is still there.
+    /// Whether the subscriber still exists.
     pub(super) fn is_live(&self) -> bool {
         self.shared.strong_count() > 0
     }
@@ -254,8 +255,8 @@ impl Shared {
         Locked { inner: lock(&self.inner), rings: Rings::default() }
     }
 
-    /// Ends the task when there is nothing to watch; decided under the lock, so that no watch is
-    /// left without one.
+    /// Ends the task when there is nothing to watch. Decided under the lock, so that no watch is
+    /// left without a task.
     fn retire(&self) -> bool {
         let mut inner = self.inner();
         let done = inner.registry.is_empty();
@@ -265,7 +266,7 @@ impl Shared {
         done
     }
 
-    /// The server does not let us have the channel.
+    /// Notes that the server refused a channel.
     fn refused(&self, channel: &Arc<str>, answer: &dyn fmt::Display) {
         let store = &self.dialer.address;
         if self.warned.swap(true, Ordering::Relaxed) {
@@ -276,7 +277,7 @@ impl Shared {
         self.inner().registry.refused(channel, self.dialer.clock.now());
     }
 
-    /// What the server pushes. Runs on the connection's task and must not block.
+    /// Handles a push of the server. Runs on the connection's task and must not block.
     fn push(&self, generation: u64, push: &PushInfo) {
         let channel = match push.data.first() {
             Some(Value::BulkString(bytes)) => std::str::from_utf8(bytes).unwrap_or_default(),
@@ -309,8 +310,8 @@ impl Shared {
     }
 }
 
-/// The subscriber's task: connects, keeps the subscriptions as they are wanted, and ends when none
-/// is.
+/// Runs the subscriber's task: connects, keeps the subscriptions up to date, and ends when there
+/// are none.
 async fn serve(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {
@@ -388,7 +389,7 @@ async fn attend(shared: &Shared, mut connection: MultiplexedConnection, generati
             }
             inner.registry.next_idle(linger).map_or(ping_at, |idle| idle.min(ping_at))
         };
-        // One millisecond more: timers are no finer than that, and the clock must have passed.
+        // Timers have a resolution of one millisecond, and the clock must have passed `next`.
         let sleep = next.since(clock.now()) + Duration::from_millis(1);
         let _ = tokio::time::timeout(sleep, shared.wake.notified()).await;
         if clock.now() >= ping_at {

@@ -1,9 +1,8 @@
-//! Grants, and operations on stocks, that replicas have to confirm, each on a [connection of its
-//! own](super::pool) while that takes.
+//! Grants, and operations on stocks, that replicas must confirm.
 //!
-//! WAIT is about what its connection wrote last, and holds up everything behind it. So a grant and
-//! its WAIT go, one after the other, over a connection that nobody else uses. What is not granted
-//! is not waited for.
+//! WAIT covers what its connection wrote last, and delays all later commands on it. So a grant and
+//! its WAIT are sent one after the other over a [connection](super::pool) that has no other user
+//! meanwhile. Only a grant is waited for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +18,15 @@ use super::fault::Fault;
 use super::node::Node;
 use super::reply;
 
-/// For so long it is remembered how many replicas a cluster's server has, and that the user has no
-/// right to `WAIT`.
+/// Time for which the number of replicas of a cluster's server is remembered, and that the user has
+/// no right to `WAIT`.
 const RECENT: Duration = Duration::from_secs(5);
-/// Longest time by which the server ends its WAIT before we give up.
+/// Maximum time by which the server's WAIT ends before the call's own time-out.
 const MARGIN: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Runs a step that may grant something; with a policy, a grant is one when the replicas have
-    /// confirmed it.
+    /// Runs a step that may grant something. With a replication policy, it counts as granted only
+    /// after the replicas have confirmed it.
     pub(super) async fn granting<F>(
         &self,
         replication: Replication,
@@ -40,14 +39,15 @@ impl Node {
         if !replication.is_none() {
             let denied = lock(&self.synced.denied).clone();
             if let Some((error, _)) = denied.filter(|(_, since)| self.is_recent(*since)) {
-                // Nothing has to be withdrawn.
+                // Nothing was sent, so nothing has to be withdrawn.
                 return Err(error.into());
             }
         }
         self.confirmed(replication, at, step, |acquired| matches!(acquired, Acquired::Granted(_))).await
     }
 
-    /// Runs a step; with a policy, what is `done` by it is so when the replicas have confirmed it.
+    /// Runs a step. With a replication policy, what `done` accepts counts only after the replicas
+    /// have confirmed it.
     pub(super) async fn confirmed<T, F>(
         &self,
         replication: Replication,
@@ -84,7 +84,7 @@ impl Node {
         .await
     }
 
-    /// How many replicas have to confirm.
+    /// Returns how many replicas have to confirm.
     async fn wanted(
         &self,
         connector: &Connector,
@@ -94,7 +94,7 @@ impl Node {
         if let Some(wanted) = replication.wanted(None) {
             return Ok(wanted);
         }
-        // Sentinels have been asked when the connection was made.
+        // Sentinels were asked when the connection was made.
         let known = match connector.dialer().known_replicas() {
             None if self.has_peers => self.replicas_in_cluster(connector, ready).await?,
             known => known,
@@ -104,12 +104,12 @@ impl Node {
             .ok_or_else(|| self.address.error(StoreErrorKind::Unsupported, OF_HOW_MANY))
     }
 
-    /// Whether what was learned at `since` still counts.
+    /// Whether a fact learned at `since` is still valid.
     fn is_recent(&self, since: Tick) -> bool {
         self.options.clock.now().since(since) < RECENT
     }
 
-    /// How many replicas the server has in its cluster, those that are down included.
+    /// Returns how many replicas the server has in its cluster, down or not.
     async fn replicas_in_cluster(
         &self,
         connector: &Connector,
@@ -119,12 +119,12 @@ impl Node {
         if let Some((count, _)) = counted.filter(|(_, since)| self.is_recent(*since)) {
             return Ok(Some(count));
         }
-        // CLUSTER SLOTS leaves out those that are down.
+        // CLUSTER SLOTS leaves out replicas that are down.
         let nodes = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
         let nodes = match nodes.map_err(|error| Fault::from(error).error) {
             Ok(nodes) => nodes,
             Err(error) if error.is_transient() => return Err(error),
-            // Who may not ask has to be told.
+            // A user without the right needs the configured number.
             Err(_) => return Ok(None),
         };
         let text = match &nodes {
@@ -148,7 +148,7 @@ impl Node {
     ) -> Result<(), StoreError> {
         let left = ready.left();
         let timeout = timeout.min(left.saturating_sub(MARGIN.min(left / 8)));
-        // 0 is for ever.
+        // WAIT takes 0 as forever.
         let millis = timeout.as_millis().max(1);
         let mut wait = redis::cmd("WAIT");
         wait.arg(wanted).arg(u64::try_from(millis).unwrap_or(u64::MAX));
@@ -160,7 +160,7 @@ impl Node {
             Err(CallError::Other(fault)) if fault.error.kind() == StoreErrorKind::Unanswered => {
                 return Err(fault.error);
             }
-            // It is done, and a grant has to be withdrawn: whatever else may be wrong.
+            // The operation is done, so whatever the error is, a grant must be withdrawn.
             Err(error) => {
                 let why = Fault::from(error).error;
                 if why.kind() == StoreErrorKind::Denied {
@@ -182,7 +182,8 @@ impl Node {
     }
 }
 
-/// Of an answer to CLUSTER NODES: `id address flags primary …` in each line.
+/// Counts the replicas of the answering server in an answer to CLUSTER NODES, with lines such as
+/// `id address flags primary …`.
 pub(super) fn replicas_of_myself(nodes: &str) -> Option<u32> {
     let lines = || nodes.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let is_me = |flags: &str| flags.split(',').any(|flag| flag == "myself");

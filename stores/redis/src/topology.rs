@@ -1,4 +1,4 @@
-//! [`Topology`]: one server or a cluster, and how a step is made at either.
+//! [`Topology`]: one server or a cluster, and how each runs a step.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::node::Node;
 use super::options::RedisOptions;
 use super::runtime::InRuntime;
 
-/// Where a store's keys are.
+/// The server or servers of a store's keys.
 #[derive(Clone)]
 pub(super) enum Topology {
     One { node: Arc<Node>, locks: Arc<Locks> },
@@ -46,7 +46,7 @@ impl fmt::Debug for Topology {
     }
 }
 
-/// A call that is made in the runtime of the store, wherever it is polled.
+/// Makes a call in the runtime of the store, wherever it is polled.
 pub(super) fn call<T, F>(runtime: &Handle, call: F) -> BoxFuture<T>
 where
     F: Future<Output = T> + Send + 'static,
@@ -54,8 +54,8 @@ where
     Box::pin(InRuntime::new(runtime.clone(), call))
 }
 
-/// A call that the engine makes in tasks of the store's runtime, where it need not be entered
-/// first.
+/// Makes a call that the engine polls in tasks of the store's runtime, which need not be entered
+/// again.
 pub(super) fn call_in_task<T, F>(runtime: &Handle, future: F) -> BoxFuture<T>
 where
     F: Future<Output = T> + Send + 'static,
@@ -63,8 +63,8 @@ where
     if tokio::task::try_id().is_some() { Box::pin(future) } else { call(runtime, future) }
 }
 
-/// Makes a step at the only server, by its `node` or by its `locks`, or in the cluster. `$call`
-/// says where it is polled.
+/// Runs a step in the cluster or at the only server, there by its `node` or its `locks`. `$call`
+/// decides in which runtime the step is polled.
 macro_rules! step {
     ($store:expr, $call:ident, |$one:ident| $single:expr, |$cluster:ident| $several:expr) => {
         match &$store.topology {

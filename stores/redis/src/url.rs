@@ -7,40 +7,40 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use super::url_parts::{Options, Parts, redacted};
 
-/// Ports of those who name none.
+/// Default ports.
 const SENTINEL_PORT: u16 = 26379;
 const REDIS_PORT: u16 = 6379;
 
-/// What a URL leads to.
+/// The server or servers that a URL leads to.
 pub enum Servers {
     /// One server.
     One(Client),
-    /// A primary that sentinels know.
+    /// A primary that sentinels name.
     Sentinel(Sentinels),
     /// A cluster.
     Cluster(Seeds),
 }
 
-/// Who knows where the primary is, and how to speak to it.
+/// The sentinels of a primary, and the settings of the connections to it.
 #[derive(Clone)]
 pub struct Sentinels {
-    /// The sentinels, with credentials of their own.
+    /// The sentinels, with their own credentials.
     pub(crate) peers: Vec<ConnectionInfo>,
-    /// What they call the primary.
+    /// The sentinels' name for the primary.
     pub(crate) master: String,
-    /// User, password, database and TLS of the primary; the address is to be replaced.
+    /// User, password, database and TLS of the primary; the address is a placeholder.
     pub(crate) template: ConnectionInfo,
 }
 
-/// Some nodes of a cluster, which know the others. All have the same user, password and TLS.
+/// Some nodes of a cluster, which know the others. All share one user, password and TLS setting.
 #[derive(Clone)]
 pub struct Seeds {
     pub(crate) seeds: Vec<ConnectionInfo>,
 }
 
 impl Servers {
-    /// What makes it the same as another one, whatever else their URLs say: each of its servers, or
-    /// of its sentinels with the name of the primary.
+    /// Returns what identifies the servers, whatever else their URLs say: each server, or each
+    /// sentinel with the name of the primary.
     pub fn places(&self) -> Vec<String> {
         let (infos, master) = match self {
             Self::One(client) => (std::slice::from_ref(client.get_connection_info()), ""),
@@ -51,7 +51,7 @@ impl Servers {
     }
 }
 
-/// The address, the same for all names of this machine.
+/// Returns the address, with one form for all names of this machine.
 fn place(address: &ConnectionAddr) -> String {
     let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = address else {
         return address.to_string();
@@ -61,7 +61,7 @@ fn place(address: &ConnectionAddr) -> String {
     format!("{}:{port}", if is_usual { "localhost" } else { &host })
 }
 
-/// Reads an address. The URL is in no error, but for its places without secrets.
+/// Reads an address. Errors show the URL without secrets.
 pub fn servers(url: &str) -> Result<Servers, StoreError> {
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
         refusal(url, "has no scheme; write redis://host:port, redis+sentinel://… or redis+cluster://…")
@@ -101,7 +101,7 @@ fn client(url: &str, base: &str, rest: &str) -> Result<Client, StoreError> {
         .map_err(|error| refusal(url, &format!("is not understood ({})", error.category())))
 }
 
-/// The parts of a URL and its options.
+/// Splits a URL into its parts and options.
 fn parts<'a>(
     url: &str,
     base: &str,
@@ -151,7 +151,7 @@ fn seeds(url: &str, base: &str, rest: &str) -> Result<Seeds, StoreError> {
     Ok(Seeds { seeds: places.iter().map(seed).collect::<Result<_, _>>()? })
 }
 
-/// One server's settings. `form`: how the whole URL should look.
+/// Reads the settings of one server. `form` shows how the whole URL should look.
 fn info(whole: &str, url: &str, form: &str) -> Result<ConnectionInfo, StoreError> {
     let info = url.into_connection_info().map_err(|error| {
         // Details may quote the address.
@@ -161,14 +161,14 @@ fn info(whole: &str, url: &str, form: &str) -> Result<ConnectionInfo, StoreError
         );
         refusal(whole, &what)
     })?;
-    // The client takes every number, and servers say nothing helpful.
+    // The client accepts every number, and servers give no helpful error.
     if !(0..=i64::from(i32::MAX)).contains(&info.redis_settings().db()) {
         return Err(refusal(whole, "has a database number that no server has; they are counted from 0"));
     }
     Ok(info)
 }
 
-/// The value of a query as it has to be in front of an `@`.
+/// Encodes a query's value for the place in front of an `@`.
 fn in_authority(value: &str) -> String {
     value.replace('@', "%40").replace(':', "%3A").replace('/', "%2F").replace('?', "%3F").replace('#', "%23")
 }

@@ -1,12 +1,12 @@
-//! The parts of an address: what is refused before the Redis client reads it, and what may be in an
-//! error.
+//! The parts of an address: refuses what the Redis client would misread, and hides secrets in
+//! errors.
 
 use lock_core::internal::scheme::is_scheme;
 
-/// Names and values of what is behind the `?`.
+/// Names and values of the options after the `?`.
 pub(super) type Options<'a> = Vec<(&'a str, &'a str)>;
 
-/// What is behind the scheme.
+/// The part of an address after the scheme.
 pub(super) struct Parts<'a> {
     /// With the `@`, or empty.
     pub(super) auth: &'a str,
@@ -18,9 +18,9 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Takes apart what is behind `base://`. The reason never repeats what may be a secret.
+    /// Splits the part after `base://`. The reason of an error never repeats what may be a secret.
     pub(super) fn read(base: &str, rest: &'a str) -> Result<Self, String> {
-        // The client's parser leaves some of them out in silence.
+        // The client's parser silently drops some of these.
         if rest.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err(
                 "has a space or a control character; percent-encode it in user and password".to_owned()
@@ -49,7 +49,7 @@ impl<'a> Parts<'a> {
         Self { auth, places, path: path.trim_end_matches('/'), query, fragment }
     }
 
-    /// The hosts, each with a port.
+    /// Returns the hosts, each with a port.
     pub(super) fn places(&self, port: u16) -> Result<Vec<String>, &'static str> {
         let with_port = |place: &str| {
             // An IPv6 address is in brackets.
@@ -76,7 +76,7 @@ impl<'a> Parts<'a> {
         self.places.split(',').map(with_port).collect()
     }
 
-    /// The options, which are all `accepted` ones.
+    /// Returns the options, all of which must be `accepted`.
     pub(super) fn options(&self, accepted: &[&str]) -> Result<Options<'a>, String> {
         let mut options = Options::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
@@ -108,7 +108,7 @@ impl<'a> Parts<'a> {
         Ok(options)
     }
 
-    /// A name of an option, to be shown: behind a `?` may also be the rest of a password.
+    /// Returns an option's name for an error, or nothing if it may be the rest of a password.
     fn named(&self, name: &str) -> String {
         let a_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         if a_name && self.query.contains('=') && !self.query.contains('@') {
@@ -123,7 +123,7 @@ const NO_HOST: &str = "has a place without a host; write host:port, with special
 const COLONS: &str = "has a host with too many colons; an IPv6 address goes in brackets, as in [::1]:6379, and user \
                       and password end with `@`";
 
-/// The client takes a `%` that begins nothing as it is: whether that was meant, nobody knows.
+/// Refuses a `%` that begins no code. The client would take it literally, which may not be meant.
 fn check_encoding(text: &str) -> Result<(), String> {
     let broken = |tail: &str| {
         !tail.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
@@ -138,7 +138,7 @@ fn check_encoding(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The URL without what may be a secret.
+/// Returns the URL without anything that may be a secret.
 pub(crate) fn redacted(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
@@ -147,15 +147,15 @@ pub(crate) fn redacted(url: &str) -> String {
     };
     let tail = rest.find(['?', '#']).unwrap_or(rest.len());
     match rest.rfind('@') {
-        // Of a password with special characters that are not encoded, or in the query: who knows.
+        // The `@` may end a password with unencoded characters, or be in the query.
         Some(at) if at > tail => format!("{scheme}***"),
         Some(at) => format!("{scheme}***@{}", of_places(rest.get(at + 1..tail).unwrap_or_default())),
         None => format!("{scheme}{}", of_places(rest.get(..tail).unwrap_or_default())),
     }
 }
 
-/// Hosts, ports and path, up to what is no port: without the `@host` that should follow, a password
-/// stands there.
+/// Returns hosts, ports and path up to the first invalid port: if the `@host` after it is missing,
+/// that port is a password.
 fn of_places(rest: &str) -> String {
     let (places, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let mut shown = String::new();

@@ -1,9 +1,10 @@
-/* A real-time clock that is set while a program runs: preloaded (LD_PRELOAD), it adds the microseconds that stand in
- * the file CLOCK_SHIM, a 64-bit number in the machine's byte order, to what the system says. CLOCK_MONOTONIC and
- * the other clocks stay as they are.
+/* A preloaded library (LD_PRELOAD) that shifts a program's real-time clock while the program runs.
+ * It adds an offset to the system's time: the microseconds in the file CLOCK_SHIM, a 64-bit number
+ * in the machine's byte order. CLOCK_MONOTONIC and the other clocks are not affected.
  *
- * It asks the kernel itself: redis-server's allocator reads a clock before the dynamic linker could find the functions
- * that this library stands in front of, which is where libfaketime hangs. Nothing here allocates. */
+ * It asks the kernel directly. redis-server's allocator reads a clock before the dynamic linker can
+ * find the functions that this library replaces, which is where libfaketime hangs. Nothing here
+ * allocates. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,11 +1,12 @@
-//! Real servers for tests, on free ports of the loopback interface: [`RedisServer`], those that
-//! belong together ([`Sentinels`], [`Cluster`], [`Quorum`]), and [`PostgresServer`]; also through
-//! TLS (`tls`), with clocks that can be set ([`ServerClock`]); and the [processes](process) that
-//! all of them are.
+//! Real servers for tests, on free ports of the loopback interface.
 //!
-//! Each works in a folder of its own and is ended through its handle: on drop, and by a
-//! [sentinel](process) when the test process dies before that. Nothing here knows the library under
-//! test, so that every package can use it.
+//! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
+//! There is also a [`PostgresServer`]. Servers can speak TLS (`tls`) and have clocks that can be
+//! set ([`ServerClock`]). All of them are [processes](process).
+//!
+//! Each works in its own folder and is ended through its handle: on drop, or by a
+//! [sentinel](process) if the test process dies before that. Nothing here knows the library under
+//! test, so every package can use it.
 
 pub mod cluster;
 pub mod postgres;

@@ -1,4 +1,5 @@
-//! [`PostgresServer`]: a real PostgreSQL for one test, made of the programs that this machine has.
+//! [`PostgresServer`]: a real PostgreSQL for one test, run by the programs installed on this
+//! machine.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +15,11 @@ use crate::ServerClock;
 use crate::process::Process;
 use crate::redis::free_port;
 
-/// A busy machine makes and starts one in this time.
+/// Maximum time to create and start a server on a busy machine.
 const READY: Duration = Duration::from_secs(60);
 
-/// The folder of PostgreSQL's own programs: that of `pg_config`, the newest that Debian's packages
-/// have, or one on the `PATH`.
+/// Returns the folder with PostgreSQL's programs: the one that `pg_config` names, the newest one of
+/// Debian's packages, or one on the `PATH`.
 #[must_use]
 pub fn programs() -> Option<PathBuf> {
     let has_both = |folder: &PathBuf| ["initdb", "postgres"].iter().all(|name| folder.join(name).is_file());
@@ -39,7 +40,7 @@ pub fn programs() -> Option<PathBuf> {
     said.into_iter().chain(packaged).chain(on_path).find(has_both)
 }
 
-/// Whom it runs as, when we are root, as whom it refuses to run.
+/// The user that PostgreSQL runs as when the tests run as root, because it refuses to run as root.
 #[derive(Clone, Copy, Debug)]
 struct User {
     uid: u32,
@@ -62,8 +63,8 @@ impl User {
     }
 }
 
-/// A PostgreSQL server on a free loopback port with a folder of its own, in which everybody is let
-/// in. Ended and cleaned up on drop.
+/// A PostgreSQL server on a free loopback port, with its own folder. It lets every client in. Ended
+/// and cleaned up on drop.
 #[derive(Debug)]
 pub struct PostgresServer {
     // Fields are dropped in order: the process ends before its folder goes.
@@ -73,17 +74,17 @@ pub struct PostgresServer {
     setup: Setup,
 }
 
-/// How it is launched, for the first time and again.
+/// How the server is launched, at the start and at each restart.
 #[derive(Debug)]
 struct Setup {
     programs: PathBuf,
     user: Option<User>,
-    /// What it takes for the time of day.
+    /// The server's wall clock.
     clock: Option<ServerClock>,
 }
 
 impl PostgresServer {
-    /// Makes a database and starts the server.
+    /// Creates a database and starts the server.
     ///
     /// # Panics
     ///
@@ -97,7 +98,7 @@ impl PostgresServer {
         }
     }
 
-    /// The same with a wall clock that can be set while it runs.
+    /// Like [`start`](Self::start), with a wall clock that can be set while the server runs.
     ///
     /// # Panics
     ///
@@ -135,31 +136,31 @@ impl PostgresServer {
             let port = free_port()?;
             match setup.launch(dir.path(), port) {
                 Ok(process) => return Ok(Self { process, dir, port, setup }),
-                // Another one has taken the port meanwhile.
+                // Another process has taken the port meanwhile.
                 Err(_) if Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// `postgres://test@127.0.0.1:<port>/postgres`.
+    /// Returns `postgres://test@127.0.0.1:<port>/postgres`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://test@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// SIGKILL, as in a crash: its other processes end by themselves.
+    /// Sends SIGKILL, as in a crash. PostgreSQL's child processes end by themselves.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again on the same port, after a [kill](Self::kill) or instead of one.
+    /// Starts the server again on the same port. Kills it first if it still runs.
     ///
     /// # Panics
     ///
@@ -174,7 +175,7 @@ impl PostgresServer {
                     self.process = process;
                     return;
                 }
-                // What is left of the old one has its memory still.
+                // Remaining processes of the old server still have its shared memory.
                 Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(50)),
                 Err(error) => panic!("{error}"),
             }
@@ -184,7 +185,7 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // In order, so that nobody writes to the folder any more when it goes.
+        // An orderly shutdown: no process writes to the folder any more when it is removed.
         self.process.interrupt();
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.process.ended().is_none() && Instant::now() < deadline {
@@ -195,7 +196,7 @@ impl Drop for PostgresServer {
 
 fn command(program: &Path, user: Option<User>) -> Command {
     let mut command = Command::new(program);
-    // Settings of whoever runs the tests are none of its business.
+    // Settings of the user who runs the tests must not leak in.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
         command.env_remove(name);
     }
@@ -207,7 +208,7 @@ fn command(program: &Path, user: Option<User>) -> Command {
 }
 
 impl Setup {
-    /// Starts the server and waits until it lets others in.
+    /// Starts the server and waits until it accepts connections.
     fn launch(&self, dir: &Path, port: u16) -> io::Result<Process> {
         let log = dir.join("log");
         let file = std::fs::File::create(&log)?;

@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, WaitIdOptions, kill_process};
 #[cfg(target_os = "linux")]
 use rustix::process::{WaitId, waitid};
 
-/// Ends a process, and removes its folder, when *this* process dies without having done so: by
-/// SIGKILL, by SIGTERM, by an abort. A shell waits on a pipe that closes with us.
+/// Kills a process and removes its folder when *this* process dies first: by SIGKILL, by SIGTERM,
+/// or by an abort. A shell waits on a pipe that closes when this process dies.
 #[derive(Debug)]
 struct Sentinel {
     child: Child,
@@ -21,8 +21,8 @@ struct Sentinel {
 
 impl Sentinel {
     fn watch(pid: u32, folder: Option<&Path>) -> io::Result<Self> {
-        // Ctrl-C goes to the whole group; the sentinel must outlive it. `read` returns at the end
-        // of the pipe.
+        // Ctrl-C goes to the whole group, and the sentinel must outlive it. `read` returns at the
+        // end of the pipe.
         const SCRIPT: &str = r#"trap '' INT TERM HUP
 if read -r _; then exit 0; fi
 kill -9 "$1" 2>/dev/null
@@ -38,7 +38,7 @@ kill -9 "$1" 2>/dev/null
         Ok(Self { child })
     }
 
-    /// A line on the pipe tells the sentinel that nothing is left to do.
+    /// Tells the sentinel, with a line on the pipe, that it has nothing left to do.
     fn dismiss(&mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             let _ = stdin.write_all(b"done\n");
@@ -51,14 +51,14 @@ thread_local! {
     static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Returns the processor time of all [`Process`]es whose end this thread has seen, and of those
-/// that they have waited for. Known on Linux only, zero elsewhere.
+/// Returns the processor time of all [`Process`]es that this thread has seen end, and of the
+/// children that they have waited for. Always zero outside Linux.
 #[must_use]
 pub fn cpu_of_ended() -> Duration {
     CPU.get()
 }
 
-/// Adds the processor time of a child that has ended and was not waited for yet.
+/// Adds the processor time of a child that has ended and has not been waited for.
 #[cfg(target_os = "linux")]
 fn count_cpu(pid: u32) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -66,8 +66,8 @@ fn count_cpu(pid: u32) {
     CPU.set(CPU.get() + Duration::from_secs(ticks_of(&stat)) / ticks.max(1));
 }
 
-/// The fields 14 to 17 of proc_pid_stat(5): user and system time of a process, and of its children
-/// that it has waited for. The program's name, field 2, may have blanks and parentheses.
+/// Returns the sum of fields 14 to 17 of proc_pid_stat(5): user and system time of a process and
+/// its waited-for children. Field 2, the program's name, may contain blanks and parentheses.
 #[cfg(target_os = "linux")]
 fn ticks_of(stat: &str) -> u64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
@@ -80,12 +80,12 @@ pub struct Process {
     child: Child,
     sentinel: Sentinel,
     name: String,
-    /// Its id may be that of another process by now.
+    /// Whether the process has been waited for: its id may belong to another process by now.
     over: bool,
 }
 
 impl Process {
-    /// Starts `command`; `folder` is removed by the sentinel if this process dies.
+    /// Starts `command`. The sentinel removes `folder` if this process dies.
     ///
     /// # Errors
     ///
@@ -105,28 +105,28 @@ impl Process {
         }
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its output, if it goes to a pipe; the first time only.
+    /// Returns the process's output if it goes to a pipe; only the first time.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Its errors, if they go to a pipe; the first time only.
+    /// Returns the process's error output if it goes to a pipe; only the first time.
     pub fn stderr(&mut self) -> Option<ChildStderr> {
         self.child.stderr.take()
     }
 
-    /// Its input, if it comes from a pipe; the first time only.
+    /// Returns the process's input if it comes from a pipe; only the first time.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// The exit status, if the process has ended.
+    /// Returns the exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.look(WaitIdOptions::NOHANG);
         let status = self.child.try_wait().expect("a child can be asked for its status");
@@ -134,8 +134,8 @@ impl Process {
         status
     }
 
-    /// Counts the processor time of the process if it has ended, before its status is taken and
-    /// with it all that is known.
+    /// Counts the processor time of the process if it has ended. Must come before the status is
+    /// taken, because the system then forgets the process.
     fn look(&self, options: WaitIdOptions) {
         #[cfg(target_os = "linux")]
         if let Some(pid) = self.pid().filter(|_| !self.over) {
@@ -169,7 +169,7 @@ impl Process {
         }
     }
 
-    /// Sends `signal`, if the process is still there: its id is ours until it is waited for.
+    /// Sends `signal` if the process has not ended. Its id cannot be reused until it is waited for.
     fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
             let pid = self.pid().expect("a process id");
@@ -177,7 +177,7 @@ impl Process {
         }
     }
 
-    /// SIGSTOP, and waits until the process has really stopped.
+    /// Sends SIGSTOP, and waits until the process has really stopped.
     pub fn stop(&mut self) {
         self.signal(Signal::STOP);
         #[cfg(target_os = "linux")]
@@ -186,7 +186,7 @@ impl Process {
             crate::eventually_blocking(
                 || {
                     let text = std::fs::read_to_string(&stat).unwrap_or_default();
-                    // pid (name) state …, and the name may have blanks and parentheses.
+                    // pid (name) state …; the name may contain blanks and parentheses.
                     text.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
                 },
                 Duration::from_secs(10),
@@ -194,23 +194,22 @@ impl Process {
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn cont(&mut self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGTERM: asks the process to end.
+    /// Sends SIGTERM, which asks the process to end.
     pub fn terminate(&mut self) {
         self.signal(Signal::TERM);
     }
 
-    /// SIGINT: Ctrl-C, for this process alone.
+    /// Sends SIGINT to this process alone, like Ctrl-C.
     pub fn interrupt(&mut self) {
         self.signal(Signal::INT);
     }
 
-    /// SIGKILL for what the process has started, as far as the system tells, and for the process
-    /// itself.
+    /// Sends SIGKILL to the process and to all its descendants that the system lists.
     pub fn kill_tree(&mut self) {
         if self.ended().is_none() {
             self.stop();
@@ -219,7 +218,7 @@ impl Process {
         self.kill();
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         self.look(WaitIdOptions::empty());
@@ -228,8 +227,7 @@ impl Process {
     }
 }
 
-/// Kills the processes that `root` has started, and those that they have started. Known on Linux
-/// only.
+/// Kills all descendants of `root`. Works on Linux only.
 fn kill_descendants(root: u32) {
     let Ok(root) = i32::try_from(root) else { return };
     let mut doomed = vec![root];
@@ -239,7 +237,7 @@ fn kill_descendants(root: u32) {
         .filter_map(|entry| {
             let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // pid (name) state parent …, and the name may have blanks and parentheses.
+            // pid (name) state parent …; the name may contain blanks and parentheses.
             let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
             Some((pid, parent))
         })
@@ -256,14 +254,14 @@ fn kill_descendants(root: u32) {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // First the process, then the sentinel: its id may be given to somebody else after the
-        // wait, and the sentinel must not act on it then.
+        // The process first, then the sentinel. Once the process is waited for, its id may be
+        // reused, and the sentinel must not kill whatever has it then.
         self.kill();
         self.sentinel.dismiss();
     }
 }
 
-/// A helper program of this package that is spoken to line by line.
+/// A helper program of this package that exchanges lines with the test.
 ///
 /// Tests find the program by `env!("CARGO_BIN_EXE_<name>")`.
 ///
@@ -286,7 +284,7 @@ impl Helper {
         Self::spawn_command(Command::new(program).args(args))
     }
 
-    /// Starts `command`, which may have an environment of its own.
+    /// Starts `command`, which may have its own environment.
     ///
     /// # Panics
     ///
@@ -323,7 +321,7 @@ impl Helper {
         }
     }
 
-    /// The next line, if one comes within `within`.
+    /// Returns the next line, if one comes within `within`.
     ///
     /// # Panics
     ///
@@ -341,7 +339,7 @@ impl Helper {
         }
     }
 
-    /// The next line.
+    /// Returns the next line.
     ///
     /// # Panics
     ///
@@ -354,14 +352,14 @@ impl Helper {
         }
     }
 
-    /// Sends one line and returns the answer, which comes within half a minute.
+    /// Sends one line and returns the answer. Waits for half a minute at most.
     #[track_caller]
     pub fn ask(&mut self, line: &str) -> String {
         self.send(line);
         self.line(Duration::from_secs(30))
     }
 
-    /// Closes the helper's input, which ends it, and waits.
+    /// Closes the helper's input, which makes it end, and waits for the end.
     ///
     /// # Panics
     ///
@@ -376,22 +374,22 @@ impl Helper {
         }
     }
 
-    /// The process, to be signalled.
+    /// Returns the process, to be signalled.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn stop(&mut self) {
         self.process.stop();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn cont(&mut self) {
         self.process.cont();
     }
@@ -447,7 +445,7 @@ mod tests {
         let stat = format!("/proc/{}/stat", leaf.trim());
         assert!(Path::new(&stat).exists());
         process.kill_tree();
-        // Gone, or dead and not yet collected by its new parent.
+        // Gone, or dead and not yet waited for by its new parent.
         crate::eventually_blocking(
             || std::fs::read_to_string(&stat).map_or(true, |text| text.contains(") Z ")),
             SOON,
@@ -479,8 +477,8 @@ mod tests {
 
     #[test]
     fn a_child_is_ended_when_its_parent_dies_without_dropping_it() {
-        // A shell stands for the test process: it holds the sentinel's pipe, says who its child is,
-        // and is killed.
+        // A shell plays the test process: it holds the sentinel's pipe, names its child, and is
+        // killed.
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mut sentinel = Sentinel::watch(child.id(), Some(folder.path())).unwrap();

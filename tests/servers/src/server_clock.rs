@@ -1,8 +1,8 @@
-//! [`ServerClock`]: the wall clock of a redis-server, set while the server runs.
+//! [`ServerClock`]: a server's wall clock, which tests set while the server runs.
 //!
-//! A small library (`tests/servers/shim/clock.c`) stands in front of the real-time clock of the
-//! server's process and of nobody else; monotonic clocks go on as they are. It is built here with
-//! `cc`, which Rust needs as its linker anyway. Linux only.
+//! A small preloaded library (`tests/servers/shim/clock.c`) replaces the real-time clock of the
+//! server's process, and of no other. Monotonic clocks are not affected. The library is built here
+//! with `cc`, which Rust needs as its linker anyway. Linux only.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,17 +16,17 @@ use tempfile::TempDir;
 
 const SOURCE: &str = include_str!("../shim/clock.c");
 
-/// How far a server's clock is from that of the machine.
+/// Difference between a server's clock and the machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offset {
-    /// It shows a later time.
+    /// The server's clock shows a later time.
     Ahead(Duration),
-    /// It shows an earlier time.
+    /// The server's clock shows an earlier time.
     Behind(Duration),
 }
 
 impl Offset {
-    /// As the machine's.
+    /// No difference.
     pub const NONE: Self = Self::Ahead(Duration::ZERO);
 
     fn micros(self) -> i64 {
@@ -39,8 +39,8 @@ impl Offset {
 }
 
 /// A clock for one or more servers, which are [started with
-/// it](crate::RedisServer::start_with_clock). Clones are the same clock. It must live as long as
-/// servers are started with it.
+/// it](crate::RedisServer::start_with_clock). Clones are the same clock. It must outlive the
+/// servers that use it.
 #[derive(Clone, Debug)]
 pub struct ServerClock {
     shared: Arc<Shared>,
@@ -51,18 +51,18 @@ struct Shared {
     library: Arc<Library>,
     offset: File,
     path: PathBuf,
-    // Dropped last: the file is in it.
+    // Dropped last: the file is in this folder.
     dir: TempDir,
 }
 
-/// The built library, in a folder of its own.
+/// The built library, in its own folder.
 #[derive(Debug)]
 struct Library {
     dir: TempDir,
 }
 
 impl ServerClock {
-    /// A clock with this offset.
+    /// Returns a clock with this offset.
     ///
     /// # Errors
     ///
@@ -77,17 +77,17 @@ impl ServerClock {
         Ok(clock)
     }
 
-    /// Steps the clock; servers see it at once.
+    /// Steps the clock. Servers see the change at once.
     ///
     /// # Errors
     ///
     /// When the offset can't be written.
     pub fn set(&self, offset: Offset) -> io::Result<()> {
-        // Eight bytes at once into the page that the servers have mapped.
+        // A single write of eight bytes into the page that the servers have mapped.
         self.shared.offset.write_all_at(&offset.micros().to_ne_bytes(), 0)
     }
 
-    /// Lets a server read it that runs as another user.
+    /// Lets a server that runs as another user read the clock.
     pub(crate) fn share(&self) -> io::Result<()> {
         let folders = [self.shared.library.dir.path(), self.shared.dir.path()];
         folders
@@ -95,14 +95,14 @@ impl ServerClock {
             .try_for_each(|folder| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)))
     }
 
-    /// What the server's process needs.
+    /// Makes the process that `command` starts use this clock.
     pub(crate) fn apply(&self, command: &mut Command) {
         command.env("LD_PRELOAD", self.shared.library.path()).env("CLOCK_SHIM", &self.shared.path);
     }
 }
 
 impl Library {
-    /// Built once for all that use it at a time.
+    /// Returns the library, built once and shared by all clocks that exist at the same time.
     fn get() -> io::Result<Arc<Self>> {
         static BUILT: Mutex<Weak<Library>> = Mutex::new(Weak::new());
         let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

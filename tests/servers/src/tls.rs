@@ -1,6 +1,6 @@
-//! [`TlsServer`]: a redis-server that is spoken to through TLS only, and the [`Authority`] behind
-//! its certificate. [`TlsCluster`] and [`TlsSentinel`]: several of them, for clients that know them
-//! by their addresses.
+//! Redis servers that clients reach through TLS. [`TlsServer`] is a single server, and
+//! [`Authority`] issues its certificate. [`TlsCluster`] and [`TlsSentinel`] are groups that clients
+//! reach by their addresses.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use crate::process::Process;
 use crate::redis::{self, Role, Setup, StartError};
 use crate::sentinels::MASTER;
 
-/// What servers in groups are known by.
+/// The name in the certificates of servers in groups.
 const ADDRESS: &str = "127.0.0.1";
 
-/// In a server's folder.
+/// File names in a server's folder.
 const AUTHORITY: &str = "ca.pem";
 const CERTIFICATE: &str = "server.pem";
 const KEY: &str = "server.key";
 
-/// A certificate authority that nobody trusts who is not told to.
+/// A certificate authority that clients trust only when told to.
 #[derive(Debug)]
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    /// A new one, with a name and a key of its own.
+    /// Creates an authority with its own name and key.
     ///
     /// # Panics
     ///
@@ -36,7 +36,7 @@ impl Authority {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "two of them are never alike")]
     pub fn new() -> Self {
-        // With one name for two of them, a stranger's certificate would look forged and not
+        // If two authorities shared a name, a stranger's certificate would look forged instead of
         // unknown.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("lock-tests authority {}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -48,14 +48,14 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, key).expect("a certificate can be signed"))
     }
 
-    /// Its certificate, as PEM.
+    /// Returns the authority's certificate as PEM.
     #[must_use]
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A folder with a certificate for a server called `name`, its key, and the certificate of the
-    /// authority.
+    /// Creates a folder with a certificate for a server called `name`, the server's key, and the
+    /// authority's certificate.
     fn certificate_for(&self, name: &str) -> Result<TempDir, StartError> {
         let params = CertificateParams::new([name.to_owned()]).expect("a name that certificates can have");
         let key = KeyPair::generate().expect("a key can be made");
@@ -69,8 +69,8 @@ impl Authority {
     }
 }
 
-/// A redis-server on a free loopback port with a folder of its own, without a port for plain
-/// connections. Its certificate is for the name `localhost`. Ended and cleaned up on drop.
+/// A redis-server on a free loopback port, with its own folder and no port for plain connections.
+/// Its certificate is for the name `localhost`. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct TlsServer {
     // Fields are dropped in order: the process ends before its folder goes.
@@ -80,8 +80,8 @@ pub struct TlsServer {
 }
 
 impl TlsServer {
-    /// Starts a server with a certificate by `authority`, which asks for `password`. `None`, and a
-    /// line on stderr, when the `redis-server` on the `PATH` was built without TLS.
+    /// Starts a server with a certificate by `authority`; it requires `password`. Returns `None`,
+    /// with a line on stderr, when the `redis-server` on the `PATH` was built without TLS.
     ///
     /// # Panics
     ///
@@ -102,21 +102,21 @@ impl TlsServer {
         Ok(Self { _process: process, dir, port })
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The file with the authority's certificate.
+    /// Returns the path of the authority's certificate.
     #[must_use]
     pub fn authority_file(&self) -> PathBuf {
         self.dir.path().join(AUTHORITY)
     }
 }
 
-/// What was started. `None`, and a line on stderr, when the `redis-server` on the `PATH` was built
-/// without TLS.
+/// Returns the started servers. Returns `None`, with a line on stderr, when the `redis-server` on
+/// the `PATH` was built without TLS.
 #[track_caller]
 fn if_known<T>(started: Result<T, StartError>) -> Option<T> {
     match started {
@@ -125,7 +125,7 @@ fn if_known<T>(started: Result<T, StartError>) -> Option<T> {
             const WHY: &str = "this redis-server was built without TLS";
             let ci = std::env::var("CI").is_ok_and(|value| value == "true");
             assert!(!ci, "{WHY}");
-            // Not by the macro, whose text is not shown when a test passes.
+            // Not with the macro: its output is hidden when a test passes.
             let _ = writeln!(std::io::stderr(), "skipped: {WHY}");
             None
         }
@@ -133,8 +133,7 @@ fn if_known<T>(started: Result<T, StartError>) -> Option<T> {
     }
 }
 
-/// Three primaries with ports for TLS beside the plain ones. Their certificates are for their
-/// address.
+/// Three primaries with TLS ports besides the plain ones. Their certificates are for their address.
 #[derive(Debug)]
 pub struct TlsCluster {
     cluster: Cluster,
@@ -142,8 +141,8 @@ pub struct TlsCluster {
 }
 
 impl TlsCluster {
-    /// Starts a cluster with certificates by `authority`, which asks for `password`. `None`, and a
-    /// line on stderr, when the `redis-server` on the `PATH` was built without TLS.
+    /// Starts a cluster with certificates by `authority`; it requires `password`. Returns `None`,
+    /// with a line on stderr, when the `redis-server` on the `PATH` was built without TLS.
     ///
     /// # Panics
     ///
@@ -161,46 +160,45 @@ impl TlsCluster {
         if_known(start())
     }
 
-    /// The nodes, to be asked without TLS.
+    /// Returns the cluster, for commands without TLS.
     #[must_use]
     pub fn plain(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The address of one node, for TLS: `127.0.0.1:<port>`.
+    /// Returns the TLS address of one node: `127.0.0.1:<port>`.
     ///
     /// # Panics
     ///
-    /// When there are not so many nodes.
+    /// When there is no node at this place.
     #[must_use]
     pub fn node(&self, at: usize) -> String {
         address(&self.cluster.nodes()[at])
     }
 
-    /// The file with the authority's certificate.
+    /// Returns the path of the authority's certificate.
     #[must_use]
     pub fn authority_file(&self) -> PathBuf {
         self.dir.path().join(AUTHORITY)
     }
 }
 
-/// A server and the sentinel that watches it, through TLS. Their certificates are for their
-/// address.
+/// A server and its sentinel, both with TLS. Their certificates are for their address.
 #[derive(Debug)]
 pub struct TlsSentinel {
-    // It ends first: it would take the end of the other for a reason to act.
+    // Dropped first: a running sentinel would react to the end of the server.
     sentinel: RedisServer,
     server: RedisServer,
     dir: TempDir,
 }
 
 impl TlsSentinel {
-    /// Starts both with certificates by `authority`; they ask for `password`. `None`, and a line on
-    /// stderr, when the `redis-server` on the `PATH` was built without TLS.
+    /// Starts both with certificates by `authority`; they require `password`. Returns `None`, with
+    /// a line on stderr, when the `redis-server` on the `PATH` was built without TLS.
     ///
     /// # Panics
     ///
-    /// When one does not start; with `CI=true` in the environment also when it was built without
+    /// When either does not start; with `CI=true` in the environment also when it was built without
     /// TLS.
     #[track_caller]
     #[must_use]
@@ -225,27 +223,27 @@ impl TlsSentinel {
         if_known(start())
     }
 
-    /// The server with data, to be asked without TLS.
+    /// Returns the server with data, for commands without TLS.
     #[must_use]
     pub fn plain(&self) -> &RedisServer {
         &self.server
     }
 
-    /// The address of the sentinel and what it calls the server, for TLS:
+    /// Returns the TLS address of the sentinel and its name for the server:
     /// `127.0.0.1:<port>/mymaster`.
     #[must_use]
     pub fn place(&self) -> String {
         format!("{}/{MASTER}", address(&self.sentinel))
     }
 
-    /// The file with the authority's certificate.
+    /// Returns the path of the authority's certificate.
     #[must_use]
     pub fn authority_file(&self) -> PathBuf {
         self.dir.path().join(AUTHORITY)
     }
 }
 
-/// A port for TLS and what is in `dir`, as arguments of a server.
+/// Returns the arguments for a server with a TLS port and the files in `dir`.
 fn tls_args(role: Role, dir: &Path) -> Result<Vec<String>, StartError> {
     let port = redis::free_port_for(role)?.to_string();
     let file = |name| dir.join(name).display().to_string();
@@ -259,15 +257,15 @@ fn tls_args(role: Role, dir: &Path) -> Result<Vec<String>, StartError> {
     Ok(args.into_iter().flatten().collect())
 }
 
-/// The same for a cluster's node. Without TLS among themselves, nodes send clients to ports for
-/// plain connections.
+/// Returns the arguments for a cluster node. Without TLS among themselves, nodes would send clients
+/// to plain ports.
 fn node_args(dir: &Path) -> Result<Vec<String>, StartError> {
     let mut args = tls_args(Role::Node, dir)?;
     args.extend(["--tls-cluster", "yes"].map(str::to_owned));
     Ok(args)
 }
 
-/// Where a server takes connections through TLS.
+/// Returns the TLS address of a server.
 fn address(server: &RedisServer) -> String {
     format!("{ADDRESS}:{}", server.tls_port().expect("it was given one"))
 }
@@ -283,7 +281,7 @@ fn launch(port: u16, dir: &TempDir, password: &str) -> Result<Process, StartErro
         ["--tls-auth-clients", "no"],
         ["--requirepass", password],
     ];
-    // In a log of its own, this is about this server.
+    // The log is the server's own, so the line is about this server.
     let ready = |_: &Process| redis::read_log(dir).contains("Ready to accept connections");
     redis::launch_in(dir, None, args.into_iter().flatten(), ready)
 }

@@ -1,10 +1,10 @@
-//! Waiting for a condition instead of sleeping and hoping.
+//! Waiting for a condition, instead of sleeping for a fixed time.
 
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// Returns as soon as `condition` is true; fails the test when it is not within `within`.
+/// Returns as soon as `condition` is true. Fails the test when that takes longer than `within`.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! Chaos: the parent, which is what `cargo xtask chaos` starts, and its workers (`chaos worker …`,
-//! see [`lock_tests::chaos`]).
+//! Chaos: the parent, which `cargo xtask chaos` starts, and its workers (`chaos worker …`, see
+//! [`lock_tests::chaos`]).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use std::io;
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            // The parent of a worker reads its output.
+            // A worker's parent reads its output.
             println!("!{error}");
             ExitCode::FAILURE
         }
@@ -36,7 +36,7 @@ fn worker(args: &[String]) -> Result<(), String> {
     let orders = Orders::from_args(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(said)?.block_on(work(orders))?;
-    // Not by the end of `main`, which waits for threads that read.
+    // Returning from `main` would wait for threads that read.
     std::process::exit(0)
 }
 
@@ -50,7 +50,7 @@ struct Options {
     lease: Option<Duration>,
     skew: Duration,
     report: Option<PathBuf>,
-    /// Whether logs are kept in which nothing was found.
+    /// Whether to keep the logs of a run without violations.
     keep: bool,
     /// A folder with the logs of an earlier run.
     logs: Option<PathBuf>,
@@ -71,7 +71,7 @@ impl Options {
             keep: false,
             logs: None,
         };
-        // `--name value` and `--name=value` are the same.
+        // Accepts `--name value` and `--name=value`.
         let mut args = args.iter().flat_map(|arg| match arg.split_once('=') {
             Some((name, value)) if name.starts_with("--") => vec![name, value],
             _ => vec![arg.as_str()],
@@ -143,7 +143,7 @@ fn parent(options: &Options) -> Result<bool, String> {
             ..Plan::new(program.clone(), topology, options.seed)
         };
         let plan = match options.lease {
-            // Bodies last for seconds: so many would wait for each other longer than they have
+            // Bodies last for seconds: with more tasks, requests would wait longer than their
             // patience.
             Some(lease) => Plan { lease, tasks: 3, settle: lease / 2, ..plan },
             None => plan,
@@ -154,7 +154,7 @@ fn parent(options: &Options) -> Result<bool, String> {
             return Ok(outcome.is_clean());
         }
         println!("{}, seed {}", topology.name(), plan.seed);
-        // Kept, also when a panic ends the run, unless there is nothing to be read in them.
+        // Kept, also when a panic ends the run, unless the run was clean.
         let logs = tempfile::Builder::new().prefix("lock-chaos-").tempdir().map_err(said)?.keep();
         let outcome = run(&plan, &logs, &|| interrupted.load(Ordering::Relaxed), &|line| println!("{line}"))
             .map_err(said);
@@ -174,7 +174,7 @@ fn parent(options: &Options) -> Result<bool, String> {
     Ok(clean)
 }
 
-/// True as soon as the program is to end.
+/// Returns a flag that becomes true when the program is told to end.
 fn listen() -> Result<Arc<AtomicBool>, String> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(said)?;

@@ -1,9 +1,9 @@
-//! Many tasks on few keys, every section noted in the overlap log.
+//! Many tasks on a few keys, which note every section in the overlap log.
 //!
-//! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>`: says `ready`, starts at
-//! the line `go`, says `done <sections> <lost>`: how many were entered, and in how many of them the
-//! lock was lost. `broken` uses a lock that only excludes the tasks of its own process, which the
-//! checker must notice.
+//! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>` says `ready`, starts at
+//! the line `go`, and says `done <sections> <lost>`. `<sections>` is how many sections were
+//! entered, `<lost>` in how many of them the lock was lost. `broken` uses a lock that only excludes
+//! tasks of its own process, which the checker must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::PathBuf;
@@ -58,7 +58,8 @@ enum Lock {
     ThisProcessOnly(Vec<tokio::sync::Mutex<()>>),
 }
 
-/// Sections one after the other on changing keys, ended in the ways in which users end them.
+/// Runs sections one after the other on changing keys, and releases them in every way that users
+/// do.
 async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Instant) -> (usize, usize) {
     const FOR_EVER: Duration = Duration::from_secs(3600);
     let recorder = Recorder::open(&log).expect("the log can be opened");

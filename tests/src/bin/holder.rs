@@ -1,8 +1,8 @@
 //! A process that takes locks on command: the rival of the integration tests.
 //!
-//! `holder <url> [lease=<ms>] [call_timeout=<ms>]` connects and says `ready`. Then one command a
-//! line, one answer a line; `failed <error>` where an operation fails, `!…` where a command is not
-//! understood:
+//! `holder <url> [lease=<ms>] [call_timeout=<ms>]` connects and says `ready`. Then it reads one
+//! command and writes one answer per line. It answers `failed <error>` when an operation fails, and
+//! `!…` when it does not understand a command:
 //!
 //! ```text
 //! acquire <key> [kind=<kind>] [wait=<ms>] [lease=<ms>]   acquired <token>
@@ -16,9 +16,9 @@
 //!                                          awaits; in the end `outcome done` or `outcome lost`
 //! ```
 //!
-//! Kinds are `mutex` (when none is named), `fair`, `read` and `write`.
+//! Kinds are `mutex` (the default), `fair`, `read` and `write`.
 //!
-//! It ends, without releasing anything in an orderly way, when its input ends.
+//! It ends when its input ends, without an orderly release.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::collections::HashMap;
@@ -53,8 +53,8 @@ async fn main() {
     let mut held: HashMap<String, LockGuard> = HashMap::new();
     let mut permits = Vec::new();
     loop {
-        // Blocking in place: other tasks move to other threads, and the guards are renewed
-        // meanwhile.
+        // Blocks in place: the runtime moves other tasks to other threads, and guards are still
+        // renewed.
         let Some(line) = tokio::task::block_in_place(next_line) else { return };
         while let Ok((key, guard)) = acquired.try_recv() {
             held.insert(key, guard);

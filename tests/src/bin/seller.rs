@@ -1,7 +1,10 @@
-//! A process that sells from a stock, and writes down what it asks and what it is told.
+//! A process that sells from a stock, and writes its questions and their answers to a journal.
 //!
-//! `seller <how the stock is kept> <url> <stock> <journal> <name> <seed> <tasks> <largest order> <hold from ms> <hold to ms>`:
-//! says `ready`, starts at the line `go`, stops at the next line or at the end of its input, and
+//! ```text
+//! seller <how the stock is kept> <url> <stock> <journal> <name> <seed> <tasks> <largest order> <hold from ms> <hold to ms>
+//! ```
+//!
+//! It says `ready`, starts at the line `go`, stops at the next line or at the end of its input, and
 //! says `done <orders>`.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 

@@ -1,9 +1,9 @@
-//! Locks that come and go in all ways, in one process, for a long time.
+//! Takes and gives back locks in all ways, in one process, for a long time.
 //!
-//! `soak <url> <seed> <milliseconds> <leak>`: says `sample <live bytes> <resident bytes> <grants>`
-//! ten times a second, and in the end
-//! `done <grants> <in vain> <live bytes> <keys> <timers> <tasks>`, the last three as its managers
-//! have them. With a leak it loses so many bytes at every sample, which must be noticed.
+//! `soak <url> <seed> <milliseconds> <leak>` says `sample <live bytes> <resident bytes> <grants>`
+//! ten times a second. In the end it says
+//! `done <grants> <in vain> <live bytes> <keys> <timers> <tasks>`; its managers count the last
+//! three. At every sample the program loses `<leak>` bytes, which the parent must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const SHARED_KEYS: u64 = 8;
 
 struct Soak {
     url: String,
-    /// Two, so that each has a rival elsewhere.
+    /// Two, so that each has a rival.
     managers: [LockManager; 2],
     ended: AtomicBool,
     keys: AtomicU64,
@@ -32,7 +32,7 @@ struct Soak {
     vain: AtomicU64,
 }
 
-/// Short times, so that what is kept for a while comes and goes often.
+/// Short times, so that everything that is kept for a while comes and goes often.
 fn settings() -> LockManagerBuilder {
     LockManager::builder()
         .lease(ms(2000))
@@ -93,7 +93,7 @@ async fn main() {
         sleep(ms(10)).await;
     };
     let (grants, vain) = (soak.grants.load(Ordering::Relaxed), soak.vain.load(Ordering::Relaxed));
-    // Subscriptions that linger end, too.
+    // Lingering subscriptions end, too.
     sleep(ms(500)).await;
     println!("done {grants} {vain} {} {rest}", live_bytes());
 }
@@ -111,8 +111,8 @@ impl Soak {
             };
             let counter = if granted { &self.grants } else { &self.vain };
             counter.fetch_add(1, Ordering::Relaxed);
-            // Some quiet in between, so that subscriptions end and the allocator is not the only
-            // thing measured.
+            // Some quiet in between, so that subscriptions end and not only the allocator is
+            // measured.
             sleep(dice.between(Duration::ZERO, ms(5))).await;
         }
     }
@@ -148,7 +148,7 @@ impl Soak {
         if dice.once_in(2) { guard.release().await.is_ok() } else { true }
     }
 
-    /// On a key of its own, which has a subscription of its own.
+    /// On a key that no other task uses, which has its own subscription.
     async fn wait_in_vain(&self, dice: &mut Dice) -> bool {
         let (key, wait) = (self.new_key(), dice.between(ms(1), ms(30)));
         let [first, second] = &self.managers;
@@ -170,7 +170,7 @@ impl Soak {
         !lost
     }
 
-    /// A manager of its own.
+    /// Connects a new manager, which takes one lock.
     async fn come_and_go(&self) -> bool {
         let Ok(locks) = settings().connect(&self.url).await else { return false };
         let granted = match locks.mutex(self.new_key()).acquire().await {

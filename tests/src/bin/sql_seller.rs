@@ -1,11 +1,11 @@
 //! A process that sells from a stock in SQL, and may die in the middle of it.
 //!
-//! - `sql_seller <database> <locks> deed <stock> <deed> <step>`: does the [`Deed`] and says `done`,
-//!   unless it comes to this step: there it ends itself by SIGKILL.
-//! - `sql_seller <database> <locks> sell <stock> <name> <attempts>`: sells that often, one to three
-//!   units each time, and says `sold <units>`.
+//! - `sql_seller <database> <locks> deed <stock> <deed> <step>` does the [`Deed`] and says `done`.
+//!   If it comes to this step, counted from 0, it kills itself with SIGKILL there.
+//! - `sql_seller <database> <locks> sell <stock> <name> <attempts>` makes this many attempts to
+//!   sell one to three units, and says `sold <units>`.
 //!
-//! `<database>` is `sqlite:<file>` or `postgres://…`, `<locks>` what a `LockManager` connects to.
+//! `<database>` is `sqlite:<file>` or `postgres://…`, `<locks>` is a URL for a `LockManager`.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ async fn main() {
                 if steps.fetch_add(1, Ordering::Relaxed) == last {
                     let own = rustix::process::getpid();
                     rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
-                    // The signal may come a moment later, and nothing is to be done meanwhile.
+                    // The signal may arrive a moment later, and nothing may be done meanwhile.
                     loop {
                         std::thread::park();
                     }

@@ -1,8 +1,8 @@
 //! A program that dies in the middle of an operation on a stock.
 //!
-//! `stock_steps <url> <stock> <scenario> <step>` does what the scenario says and kills itself with
-//! SIGKILL at that step of it, counted from 1; 0 for never. It says `done` when it gets to the end.
-//! What a scenario needs before is done by [`Scenario::prepare`].
+//! `stock_steps <url> <stock> <scenario> <step>` runs the scenario and kills itself with SIGKILL at
+//! this step of it, counted from 1; 0 means never. It says `done` when it gets to the end.
+//! [`Scenario::prepare`] makes the scenario's starting state.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ async fn main() {
     let fatal: u32 = step.parse().expect("the number of a step");
     let locks = LockManager::connect(url).await.expect("a manager");
     let stock = spread(&locks, name);
-    // What is looked up once is none of the scenario's steps.
+    // Looked up here, so that the look-up is not one of the scenario's steps.
     if scenario != Scenario::Initialize {
         stock.snapshot().await.expect("a stock");
     }

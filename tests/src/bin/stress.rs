@@ -1,8 +1,8 @@
 //! A worker of the stress runs; its arguments are [`Orders`].
 //!
-//! Says `ready` and fights for locks until the line `end`. When its tasks have ended it says what
-//! its manager still has, `quiet <keys> <timers> <tasks>`, all zero as soon as they are, and waits
-//! for the end of its input.
+//! Says `ready` and competes for locks until the line `end`. When its tasks have ended it says
+//! `quiet <keys> <timers> <tasks>`, the leftovers of its manager: all zero as soon as they are.
+//! Then it waits for the end of its input.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use lock_tests::redis::{Connection, Reply};
 use lock_tests::stress::{FIXED, Kinds, Lock, Orders, Wish};
 use tokio::sync::Notify;
 
-/// Leases of the broken lock that does not renew.
+/// Lease of the broken lock, which does not renew.
 const RAW: Duration = Duration::from_millis(100);
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -59,7 +59,7 @@ async fn main() {
         match tokio::time::timeout(left, task).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => println!("!a task failed: {error}"),
-            // The log tells which requests have no answer.
+            // The log shows which requests have no answer.
             Err(_) => {}
         }
     }
@@ -77,11 +77,11 @@ async fn main() {
     if let Err(error) = locks.shutdown(Duration::from_secs(5)).await {
         println!("!{error}");
     }
-    // Not by the end of `main`, which waits for the thread that reads.
+    // Returning from `main` would wait for the thread that reads.
     std::process::exit(0);
 }
 
-/// The server may be stopped just now, or cut the connection that is being made.
+/// Connects, with retries: the server may be stopped just now, or cut the new connection.
 async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
     let mut attempts = 0;
     loop {
@@ -104,7 +104,7 @@ struct Worker {
     orders: Orders,
     locks: LockManager,
     writer: Log,
-    /// For the lock that wakes its own process only.
+    /// For the broken lock that only wakes waiters of its own process.
     signals: Vec<Notify>,
     ended: AtomicBool,
     numbers: AtomicU64,
@@ -117,7 +117,7 @@ enum Held {
 }
 
 impl Held {
-    /// In the order of the keys.
+    /// Returns the tokens in the order of the keys.
     fn tokens(&self) -> &[u64] {
         match self {
             Self::Guard { tokens, .. } => tokens,
@@ -143,14 +143,14 @@ impl Worker {
         }
     }
 
-    /// Notes the same for each key of a wish.
+    /// Notes the same event for each key of a wish.
     fn note(&self, ids: &[u64], event: &Event, held: Option<&Held>) {
         for id in ids {
             self.writer.note(*id, event, || held.map_or(Duration::ZERO, Held::remaining));
         }
     }
 
-    /// One request, from its beginning to its end.
+    /// Makes one request, from its beginning to its end.
     async fn request(&self, dice: &mut Dice) {
         let index = usize::try_from(dice.below(self.orders.keys as u64)).expect("few keys");
         let wish = match self.orders.kinds {
@@ -213,8 +213,8 @@ impl Worker {
         Ok(Held::Guard { guard, tokens })
     }
 
-    /// What can be done with a lock that is held: to enter it again, and to make a reader of a
-    /// writer. `Err` when it is over by that, with how.
+    /// Reenters a lock that is held, or downgrades a write lock to a read lock. Returns `Err` with
+    /// the outcome when that ended the hold.
     async fn turn(&self, ids: &[u64], wish: &Wish, held: Held, dice: &mut Dice) -> Result<Held, Outcome> {
         let Held::Guard { guard, tokens } = held else { return Ok(held) };
         if self.orders.kinds == Kinds::Mutex || self.orders.lock != Lock::Real {
@@ -238,7 +238,7 @@ impl Worker {
             }
             return Err(Outcome::Dropped);
         }
-        // The read lock may be taken inside, and outlive the write lock.
+        // The read lock may be taken inside the write lock, and outlive it.
         let inside = dice.once_in(2);
         let reader = if inside {
             match guard.scope(self.locks.read(&wish.parts[0].0).no_wait().acquire()).await {
@@ -284,7 +284,7 @@ impl Worker {
         } else {
             let request = wish.request(&self.locks, dice).no_wait();
             match guard.scope(request.acquire()).await {
-                // A fixed lease may have to be made longer, which takes a call to the store.
+                // Re-entry may have to extend a fixed lease, which takes a call to the store.
                 Err(LockError::Unavailable { .. }) if !guard.is_lost() => return,
                 inner => inner.map_err(|error| error.to_string()),
             }
@@ -300,7 +300,7 @@ impl Worker {
     async fn acquire_raw(&self, index: usize, key: &str) -> Held {
         let addr = self.orders.url.trim_start_matches("redis://").parse().expect("an address");
         let mut connection = Connection::open(addr, Duration::from_secs(10)).expect("the server is up");
-        // One that is not given back by a dead process is long enough to be seen.
+        // Long enough to be noticed when a dead process does not give its lock back.
         let lease = if self.orders.lock == Lock::NoOwnerCheck { RAW } else { self.orders.patience * 10 };
         let millis = lease.as_millis().to_string();
         let value = format!("{}/{}", self.orders.name, self.numbers.fetch_add(1, Ordering::Relaxed));
@@ -322,8 +322,8 @@ impl Worker {
         }
     }
 
-    /// Most bodies are short. Some last longer than a fixed lease or a renewed one, which makes
-    /// them lose the first and keep the second.
+    /// Most bodies are short. Some last longer than a fixed or a renewed lease: they lose the first
+    /// and keep the second.
     async fn work(&self, ids: &[u64], held: &Held, dice: &mut Dice) {
         let ms = Duration::from_millis;
         let pauses: &[Duration] = match dice.below(2000) {

@@ -1,4 +1,4 @@
-//! [`Arena`]: the servers of a run, the proxies before them and their clocks.
+//! [`Arena`]: the servers of a run, the proxies in front of them, and their clocks.
 
 use std::io;
 use std::str::FromStr;
@@ -10,28 +10,28 @@ use crate::dice::Dice;
 use crate::redis::{Connection, Reply};
 use crate::{Cluster, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
 
-/// How long a server is silent that is taken for dead. Longer than a busy machine keeps one
-/// waiting: a failover that is no fault of the run would have no excuse.
+/// Duration of silence after which a server counts as dead. Longer than any pause of a busy
+/// machine: no fault would excuse a failover that such a pause causes.
 const DEAD_AFTER: Duration = Duration::from_secs(5);
 
-/// What the store is.
+/// The kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topology {
     /// One server.
     Single,
     /// A primary with two replicas, and three sentinels.
     Sentinel,
-    /// Three primaries with a replica each.
+    /// Three primaries with one replica each.
     Cluster,
-    /// Three servers that know nothing of each other.
+    /// Three independent servers.
     Quorum,
 }
 
 impl Topology {
-    /// All.
+    /// All topologies.
     pub const ALL: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,7 +54,7 @@ impl FromStr for Topology {
     }
 }
 
-/// The servers of a run. All are ended with it.
+/// The servers of a run. All of them end with it.
 pub(super) struct Arena {
     pub(super) topology: Topology,
     // Before the servers: connections end first.
@@ -62,7 +62,7 @@ pub(super) struct Arena {
     _runtime: Runtime,
     servers: Servers,
     clocks: Vec<Clock>,
-    /// Where the sets are that are written under the locks.
+    /// The server with the sets that workers write under the locks.
     pub(super) resource: RedisServer,
 }
 
@@ -72,18 +72,18 @@ enum Servers {
     Cluster(Box<Cluster>),
 }
 
-/// A clock, and what it shows.
+/// A server's clock, and its offset.
 struct Clock {
     clock: ServerClock,
     ahead_seconds: i64,
-    /// What `ahead_seconds` was at most.
+    /// Maximum of `ahead_seconds` so far.
     most_ahead: i64,
 }
 
 impl Arena {
-    /// Starts all. Every server of a loose set writes down what it does, so that one that is killed
-    /// comes back with its data. Their clocks differ from the machine's by `skew`: the first by
-    /// none of it, the second is ahead, the third behind.
+    /// Starts all servers. A single server and the servers of a quorum log their writes, so a
+    /// killed one comes back with its data. Of every three clocks, the second is `skew` ahead of
+    /// the machine's and the third is `skew` behind.
     pub(super) fn start(topology: Topology, skew: Duration) -> io::Result<Self> {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -136,7 +136,7 @@ impl Arena {
         Ok(Self { topology, proxies, _runtime: runtime, servers, clocks, resource: RedisServer::start() })
     }
 
-    /// What workers connect to.
+    /// Returns the URL that workers connect to.
     pub(super) fn url(&self) -> String {
         match &self.servers {
             Servers::Loose(_) if self.topology == Topology::Single => self.proxies[0].url(),
@@ -165,12 +165,12 @@ impl Arena {
         }
     }
 
-    /// What stands between this server and its clients, its replicas and its sentinels.
+    /// Returns the proxy between this server and its clients, replicas and sentinels.
     pub(super) fn proxy(&self, at: usize) -> &Proxy {
         &self.proxies[at]
     }
 
-    /// Servers hear of the ends of their connections that faults have kept from them.
+    /// Tells the servers which connections have ended, where faults have kept that from them.
     pub(super) fn bury_dead(&self) {
         self.proxies.iter().for_each(Proxy::bury_dead);
     }
@@ -189,7 +189,7 @@ impl Arena {
         }
     }
 
-    /// Somebody who serves `key`, as the store names it.
+    /// Returns the place of a server that serves `key`, the key's name in the store.
     pub(super) fn serving(&self, key: &str, dice: &mut Dice) -> usize {
         match &self.servers {
             Servers::Loose(servers) => usize::try_from(dice.below(servers.len() as u64)).unwrap_or(0),
@@ -198,7 +198,7 @@ impl Arena {
         }
     }
 
-    /// Steps the clock of a server by so many seconds.
+    /// Steps the clock of a server.
     pub(super) fn step(&mut self, at: usize, seconds: i64) -> io::Result<()> {
         let clock = &mut self.clocks[at];
         clock.ahead_seconds += seconds;
@@ -206,10 +206,10 @@ impl Arena {
         clock.clock.set(ahead(clock.ahead_seconds))
     }
 
-    /// Whether tokens may be on this server that are later than what its clock shows now: if the
-    /// counter is lost too, they come again.
+    /// Whether this server may have tokens that are later than its clock shows now. If the counter
+    /// is lost too, such tokens are issued again.
     pub(super) fn is_behind(&self, at: usize) -> bool {
-        // Failovers and slots that move bring counters from one server to another.
+        // Failovers and moved slots bring counters from one server to another.
         let clock = &self.clocks[at];
         match self.servers {
             Servers::Loose(_) => clock.ahead_seconds < clock.most_ahead,
@@ -217,18 +217,18 @@ impl Arena {
         }
     }
 
-    /// Whether a server has others that take its place.
+    /// Whether replicas can take over for a server.
     pub(super) fn is_replicated(&self) -> bool {
         !matches!(self.servers, Servers::Loose(_))
     }
 
-    /// Whether a time was on one of the clocks that is later than what another shows now.
+    /// Whether one of the clocks has shown a time that is later than what another shows now.
     pub(super) fn clocks_differ(&self) -> bool {
         let latest = self.clocks.iter().map(|clock| clock.most_ahead).max();
         self.clocks.iter().any(|clock| Some(clock.ahead_seconds) < latest)
     }
 
-    /// Returns when all servers that belong together do so again.
+    /// Waits until the servers of a group are complete and connected again.
     pub(super) fn heal(&self) {
         match &self.servers {
             Servers::Loose(_) => {}
@@ -243,7 +243,7 @@ fn ahead(seconds: i64) -> Offset {
     if seconds < 0 { Offset::Behind(size) } else { Offset::Ahead(size) }
 }
 
-/// One command; what a server says that does not answer, or with an error.
+/// Sends one command. Fails when the server does not answer, or answers with an error.
 pub(super) fn tell(server: &RedisServer, command: &[&str]) -> io::Result<String> {
     let mut connection = Connection::open(server.addr(), Duration::from_secs(5))?;
     match connection.command(command)? {

@@ -1,11 +1,11 @@
-//! [`Background`]: threads that do something again and again.
+//! [`Background`]: threads that repeat an action.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// They end when it is dropped.
+/// Threads that end when this is dropped.
 #[derive(Default)]
 pub(super) struct Background {
     stop: Arc<AtomicBool>,
@@ -13,7 +13,7 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Starts a thread that calls `act`, with this pause after each time.
+    /// Starts a thread that calls `act` again and again, with this pause after each call.
     pub(super) fn repeat(&mut self, pause: Duration, mut act: impl FnMut() + Send + 'static) {
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {

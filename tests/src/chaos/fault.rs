@@ -1,28 +1,28 @@
-//! [`Fault`]: what is done to a run, what it may take, and which errors it explains.
+//! [`Fault`]: what a fault does to a run, what it may take, and which errors it explains.
 
 use std::str::FromStr;
 
 use super::arena::Topology;
 use crate::history::{ErrorClass, Loses};
 
-/// Something that is done once, or for a while.
+/// A fault: an action, or a state that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// No message passes between the clients and one server, in either direction.
     Partition,
     /// Requests vanish on their way to one server; its answers and messages pass.
     PartitionToServer,
-    /// Requests are carried out, and neither answers nor messages come back.
+    /// Requests are carried out, but neither answers nor messages come back.
     PartitionToClient,
     /// A few requests are carried out, and their connections are silent from then on.
     LostAnswers,
-    /// Every message is late by a time of its own.
+    /// Every message is delayed by a random time.
     SlowLink,
     /// Connections are reset, before the request arrives or after it was carried out.
     Reset,
     /// Connections are reset when half of a request or of an answer has passed.
     Torn,
-    /// One side of the connection sees its end, the other goes on.
+    /// One side of a connection sees its end, the other does not.
     HalfClosed,
     /// Requests arrive after their client has closed the connection.
     LateRequests,
@@ -30,17 +30,17 @@ pub enum Fault {
     LostMessages,
     /// Published messages come twice.
     DoubledMessages,
-    /// Requests are answered by `LOADING`.
+    /// Requests are answered with `LOADING`.
     Loading,
     /// SIGSTOP for a worker, for longer than its leases.
     StoppedWorker,
-    /// The threads of a worker's executor do nothing for longer than its leases.
+    /// The threads of a worker's executor are blocked for longer than its leases.
     BlockedExecutor,
     /// SIGKILL for a worker while it holds a lock.
     KilledHolder,
-    /// SIGKILL for a worker while it waits for one.
+    /// SIGKILL for a worker while it waits for a lock.
     KilledWaiter,
-    /// SIGKILL for a worker while it gives one back.
+    /// SIGKILL for a worker while it releases a lock.
     KilledReleaser,
     /// SIGSTOP for a server, for longer than leases.
     StoppedServer,
@@ -52,21 +52,21 @@ pub enum Fault {
     Flush,
     /// `SCRIPT FLUSH`.
     ScriptFlush,
-    /// All connections of clients are closed by the server.
+    /// The server closes all connections of clients.
     CutClients,
-    /// The connections of subscribers are closed by the server.
+    /// The server closes the connections of subscribers.
     CutSubscribers,
-    /// A message that is larger than the output buffers of subscribers may be.
+    /// A message that exceeds the output buffers of subscribers.
     SubscriberOverflow,
     /// The user may not use channels any more.
     NoChannels,
     /// A key that is held is deleted.
     DeletedKey,
-    /// A key that is held becomes somebody's text.
+    /// A key that is held is overwritten with foreign text.
     OverwrittenKey,
-    /// The server needs memory, and takes keys for it.
+    /// The server is short of memory, and evicts keys.
     Eviction,
-    /// The server is full.
+    /// The server has no memory for writes.
     OutOfMemory,
     /// The server has become a replica.
     ReadOnly,
@@ -82,12 +82,12 @@ pub enum Fault {
     Promotion,
     /// The slot of a key moves to another node while it is held and waited for.
     MovedSlot,
-    /// The slot of a key begins to move, with half of its keys, stays so for a while, and moves
-    /// back.
+    /// The slot of a key begins to move, with half of its keys, stays like that for a while, and
+    /// moves back.
     HalfMovedSlot,
 }
 
-/// What a fault is.
+/// The properties of a fault.
 struct Entry {
     fault: Fault,
     name: &'static str,
@@ -97,7 +97,7 @@ struct Entry {
 }
 
 const ALL: &[Topology] = &Topology::ALL;
-/// Where one process has the data of a key to itself, so that its data is all there is.
+/// Topologies without replicas: each server has the only copy of its data.
 const ALONE: &[Topology] = &[Topology::Single, Topology::Quorum];
 const SINGLE: &[Topology] = &[Topology::Single];
 const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];
@@ -161,7 +161,7 @@ const TABLE: [Entry; 38] = [
 ];
 
 impl Fault {
-    /// All that there are at a topology.
+    /// Returns all faults that exist at a topology.
     pub fn at(topology: Topology) -> impl Iterator<Item = Self> {
         TABLE.iter().filter(move |entry| entry.at.contains(&topology)).map(|entry| entry.fault)
     }
@@ -170,25 +170,26 @@ impl Fault {
         TABLE.iter().find(|entry| entry.fault == self).expect("every fault is in the table")
     }
 
-    /// As on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.entry().name
     }
 
-    /// What it takes from the store: whether promises of exclusion hold.
+    /// Returns the loss that the fault causes in the store: it decides which promises of exclusion
+    /// hold.
     #[must_use]
     pub fn loses(self) -> Loses {
         self.entry().loses
     }
 
-    /// The errors that callers may get because of it, beside the end of their own wait.
+    /// Returns the errors that callers may get because of it, besides the end of their own wait.
     #[must_use]
     pub fn errors(self) -> &'static [ErrorClass] {
         self.entry().errors
     }
 
-    /// What it is, from the first line of its documentation above.
+    /// Returns its class: `A` if it takes nothing from the store, otherwise `B`.
     #[must_use]
     pub fn class(self) -> char {
         if self.loses() == Loses::Nothing { 'A' } else { 'B' }

@@ -1,4 +1,4 @@
-//! Doing the faults.
+//! Carries out the faults.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,38 +17,37 @@ use crate::redis::Data;
 const LONG: Duration = LEASE.saturating_mul(5).checked_div(4).expect("not zero");
 /// Shorter than leases.
 const SHORT: Duration = Duration::from_millis(1500);
-/// How long something is tried that needs the right moment.
+/// Maximum time to try something that needs the right moment.
 const TRIES: Duration = Duration::from_secs(5);
-/// For how long a server of a quorum is not believed that has lost its data, from when that is
-/// noticed.
+/// How long a server of a quorum has no vote after the loss of its data has been noticed.
 const QUARANTINE: Duration = MAX_LEASE.saturating_add(Duration::from_secs(4));
 const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
 
-/// Where a fault hits.
+/// The key and the server that a fault hits.
 pub(super) struct Target {
-    /// As workers want it.
+    /// The key as workers call it.
     wanted: &'static str,
     key: String,
     at: usize,
 }
 
 impl Target {
-    /// The key that the fault takes, if it takes no other.
+    /// Returns the only key that the fault takes, or `None` if it may take any.
     pub(super) fn only(&self, fault: Fault) -> Option<&'static str> {
         matches!(fault, Fault::DeletedKey | Fault::OverwrittenKey).then_some(self.wanted)
     }
 }
 
 impl Stage<'_> {
-    /// Where a fault is to hit: a key that is held by one at a time, as the store names it, and a
-    /// server that serves it.
+    /// Chooses the target of a fault: a key with one holder at a time, and a server that serves it.
     pub(super) fn aim(&mut self) -> Target {
         let wanted = WANTED[usize::try_from(self.dice.below(3)).unwrap_or(0)];
         let key = stored(wanted);
         let mut at = self.arena.serving(&key, &mut self.dice);
         if self.arena.topology == Topology::Quorum {
-            // One that has lost its data has no vote until the locks are over that it may have
-            // forgotten. For so long faults hit the same one: two at a time are too many of three.
+            // A server that has lost its data has no vote until all locks that it may have
+            // forgotten are over. Until then faults hit the same server: two of three would be too
+            // many.
             if let Some((weak, until)) = self.weak
                 && Instant::now() < until
             {
@@ -58,28 +57,29 @@ impl Stage<'_> {
         Target { wanted, key, at }
     }
 
-    /// What a fault takes from the store when it hits there.
+    /// Returns the loss that the fault causes in the store when it hits this target.
     pub(super) fn loses(&self, fault: Fault, target: &Target) -> Loses {
         match fault {
-            // One of three does not matter.
+            // Losing one of three servers does not matter.
             _ if self.arena.topology == Topology::Quorum => Loses::Nothing,
             Fault::LostData | Fault::Flush | Fault::Eviction if self.arena.is_behind(target.at) => {
                 Loses::KeysAndTokens
             }
-            // It is set right again, which takes keys.
+            // The clock is stepped forward again later, and that takes keys.
             Fault::ClockBehind if self.arena.is_replicated() => Loses::Keys,
-            // The one that takes over may not have heard of the last tokens, and show an earlier
-            // time.
+            // The replica that takes over may not know the latest tokens, and its clock may show an
+            // earlier time.
             Fault::Failover | Fault::LossyFailover | Fault::Promotion if self.arena.clocks_differ() => {
                 Loses::KeysAndTokens
             }
-            // While the keys of a lock are at two servers, the time of one of them is the token.
+            // While a slot moves, two servers have keys of a lock, and the clock of either one
+            // gives the token.
             Fault::MovedSlot | Fault::HalfMovedSlot if self.arena.clocks_differ() => Loses::Tokens,
             _ => fault.loses(),
         }
     }
 
-    /// Does it, and undoes it. Says whether it has really happened.
+    /// Carries out the fault, and ends it. Returns whether it has really happened.
     pub(super) fn inject(&mut self, fault: Fault, target: Target) -> io::Result<bool> {
         let at = target.at;
         let happened = self.carry_out(fault, target)?;
@@ -130,8 +130,7 @@ impl Stage<'_> {
             Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
             Fault::ClockAhead => self.step(fault, at, self.arena.is_replicated()).map(|()| true),
             Fault::ClockBehind => {
-                // What a process has left that was killed a moment ago would be there for another
-                // minute.
+                // A hold of a process that was killed a moment ago would last another minute.
                 self.rest(LEASE + Duration::from_secs(1))?;
                 self.step(fault, at, self.arena.topology != Topology::Single).map(|()| true)
             }
@@ -149,10 +148,9 @@ impl Stage<'_> {
         }
     }
 
-    /// Steps a clock, and sets it right again if that is said. Where others may take over, a key
-    /// that was not given back before a failover would be there for as much longer as the clocks
-    /// differ, which is for runs with a skew; and a server of a quorum would not be believed for so
-    /// much longer that had lost its data before.
+    /// Steps a clock, and sets it right again if `and_back` is true. Where replicas take over,
+    /// different clocks would keep a key alive after a failover; only runs with a skew test that. A
+    /// quorum server that had lost its data before would be without a vote for the same time.
     fn step(&mut self, fault: Fault, at: usize, and_back: bool) -> io::Result<()> {
         let seconds = if fault == Fault::ClockAhead { 60 } else { -60 };
         self.step_by(fault, at, seconds)?;
@@ -164,7 +162,7 @@ impl Stage<'_> {
     }
 
     fn step_by(&mut self, fault: Fault, at: usize, seconds: i64) -> io::Result<()> {
-        // A step back takes nothing.
+        // A step back takes no keys.
         if seconds > 0 {
             self.strikes(fault);
         }
@@ -175,7 +173,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// What the proxy before the server can do.
+    /// Carries out a fault of the network with the proxy in front of the server.
     fn network(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
         const LINES: [Line; 3] = [Line::Connecting, Line::Commands, Line::PubSub];
         let proxy = self.arena.proxy(at);
@@ -218,7 +216,7 @@ impl Stage<'_> {
             }
         };
         self.rest(time)?;
-        // At times nobody asks the server for anything.
+        // At times no client sends the server a request.
         let (begun, hits) = (Instant::now(), || injections.iter().map(Injection::hits).sum::<usize>());
         while hits() == 0 && begun.elapsed() < TRIES {
             self.rest(TRIES / 50)?;
@@ -226,7 +224,7 @@ impl Stage<'_> {
         Ok(hits() > 0)
     }
 
-    /// What the server does when it is told to.
+    /// Carries out a fault that the server causes itself, by commands.
     fn command(&mut self, fault: Fault, at: usize, key: &str) -> io::Result<bool> {
         let server = || &self.arena.servers()[at];
         let tell = |command: &[&str]| tell(server(), command);
@@ -256,7 +254,7 @@ impl Stage<'_> {
                 let news = "x".repeat(400_000);
                 for (list, publish) in [("CHANNELS", "PUBLISH"), ("SHARDCHANNELS", "SPUBLISH")] {
                     for channel in tell(&["PUBSUB", list])?.lines().filter(|channel| !channel.is_empty()) {
-                        // A slot that has moved away is no channel of this server.
+                        // This server cannot publish to a slot that has moved away.
                         let _ = tell(&[publish, channel, &news]);
                     }
                 }
@@ -298,7 +296,7 @@ impl Stage<'_> {
                 rest.map(|()| true)
             }
             _ => {
-                // Nobody listens there, so it keeps what it has.
+                // No server listens there, so this one keeps its data.
                 tell(&["REPLICAOF", "127.0.0.1", "1"])?;
                 let rest = self.rest(SHORT);
                 tell(&["REPLICAOF", "NO", "ONE"])?;
@@ -328,8 +326,8 @@ impl Stage<'_> {
             self.arena.heal();
             return Ok(true);
         }
-        // From now on the replicas hear nothing of it: what it sends them vanishes, and is not
-        // delivered later either.
+        // From now on the replicas hear nothing from the primary: what it sends them is lost for
+        // good.
         let proxy = self.arena.proxy(before);
         let hole = (fault == Fault::LossyFailover)
             .then(|| proxy.from_now(Line::Replication, Way::ToClient, Trouble::BlackHole));

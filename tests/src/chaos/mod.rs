@@ -1,15 +1,14 @@
-//! Chaos: rival processes fight for a few keys while servers, network and processes fail in all the
-//! ways that are known, one after the other, and every history is checked.
+//! Chaos: rival processes compete for a few keys while servers, network and processes fail in every
+//! known way, one after the other. Every history is checked.
 //!
 //! The program `chaos` of this package is the parent ([`run`]) and its workers ([`work`]). The
 //! parent starts the servers of a [`Topology`], each behind a [proxy](crate::proxy) and with a
-//! [clock](crate::ServerClock) that it can set, and injects [faults](Fault) that follow from a
-//! seed. Workers take locks of all kinds and write with their tokens to a set in a store of its
-//! own. All of them, and an observer that looks at the keys from the side, write
-//! [histories](crate::history), which are checked in the end.
+//! [clock](crate::ServerClock) that it can set. It injects [faults](Fault) that follow from a seed.
+//! Workers take locks of all kinds, and write with their tokens to a set in a separate store. An
+//! observer looks at the keys from outside. All of them write [histories](crate::history), which
+//! are checked in the end.
 //!
-//! A worker can be told to be [broken](Broken) in a certain way, which shows that the checkers
-//! notice.
+//! A worker can be [broken](Broken) on purpose, which shows that the checkers notice.
 
 mod arena;
 mod background;
@@ -36,13 +35,13 @@ pub use worker::work;
 
 use std::time::Duration;
 
-/// Of renewed locks.
+/// Lease of renewed locks.
 pub(crate) const LEASE: Duration = Duration::from_millis(2400);
-/// The longest on the servers of a quorum: for so long one that lost its data has no vote.
+/// Maximum lease on the servers of a quorum: a server that lost its data has no vote for this long.
 const MAX_LEASE: Duration = Duration::from_secs(6);
-/// Of one call to a store.
+/// Time-out of one call to a store.
 const CALL_TIMEOUT: Duration = Duration::from_millis(1000);
-/// The longest pause of a waiter that hears nothing.
+/// Maximum pause of a waiter that hears nothing.
 const FALLBACK: Duration = Duration::from_millis(1000);
-/// How long requests wait that never give up, while clocks agree.
+/// Wait of patient requests while clocks agree.
 const PATIENCE: Duration = Duration::from_secs(60);

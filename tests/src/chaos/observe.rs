@@ -1,4 +1,4 @@
-//! The observer: looks at the keys from the side, and counts what the servers do.
+//! The observer: looks at the keys from outside, and counts the servers' commands.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use crate::clock::now_nanos;
 use crate::history::{Event, Log};
 use crate::redis::{Connection, Reply};
 
-/// Between two looks at a key.
+/// Delay between two looks at a key.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Who is slower is busy with a fault.
+/// Maximum time for an answer. A slower server is busy with a fault.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A key, its queue, the queue's deadlines and when its waiters said that they live. Returns the
-/// milliseconds left to the key, its holders, and who waits with the milliseconds left to each, and
-/// writes nothing.
+/// The keys are a lock, its queue, the queue's deadlines, and the waiters' signs of life. Returns
+/// the milliseconds left to the lock, its holders, and its waiters with the milliseconds left to
+/// each. Writes nothing.
 const LOOK: &str = "\
 local time, holders, queue = redis.call('TIME'), {}, {}
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -39,8 +39,8 @@ if redis.call('TYPE', KEYS[2]).ok == 'list' then
 end
 return {tostring(redis.call('PTTL', KEYS[1])), table.concat(holders, ','), table.concat(queue, ',')}";
 
-/// Counts what the `servers` do, and notes how the keys are if their `holders` are to be found on
-/// one of them.
+/// Starts to count the commands of the `servers`. Also notes the state of the keys, if their
+/// `holders` can be found on a single server.
 pub(super) fn start(log: Log, servers: &[SocketAddr], holders: Holders) -> Background {
     let mut eyes: Vec<Eye> = stored_keys().map(|(key, stored)| Eye::new(key, &stored)).collect();
     let mut lines: Vec<Line> = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();
@@ -60,16 +60,16 @@ pub(super) fn start(log: Log, servers: &[SocketAddr], holders: Holders) -> Backg
     observer
 }
 
-/// Where it can be seen who holds a key.
+/// Where a key's holders can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holders {
-    /// On the one server that serves it.
+    /// On the one server that serves the key.
     OnOne,
-    /// Only on several together.
+    /// Only on several servers together.
     OnMost,
 }
 
-/// A server.
+/// A connection to a server.
 struct Line {
     addr: SocketAddr,
     open: Option<Connection>,
@@ -87,7 +87,7 @@ impl Line {
         reply.ok()
     }
 
-    /// Whether it takes writes; a cluster's node says of each key whether it does.
+    /// Whether the server takes writes. A cluster node decides that for each key.
     fn is_primary(&mut self) -> bool {
         matches!(self.ask(&["ROLE"]), Some(Reply::List(words)) if words.first() == Some(&Reply::Text("master".to_owned())))
     }
@@ -101,17 +101,17 @@ impl Line {
     }
 }
 
-/// What looks at one key.
+/// An observer of one key.
 struct Eye {
     key: &'static str,
     stored: [String; 4],
-    /// Who served it last.
+    /// The place of the server that served it last.
     at: usize,
 }
 
 impl Eye {
     fn new(key: &'static str, stored: &str) -> Self {
-        // As Redisson names them.
+        // Redisson's names.
         let beside = |prefix: &str| match stored.contains('{') {
             true => format!("{prefix}:{stored}"),
             false => format!("{prefix}:{{{stored}}}"),
@@ -152,7 +152,7 @@ impl Eye {
         let expires = match ttl.to_string().parse::<u64>() {
             _ if holders.is_empty() => 0,
             Ok(millis) => from_now(millis),
-            // Somebody's key, which does not end.
+            // A foreign key, which does not expire.
             Err(_) => u64::MAX,
         };
         let queue = words(queue).into_iter().filter_map(|place| {

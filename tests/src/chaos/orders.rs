@@ -1,4 +1,4 @@
-//! What a worker is told on its command line.
+//! A worker's command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use lock_runtime::Replication;
 
-/// How a worker breaks the lock that it uses, to show that somebody notices.
+/// How a worker breaks the lock that it uses, to show that the checkers notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// Not at all.
     Nothing,
-    /// Some requests for a key are granted without looking whether somebody has it.
+    /// Some requests for a key are granted without checking whether it is held.
     DoubleGrant,
     /// Some grants have the token of an earlier one.
     ReusedToken,
-    /// A guard is thrown away, and its lock goes on being renewed.
+    /// A guard is leaked, and its lock is still renewed.
     Leak,
     /// Some waiters do not hear that the lock is free.
     DeafWaiter,
-    /// The body goes on with a lock that is lost, and nobody is told.
+    /// The body goes on with a lost lock, and no signal tells it.
     NoLostSignal,
     /// Some requests with a short wait are never sent.
     ForgottenRequest,
@@ -37,7 +37,7 @@ impl Broken {
         (Self::ForgottenRequest, "forgotten-request"),
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(broken, _)| *broken == self).map_or("", |(_, name)| name)
@@ -54,14 +54,14 @@ impl FromStr for Broken {
     }
 }
 
-/// Whose word is awaited before a lock counts as granted.
+/// The servers that must confirm before a lock counts as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmed {
-    /// The primary's.
+    /// Only the primary.
     ByNobodyElse,
-    /// That of one replica too.
+    /// The primary and one replica.
     ByOne,
-    /// That of most of the replicas too.
+    /// The primary and most of the replicas.
     ByMost,
 }
 
@@ -69,7 +69,7 @@ impl Confirmed {
     const NAMES: [(Self, &'static str); 3] =
         [(Self::ByNobodyElse, "none"), (Self::ByOne, "one"), (Self::ByMost, "majority")];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(policy, _)| *policy == self).map_or("", |(_, name)| name)
@@ -96,33 +96,33 @@ impl FromStr for Confirmed {
     }
 }
 
-/// What a worker is told.
+/// A worker's instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// Of the store.
+    /// The URL of the store.
     pub url: String,
-    /// The server with the set that is written under the locks.
+    /// The server with the sets that workers write under the locks.
     pub resource: SocketAddr,
-    /// Its own log.
+    /// The path of its log.
     pub log: PathBuf,
     /// Its name in logs.
     pub name: String,
-    /// Where its choices come from.
+    /// The seed of its choices.
     pub seed: u64,
-    /// Tasks side by side.
+    /// Number of concurrent tasks.
     pub tasks: usize,
-    /// Of renewed locks.
+    /// Lease of renewed locks.
     pub lease: Duration,
-    /// How long requests wait that never give up.
+    /// Wait of patient requests.
     pub patience: Duration,
     /// How it breaks the lock.
     pub broken: Broken,
-    /// Whose word is awaited.
+    /// The servers that must confirm a grant.
     pub replication: Confirmed,
 }
 
 impl Orders {
-    /// As arguments.
+    /// Returns the orders as arguments.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         vec![
@@ -139,11 +139,11 @@ impl Orders {
         ]
     }
 
-    /// From arguments.
+    /// Parses arguments.
     ///
     /// # Errors
     ///
-    /// Says which argument is wrong.
+    /// When an argument is wrong; the text says which.
     pub fn from_args(args: &[String]) -> Result<Self, String> {
         fn parsed<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{what} is not understood: {text:?}"))

@@ -1,4 +1,4 @@
-//! [`Plan`]: what happens in a run, and what its history may have.
+//! [`Plan`]: the course of a run, and the limits of its history.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,44 +10,44 @@ use super::schedule::schedule;
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::history::{ErrorClass, Limits};
 
-/// A run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program `chaos`.
     pub program: PathBuf,
-    /// What the store is.
+    /// The kind of store.
     pub topology: Topology,
-    /// Faults and the workers' choices follow from it.
+    /// The seed of the faults and of the workers' choices.
     pub seed: u64,
-    /// How long faults happen in a random order; none of it: each of them once.
+    /// How long faults happen in a random order. `None`: each fault happens once.
     pub time: Option<Duration>,
-    /// Only these, in this order if each happens once; all that there are at the topology if there
-    /// are none here.
+    /// The faults that may happen, in this order if each happens once. Empty: all faults of the
+    /// topology.
     pub only: Vec<Fault>,
-    /// How long the workers have their peace between two faults, about.
+    /// Average pause between two faults.
     pub settle: Duration,
-    /// How long the workers go on after that. Shares are judged then, if it is longer than a waiter
-    /// may wait in vain.
+    /// How long the workers go on after the last fault. Shares are judged then, if this is longer
+    /// than a waiter may wait in vain.
     pub calm: Duration,
-    /// What is granted to a busy machine on top of every bound.
+    /// Allowance for a busy machine on top of every bound.
     pub slack: Duration,
-    /// Processes at work.
+    /// Number of worker processes.
     pub processes: usize,
-    /// Tasks of each.
+    /// Number of tasks in each process.
     pub tasks: usize,
-    /// Of renewed locks. If it is not the usual one, bodies last up to two thirds of it instead of
-    /// a moment.
+    /// Lease of renewed locks. If it is not the usual one, bodies last up to two thirds of it
+    /// instead of a moment.
     pub lease: Duration,
-    /// By how much the clocks of some servers are wrong from the start.
+    /// Error of some servers' clocks from the start.
     pub skew: Duration,
     /// How workers break the lock.
     pub broken: Broken,
-    /// Whose word workers await.
+    /// The servers that must confirm a grant.
     pub replication: Confirmed,
 }
 
 impl Plan {
-    /// Three processes of six tasks, and all faults once.
+    /// Returns a plan with three processes of six tasks, where every fault happens once.
     #[must_use]
     pub fn new(program: PathBuf, topology: Topology, seed: u64) -> Self {
         Self {
@@ -68,7 +68,8 @@ impl Plan {
         }
     }
 
-    /// What happens one after the other: without end if there is a time for it.
+    /// Returns the faults of the run in their order. The sequence is endless if the plan has a
+    /// `time`.
     pub(super) fn faults(&self) -> Box<dyn Iterator<Item = Fault>> {
         let only = self.only.clone();
         let chosen = move |fault: &Fault| only.is_empty() || only.contains(fault);
@@ -79,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// The errors that callers may get because of the fault.
+    /// Returns the errors that callers may get because of the fault.
     pub(super) fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
         let mut errors = fault.errors().to_vec();
         if self.replication != Confirmed::ByNobodyElse {
@@ -88,23 +89,24 @@ impl Plan {
         errors
     }
 
-    /// For how much longer a key may be there that nobody gave back before a failover: replicas are
-    /// told when it ends by their primary's clock, and one that takes over has its own.
+    /// Returns how much longer a key may outlive a failover if nobody gave it back before. Its end
+    /// is a time on the old primary's clock, but the replica that takes over judges by its own
+    /// clock.
     fn skews(&self) -> Duration {
         self.skew * 2
     }
 
-    /// How long requests wait that never give up.
+    /// Returns how long patient requests wait.
     pub(super) fn patience(&self) -> Duration {
         PATIENCE + self.lease * 5 + self.skews() * 2
     }
 
-    /// What the history may have.
+    /// Returns the limits of the history.
     pub(super) fn limits(&self) -> Limits {
         let settings = Limits { fallback: FALLBACK, call_timeout: CALL_TIMEOUT, ..Limits::new(self.lease) };
         let (slack, stint) = (self.slack + self.skews(), settings.stint.max(self.lease * 3));
         let reachable = vec![Fault::SlowLink.name()];
-        // Less than a minute has, and ten times what is seen.
+        // Less than what a minute would bring, and ten times what has been seen.
         let passed_over = 200;
         Limits { slack, stint, reachable, passed_over, ..settings }
     }
@@ -117,7 +119,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// What the checkers find in these logs with the limits of real runs.
+    /// Returns the checks that fail in these logs with the limits of real runs.
     fn found(plan: &Plan, logs: &[(&str, &str)]) -> Vec<Check> {
         let found = check(&History::parse(logs).unwrap(), &plan.limits());
         found.into_iter().map(|violation| violation.check).collect()

@@ -1,4 +1,4 @@
-//! [`Outcome`]: what a run was like, fault by fault.
+//! [`Outcome`]: the results of a run, fault by fault.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -9,57 +9,57 @@ use super::fault::Fault;
 use super::want::WANTED;
 use crate::history::{self, Grant, History, Outcome as Out, Request, Violation};
 
-/// How much of the calm before and after a fault is looked at, at most.
+/// Maximum time of the calm before and after a fault that is considered, in nanoseconds.
 const AROUND: u64 = 3_000_000_000;
 
-/// What a run was like.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// One for each fault that has happened.
+    /// One row for each fault that has happened.
     pub rows: Vec<Row>,
-    /// What the checkers have found.
+    /// The findings of the checkers.
     pub violations: Vec<Violation>,
-    /// Requests.
+    /// Number of requests.
     pub requests: usize,
-    /// Requests that were granted.
+    /// Number of granted requests.
     pub grants: usize,
-    /// What faults took that may take something.
+    /// Losses, expected or not.
     pub losses: Losses,
 }
 
-/// What was lost, whether a fault excuses it or not.
+/// Losses of the run, whether a fault excuses them or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Two that held a key at the same time.
+    /// Pairs of holders that held a key at the same time.
     pub overlaps: usize,
-    /// Locks that were gone while they were valid.
+    /// Locks that disappeared while they were valid.
     pub taken: usize,
-    /// Tokens that came again, or not in the order of grants.
+    /// Tokens that were issued twice, or not in the order of grants.
     pub tokens: usize,
-    /// Requests that were refused since the replicas did not confirm.
+    /// Requests that were refused because the replicas did not confirm.
     pub not_replicated: usize,
 }
 
-/// What happened around one kind of fault.
+/// The events around one kind of fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Which.
+    /// The fault.
     pub fault: Fault,
-    /// Where.
+    /// The topology of the run.
     pub topology: Topology,
-    /// How often it has happened.
+    /// How often it happened.
     pub times: usize,
     /// How often it hit nothing.
     pub missed: usize,
-    /// Grants in a second, in the calm before it, while it went on, and in the calm after it.
+    /// Grants per second: in the calm before it, during it, and in the calm after it.
     pub grants: [f64; 3],
-    /// The longest time for which somebody waited for a key that nobody held any more.
+    /// Maximum time that a waiter waited for a free key.
     pub stall: Duration,
-    /// Grants that were lost by then, and requests that were refused for want of a store.
+    /// Number of grants that were lost from its beginning to the next fault.
     pub lost: usize,
     /// Requests that got an error other than the end of their wait.
     pub refused: usize,
-    /// What the checkers have found about it.
+    /// Number of violations around it.
     pub violations: usize,
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
         let grants: Vec<(&Request, &Grant)> =
             history.requests.iter().filter_map(|request| Some((request, request.grant.as_ref()?))).collect();
         let mut times: BTreeMap<Fault, [u64; 3]> = BTreeMap::new();
-        // Not into the fault before.
+        // Not back into the fault before.
         let before = |at: usize, from: u64| {
             let earlier = at.checked_sub(1).and_then(|at| history.faults.get(at)).map_or(0, |fault| fault.to);
             (from.saturating_sub(AROUND).max(earlier), from)
@@ -129,7 +129,7 @@ impl Outcome {
         Self { rows: rows.into_values().collect(), violations, requests, grants, losses }
     }
 
-    /// Whether nothing was found.
+    /// Whether no violation was found.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
@@ -152,8 +152,8 @@ impl Row {
     }
 }
 
-/// When somebody was granted a key that is always wanted, and for how long it had been free while
-/// they waited.
+/// Returns for every grant of the keys in `WANTED`: its time, and how long the key had been free
+/// while the request waited.
 fn stalls(history: &History) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for key in WANTED {
@@ -171,11 +171,10 @@ fn stalls(history: &History) -> Vec<(u64, u64)> {
     found
 }
 
-/// The first time that a finding speaks of.
+/// Returns the first time in the text of a violation.
 fn time_in(text: &str) -> Option<u64> {
     let digits = text.split(|c: char| !c.is_ascii_digit());
-    // Nanoseconds of a machine that has been up for ten seconds at least; tokens have as many
-    // digits and are larger.
+    // Nanoseconds of a machine that has been up for ten seconds at least. Tokens have more digits.
     digits.filter(|word| (11..=15).contains(&word.len())).find_map(|word| word.parse().ok())
 }
 
@@ -198,7 +197,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The rows as a table.
+/// Returns the rows as a table.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::from(
@@ -211,7 +210,7 @@ pub fn markdown(rows: &[Row]) -> String {
         } = row;
         let (name, class, topology) = (fault.name(), fault.class(), topology.name());
         let times = if *missed == 0 { times.to_string() } else { format!("{times} ({missed} hit nothing)") };
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(
             text,
             "| {topology} | {name} | {class} | {times} | {before:.0}, {during:.0}, {after:.0} | {:.1} s | {lost} | \

@@ -1,4 +1,4 @@
-//! The parent: starts servers and workers, injects faults, and looks at what is left.
+//! The parent: starts servers and workers, injects faults, and checks the leftovers.
 
 use std::io;
 use std::path::Path;
@@ -18,9 +18,9 @@ use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{Check, ECHO, ErrorClass, Event, History, Log, Loses, Remains, Request, WITNESS, check};
 
-/// How long programs may take to start and to end. Generous: the machine is busy.
+/// Maximum time for a program to start or to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
-/// For how long a fair queue outlives the last of its waiters, if they all die.
+/// How long a fair queue outlives its last waiter, if all of them die.
 const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
 struct Worker {
@@ -29,7 +29,7 @@ struct Worker {
     log: Log,
 }
 
-/// What faults are done to.
+/// The servers and workers that faults act on.
 pub(super) struct Stage<'a> {
     plan: &'a Plan,
     logs: &'a Path,
@@ -38,17 +38,17 @@ pub(super) struct Stage<'a> {
     pub(super) dice: Dice,
     workers: Vec<Worker>,
     lives: Vec<u64>,
-    /// A server of a quorum that may have forgotten something, and until when.
+    /// The server of a quorum that may have lost data, and until when.
     pub(super) weak: Option<(usize, Instant)>,
     interrupted: &'a dyn Fn() -> bool,
 }
 
-/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often;
-/// when it says so, everything is ended. `say` hears what happens.
+/// Runs the plan with logs in the folder `logs`, which must be empty. Ends everything as soon as
+/// `interrupted` returns true; it is called often. Reports progress to `say`.
 ///
 /// # Errors
 ///
-/// When it was interrupted, a server does not do what it is told, or the logs can't be written.
+/// When the run was interrupted, a server refuses a command, or the logs can't be written.
 ///
 /// # Panics
 ///
@@ -106,7 +106,7 @@ pub fn run(
         let happened = stage
             .inject(fault, target)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", fault.name())))?;
-        // Until those have heard of their grants who got them just before.
+        // Grants from just before the end of the fault may still be on their way to their callers.
         stage.rest(ECHO)?;
         log.say(&Event::FaultOver { name: fault.name().to_owned() });
         say(&format!(
@@ -141,17 +141,17 @@ pub fn run(
     judge(plan, logs, &missed)
 }
 
-/// Runs the checkers over the logs of a run of this plan. Those of `missed` are said to have hit
+/// Runs the checkers over the logs of a run of this plan. Faults in `missed` count as having hit
 /// nothing.
 ///
 /// # Errors
 ///
-/// When they can't be read.
+/// When the logs can't be read.
 pub fn judge(plan: &Plan, logs: &Path, missed: &[Fault]) -> io::Result<Outcome> {
     let mut history = History::read(logs)?;
     let violations = check(&history, &plan.limits());
     let outcome = Outcome::new(plan.topology, &history, violations, missed);
-    // What there would be to say if no fault were an excuse.
+    // Checks again as if no fault were an excuse, to count all losses.
     history.faults.iter_mut().for_each(|fault| fault.loses = Loses::Nothing);
     let found = check(&history, &plan.limits());
     let count = |check| found.iter().filter(|violation| violation.check == check).count();
@@ -170,7 +170,7 @@ fn refused(history: &History, error: ErrorClass) -> usize {
 }
 
 impl Stage<'_> {
-    /// Does nothing for so long.
+    /// Waits for this long, unless the run is interrupted.
     pub(super) fn rest(&self, time: Duration) -> io::Result<()> {
         let until = Instant::now() + time;
         loop {
@@ -184,7 +184,8 @@ impl Stage<'_> {
         }
     }
 
-    /// To be said just before and just after what takes keys.
+    /// Notes that the part of the fault that takes keys begins or ends. Call it just before and
+    /// just after that part.
     pub(super) fn strikes(&self, fault: Fault) {
         self.log.say(&Event::Struck { name: fault.name().to_owned() });
     }
@@ -214,7 +215,7 @@ impl Stage<'_> {
         usize::try_from(self.dice.below(self.workers.len() as u64)).unwrap_or(0)
     }
 
-    /// For longer than leases.
+    /// Stops a worker for longer than leases.
     pub(super) fn stop_worker(&mut self) -> io::Result<()> {
         let (at, time) = (self.any_worker(), self.dice.between(LEASE * 6 / 5, LEASE * 2));
         self.workers[at].log.say(&Event::Paused);
@@ -231,8 +232,7 @@ impl Stage<'_> {
         self.rest(time + Duration::from_millis(200))
     }
 
-    /// The worker kills itself at the next occasion, which it says, and another one takes its
-    /// place.
+    /// Makes a worker kill itself at the next occasion of this kind, and replaces it.
     pub(super) fn doom_worker(&mut self, how: &str) -> io::Result<()> {
         let at = self.any_worker();
         self.workers[at].helper.send(how);
@@ -242,7 +242,7 @@ impl Stage<'_> {
         self.rest(Duration::from_millis(500))
     }
 
-    /// Ends the work, and says what the processes still have then.
+    /// Ends the work, and returns the leftovers of the processes.
     fn end_work(&mut self) -> io::Result<Vec<String>> {
         let mut left = Vec::new();
         for worker in &mut self.workers {
@@ -266,12 +266,12 @@ impl Stage<'_> {
         Ok(left)
     }
 
-    /// Waits until nothing is left but counters, and notes what is.
+    /// Waits until only counters are left, and notes the remaining keys.
     fn note_what_is_left(&mut self, log: &Log) -> io::Result<()> {
         let by = Instant::now() + QUEUE_LIFE.max(self.plan.lease) + CALL_TIMEOUT + self.plan.slack / 2;
         loop {
-            // What a process has ended is no listener of it, although a black hole keeps that from
-            // the server. Whatever is left then, a living process listens to.
+            // A process that has closed a connection no longer listens, although a black hole may
+            // keep that from the server. Listeners that remain belong to living processes.
             self.arena.bury_dead();
             let left = self.left()?;
             let lasting = |(what, ..): &(Remains, Option<Duration>, String)| *what != Remains::Counter;
@@ -296,7 +296,7 @@ impl Stage<'_> {
         primaries.dedup();
         for server in primaries.into_iter().map(|at| &self.arena.servers()[at]) {
             let keys = tell(server, &["KEYS", "*"])?;
-            // Every server of a quorum has a marker for life.
+            // Every server of a quorum keeps a marker.
             let marker = |key: &str| key.starts_with("lock_quorum_marker:");
             for key in keys.lines().filter(|key| !key.is_empty() && !marker(key)) {
                 let what = match key {
@@ -304,7 +304,7 @@ impl Stage<'_> {
                     _ if key.starts_with("redisson_unlock_latch") => Remains::Latch,
                     _ => Remains::Key,
                 };
-                // Gone meanwhile: a negative number below.
+                // -2: the key has gone meanwhile. Another negative number becomes `None` below.
                 let ttl = match tell(server, &["PTTL", key])?.parse::<i64>() {
                     Ok(-2) => continue,
                     Ok(millis) => u64::try_from(millis).ok().map(Duration::from_millis),

@@ -1,11 +1,11 @@
-//! Which faults happen, in which order: a function of the seed.
+//! The order of the faults: a function of the seed.
 
 use super::arena::Topology;
 use super::fault::Fault;
 use crate::dice::Dice;
 
-/// The faults of a topology without end: all of them in a random order, then all in another one, so
-/// that each happens as often as the others.
+/// Returns an endless sequence of a topology's faults: all of them in a random order, then all in
+/// another order, and so on. Each fault happens as often as the others.
 pub fn schedule(seed: u64, topology: Topology) -> impl Iterator<Item = Fault> {
     let mut dice = Dice::new(seed).fork(1);
     let mut deck: Vec<Fault> = Vec::new();

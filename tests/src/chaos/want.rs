@@ -1,4 +1,4 @@
-//! What workers want: keys of all kinds, and how much they want them.
+//! [`Wish`]: the requests of workers, with their keys, kinds and patience.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use super::Broken;
 use crate::dice::Dice;
 use crate::history::{Kind, Want};
 
-/// Keys that are only wanted as mutexes.
+/// Keys that are only used as mutexes.
 pub(super) const MUTEXES: [&str; 2] = ["chaos:m0", "chaos:m1"];
-/// Wanted in turn.
+/// Key of a fair lock.
 const FAIR: &str = "chaos:f0";
-/// For readers and writers.
+/// Key of a read-write lock.
 const SHARED: &str = "chaos:rw0";
-/// Wanted together; of one slot in a cluster.
+/// Keys that are locked together; in a cluster they have the same slot.
 pub(super) const TOGETHER: [&str; 2] = ["chaos:{t}:a", "chaos:{t}:b"];
 
-/// The keys that somebody always waits for with patience.
+/// Keys that always have a patient waiter.
 pub(super) const WANTED: [&str; 4] = [MUTEXES[0], MUTEXES[1], FAIR, SHARED];
 
-/// All keys, as the store names them.
+/// Returns all keys with their names in the store.
 pub(super) fn stored_keys() -> impl Iterator<Item = (&'static str, String)> {
     WANTED.into_iter().chain(TOGETHER).map(|key| (key, stored(key)))
 }
 
-/// A key as the store names it.
+/// Returns the name of a key in the store.
 pub(super) fn stored(key: &str) -> String {
     format!("lock:{key}")
 }
@@ -40,7 +40,7 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// Whatever the dice say.
+    /// Returns a random request.
     pub(super) fn any(dice: &mut Dice, patience: Duration) -> Self {
         let ms = Duration::from_millis;
         let (parts, patient) = match dice.below(20) {
@@ -48,7 +48,7 @@ impl Wish {
             8..=11 => (vec![(FAIR, Kind::Fair)], true),
             12..=14 => (vec![(SHARED, Kind::Read)], true),
             15..=16 => (vec![(SHARED, Kind::Write)], true),
-            // Who wants several keys has no right to get them all.
+            // A request for several keys has no right to get them all.
             _ => (vec![(TOGETHER[0], Kind::Mutex), (TOGETHER[1], Kind::Fair)], false),
         };
         let (want, wait) = match dice.below(10) {
@@ -62,17 +62,17 @@ impl Wish {
         Self { parts, want, wait, lease }
     }
 
-    /// Patience for one key.
+    /// Returns a patient request for one key.
     pub(super) fn patient(key: &'static str, kind: Kind, patience: Duration) -> Self {
         Self { parts: vec![(key, kind)], want: Want::Patient, wait: patience, lease: None }
     }
 
-    /// Whether it is for the key whose waiters do not hear that it is free.
+    /// Whether the request is for the key whose waiters do not hear that it is free.
     pub(super) fn is_deaf(&self, broken: Broken) -> bool {
         broken == Broken::DeafWaiter && self.parts[0].0 == MUTEXES[1]
     }
 
-    /// The only key, if nobody else may have it beside.
+    /// Returns the key, if it is the only one and its holder excludes all others.
     pub(super) fn sole(&self) -> Option<&'static str> {
         match self.parts[..] {
             [(key, kind)] if !kind.is_shared() => Some(key),

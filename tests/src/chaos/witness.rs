@@ -1,8 +1,10 @@
-//! Witnesses: what they could not do for a while, nobody could, and it is held against nobody.
+//! Witnesses: threads that notice when a process or the way to a server stands still. The checkers
+//! do not blame anybody for such times.
 //!
-//! A thread in each worker sleeps, and notes when it wakes up late. It is none of the executor's:
-//! what keeps that busy is held against the library. A thread in the parent for each server asks it
-//! for nothing, on the way that the workers' requests take, and notes when the answer is late.
+//! A thread in each worker sleeps, and notes when it wakes up late. It does not belong to the
+//! executor: if the executor is kept busy, the library is to blame. For each server, a thread in
+//! the parent sends harmless commands on the way that the workers' requests take. It notes when an
+//! answer is late.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,9 +15,9 @@ use crate::redis::Connection;
 
 /// Delay between two looks.
 const PERIOD: Duration = Duration::from_millis(5);
-/// Maximum lateness on a machine that runs.
+/// Maximum lateness on a machine that does not stand still.
 const LATE: Duration = Duration::from_millis(20);
-/// Maximum time for an answer. One that does not come counts for as long.
+/// Maximum time for an answer. A missing answer counts as this long.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 fn note(log: &Log, late: Duration) {
@@ -24,7 +26,7 @@ fn note(log: &Log, late: Duration) {
     }
 }
 
-/// Starts a thread that notes when the process stands still, for as long as it lives.
+/// Starts a thread that notes when the process stands still. It runs as long as the process.
 pub(super) fn watch_process(log: Log) {
     std::thread::spawn(move || {
         loop {
@@ -35,8 +37,8 @@ pub(super) fn watch_process(log: Log) {
     });
 }
 
-/// Watches the ways to the servers that begin at these addresses, each with a log of its own: a
-/// thread for each notes when it stands still.
+/// Watches the ways to the servers that begin at these addresses. Each way has its own log and
+/// thread, which notes when it stands still.
 pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Background {
     let mut witnesses = Background::default();
     for (way, log) in ways {
@@ -50,8 +52,8 @@ pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> B
     witnesses
 }
 
-/// Asks for the time, which faults of single commands leave alone. A connection that has failed is
-/// not used again.
+/// Asks for the time, a command that faults of single commands do not touch. Drops a connection
+/// that has failed.
 fn ask(way: SocketAddr, open: Option<Connection>) -> Option<Connection> {
     let mut connection = open.or_else(|| Connection::open(way, PATIENCE).ok())?;
     connection.command(&["TIME"]).is_ok().then_some(connection)

@@ -1,10 +1,10 @@
 //! [`work`]: the life of a worker.
 //!
-//! It says `ready` and takes locks until the line `end`; then it says what its manager still has,
-//! `quiet <keys> <timers> <tasks>`, and waits for the end of its input. Before that it listens to
-//! `block <milliseconds>`, which keeps the threads of its executor from everything, and to
-//! `die holding`, `die waiting` and `die releasing`, on which it kills itself as soon as it is
-//! there.
+//! A worker says `ready` and takes locks until the line `end`. Then it says
+//! `quiet <keys> <timers> <tasks>`, the leftovers of its manager, and waits for the end of its
+//! input. Before `end` it accepts `block <milliseconds>`, which blocks the threads of its executor.
+//! At `die holding`, `die waiting` or `die releasing` it kills itself as soon as it is in that
+//! state.
 
 use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -24,22 +24,22 @@ use crate::fenced::FencedRegister;
 use crate::history::{ErrorClass, Event, Kind, Log, Outcome, Want, Wrote};
 use crate::poll_once_and_drop;
 
-/// Threads of a worker's executor.
+/// Number of threads in a worker's executor.
 pub(super) const THREADS: usize = 2;
 
 const HOLDING: u8 = 1;
 const WAITING: u8 = 2;
 const RELEASING: u8 = 3;
 
-/// Works until it is told to end, and says what is left.
+/// Works until the line `end`, and reports the leftovers.
 ///
 /// # Errors
 ///
-/// When it can't begin.
+/// When the worker can't begin.
 ///
 /// # Panics
 ///
-/// When its log or the set can't be written.
+/// When the log or the set can't be written.
 #[allow(clippy::print_stdout, reason = "answers go to stdout")]
 pub async fn work(orders: Orders) -> Result<(), String> {
     let log = Log::open(&orders.log).map_err(|error| error.to_string())?;
@@ -47,7 +47,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     watch_process(log.clone());
     let locks = connect(&orders).await.map_err(|error| format!("can't connect: {error}"))?;
     let leaked = match orders.broken {
-        // Nobody has it, and it is renewed.
+        // No code uses it, and it is still renewed.
         Broken::Leak if orders.name == "0.0" => {
             Some(locks.mutex(TOGETHER[0]).acquire().await.map_err(|error| error.to_string())?)
         }
@@ -83,7 +83,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
         match tokio::time::timeout(deadline.saturating_duration_since(Instant::now()), task).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => println!("!a task failed: {error}"),
-            // The log tells which requests have no answer.
+            // The log shows which requests have no answer.
             Err(_) => {}
         }
     }
@@ -102,7 +102,8 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     ended.map_err(|error| format!("{error}; {:?}, before it {rest:?}", testing::leftovers(&locks)))
 }
 
-/// The lines of the input, read by a thread of its own, which blocks the others when it is told to.
+/// Returns the lines of the input. A separate thread reads them, and blocks the executor when it is
+/// told to.
 fn lines(log: Log) -> mpsc::UnboundedReceiver<String> {
     let (sender, lines) = mpsc::unbounded_channel();
     let runtime = Handle::current();
@@ -118,7 +119,7 @@ fn lines(log: Log) -> mpsc::UnboundedReceiver<String> {
     lines
 }
 
-/// All threads of the executor do nothing for so long.
+/// Blocks all threads of the executor for this long.
 fn block(runtime: &Handle, time: Duration, log: &Log) {
     let together = Arc::new(Barrier::new(THREADS + 1));
     log.say(&Event::Paused);
@@ -135,7 +136,7 @@ fn block(runtime: &Handle, time: Duration, log: &Log) {
     log.say(&Event::Continued);
 }
 
-/// Some server may be away just now.
+/// Connects, with retries: some server may be away just now.
 async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
     let deadline = Instant::now() + orders.patience;
     loop {
@@ -156,7 +157,7 @@ async fn connect(orders: &Orders) -> Result<LockManager, ConnectError> {
     }
 }
 
-/// The sets in a store of their own, one a key.
+/// The sets in a separate store, one for each key.
 #[derive(Debug)]
 struct Sets {
     addr: std::net::SocketAddr,
@@ -172,8 +173,8 @@ impl Sets {
         &mut self.open[at].1
     }
 
-    /// Adds the element as programs do that can't do it in one step: reads all, and writes all and
-    /// one more.
+    /// Adds the element like a program without an atomic append: reads the whole set, and writes it
+    /// with the new element.
     fn add(&mut self, key: &str, token: u64, element: &str) -> Wrote {
         let register = self.of(key);
         let Some(value) = register.read(token) else { return Wrote::Refused };
@@ -188,14 +189,14 @@ struct Worker {
     log: Log,
     set: Mutex<Sets>,
     ended: AtomicBool,
-    /// Where it is to die.
+    /// The state in which the process is to die.
     doom: AtomicU8,
     numbers: AtomicU64,
     /// A token that was granted long ago.
     stale: AtomicU64,
 }
 
-/// A lock that is held: by its requests, for each its number.
+/// A lock that is held, with the numbers of its requests.
 struct Held {
     guard: LockGuard,
     ids: Vec<u64>,
@@ -209,10 +210,10 @@ impl Worker {
         }
     }
 
-    /// Kills the process if it is to die here.
+    /// Kills the process if it is to die in this state.
     fn here(&self, place: u8) {
         if self.doom.load(Ordering::SeqCst) == place {
-            // Now, and not when its parent hears of it: a process can take seconds to end.
+            // Noted now, not when the parent hears of it: a process can take seconds to end.
             self.log.say(&Event::Killed);
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             std::thread::sleep(self.orders.patience);
@@ -229,7 +230,7 @@ impl Worker {
         }
     }
 
-    /// One request, from its beginning to its end.
+    /// Makes one request, from its beginning to its end.
     async fn request(&self, dice: &mut Dice) {
         let doomed = self.doom.load(Ordering::SeqCst) != 0;
         let wish = if doomed {
@@ -258,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// `None` when the future was dropped.
+    /// Acquires the locks of `wish`. Returns `None` when the future was dropped.
     async fn acquire(&self, wish: &Wish, dice: &mut Dice) -> Option<Result<LockGuard, LockError>> {
         if wish.is_deaf(self.orders.broken) {
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -297,7 +298,7 @@ impl Worker {
             self.note(&[*id], &Event::Granted { token }, Some(&guard));
         }
         if guard.is_lost() && self.orders.broken != Broken::NoLostSignal {
-            // A body that starts now would not have the lock.
+            // A body must not start without the lock.
             self.note(&ids, &Event::Lost { why: String::new() }, Some(&guard));
         } else {
             self.note(&ids, &Event::Body, Some(&guard));
@@ -309,8 +310,8 @@ impl Worker {
         self.note(&ids, &Event::Out { how }, None);
     }
 
-    /// Most bodies are short. Some last longer than a fixed lease, and some longer than a renewed
-    /// one, by more than may pass until they hear of its end.
+    /// Most bodies are short. Some last longer than a fixed lease. Some exceed a renewed lease by
+    /// more than the lost signal may take.
     async fn body(&self, wish: &Wish, guard: &LockGuard, ids: &[u64], dice: &mut Dice) {
         let ms = Duration::from_millis;
         let long = dice.between(Duration::ZERO, self.orders.lease / 6);
@@ -342,7 +343,7 @@ impl Worker {
 
     fn write(&self, key: &str, token: u64, id: u64) {
         let element = format!("{}/{id}", self.orders.name);
-        // Blocks for a moment: the store of the sets is never in trouble.
+        // Blocks only for a moment: the store of the sets is never in trouble.
         let outcome = tokio::task::block_in_place(|| {
             self.set.lock().unwrap_or_else(PoisonError::into_inner).add(key, token, &element)
         });
@@ -357,7 +358,7 @@ impl Worker {
             return (&release.await.expect("a release does not panic")).into();
         }
         if guard.is_lost() {
-            // Says why.
+            // Its error contains the cause.
             return (&guard.release().await).into();
         }
         if dice.once_in(4) {

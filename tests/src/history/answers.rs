@@ -45,7 +45,7 @@ mod tests {
         let with =
             |end: &str| found(Answers, &[("0.0", &format!("2 50 50 ask mutex patient 60000 - 2 b\n{end}"))]);
         assert_eq!((with(""), with("0 60 60 killed")), (1, 0));
-        // 60 s, 2 s of the call and 5 s of slack.
+        // 60 s of waiting, 2 s for the call and 5 s of slack.
         let late = 68 * S;
         assert_eq!(with(&format!("2 {late} {late} left")), 1);
         assert_eq!(with(&format!("0 60 60 paused\n0 {late} {late} continued\n2 {late} {late} left")), 0);

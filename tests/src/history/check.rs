@@ -1,4 +1,4 @@
-//! [`check`]: every checker over one history.
+//! [`check`]: runs every checker over one history.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,71 +9,73 @@ use super::{
     validity, waiting,
 };
 
-/// What is checked.
+/// The checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
-    /// (1) Validity intervals of one key do not overlap, or at most one validity where keys were
-    /// lost.
+    /// (1) Validity intervals of one key do not overlap, except for at most one validity where keys
+    /// were lost.
     Exclusion,
     /// (2) Tokens are distinct and in the real-time order of grants.
     Tokens,
     /// (3) A set that is written with tokens as conditions loses no element.
     Fencing,
-    /// (4) No key is free for long while somebody waits for it.
+    /// (4) No key with a waiter is free for long.
     Waiting,
-    /// (5) Nothing is left in the end but what is allowed.
+    /// (5) In the end nothing is left except what is allowed.
     Leftovers,
-    /// (6) What a crash leaves is free within the lease.
+    /// (6) A dead process's keys are free within the lease.
     Crashes,
     /// (7) Nothing is renewed without a guard.
     Renewals,
     /// (8) The lost signal comes by the deadline, and no body starts outside validity.
     Validity,
-    /// (9) Nobody releases another's lock.
+    /// (9) No holder releases the lock of another.
     Ownership,
-    /// (10) Callers get the errors that the faults explain.
+    /// (10) Callers get only errors that their requests or the faults explain.
     Errors,
-    /// (11) Fair locks are granted in turn, and writers are not passed over for ever.
+    /// (11) Fair locks are granted in turn, and writers are not passed over forever.
     Order,
     /// (12) Every process gets its share.
     Shares,
-    /// (13) Servers are not asked without pause.
+    /// (13) Servers are not called without pause.
     Load,
     /// Every request and every release gets an answer, and in time.
     Answers,
 }
 
-/// What is allowed.
+/// The bounds of the checks.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The longest lease of the run; nothing is valid for longer than this without a renewal.
+    /// Maximum lease of the run. Nothing is valid for longer than this without a renewal.
     pub lease: Duration,
-    /// The longest pause of a waiter that hears nothing.
+    /// Maximum pause of a waiter that hears nothing.
     pub fallback: Duration,
-    /// Of one call to the store.
+    /// Time-out of one call to the store.
     pub call_timeout: Duration,
-    /// What is granted to a busy machine on top of every bound.
+    /// Allowance for a busy machine on top of every bound.
     pub slack: Duration,
-    /// The same for what a process does without a server, in the time in which it runs.
+    /// The same allowance for actions of a process that need no server; counts only time in which
+    /// it runs.
     pub local_slack: Duration,
-    /// How long a dead waiter may hold up a fair queue, and the readers behind a dead writer.
+    /// How long a dead waiter may hold up a fair queue, or a dead writer the readers behind it.
     pub waiter_life: Duration,
-    /// How often a patient waiter may be passed over by requests for its key that came later, in
-    /// the other kind.
+    /// How often a patient waiter may be passed over by later requests of the other kind for its
+    /// key.
     pub passed_over: usize,
-    /// The smallest part of an equal share that a process gets of a key that it always wants, in
+    /// Minimum share of a key, as a part of an equal share, for a process that always wants it in
     /// calm time.
     pub share: f64,
-    /// For how long one process may have a key again and again while another waits.
+    /// Maximum time that one process may take a key again and again while another waits.
     pub stint: Duration,
-    /// Commands that a server gets in a second, at most.
+    /// Maximum number of commands per second at a server.
     pub commands_per_second: u64,
-    /// Faults through which callers reach the store, although they may get errors.
+    /// Faults during which callers reach the store, although they may get errors.
     pub reachable: Vec<&'static str>,
 }
 
 impl Limits {
-    /// The settings of the library's default, for locks of this lease, on a busy machine.
+    /// Returns the limits for the library's default settings on a busy machine, with locks of this
+    /// lease.
     #[must_use]
     pub fn new(lease: Duration) -> Self {
         Self {
@@ -91,23 +93,23 @@ impl Limits {
         }
     }
 
-    /// After an outage, until whoever waits has asked the store again.
+    /// Returns how long after an outage every waiter has asked the store again.
     pub(super) fn again(&self) -> Duration {
         self.fallback + self.call_timeout
     }
 
-    /// The longest time for which a free key may have a waiter.
+    /// Returns the maximum time that a key with a waiter may be free.
     pub(super) fn free_with_waiter(&self) -> Duration {
         self.fallback + self.call_timeout + self.slack
     }
 }
 
-/// Something that a history should not have.
+/// A defect of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Which checker found it.
     pub check: Check,
-    /// What, for people.
+    /// A description for people.
     pub what: String,
 }
 
@@ -149,8 +151,8 @@ pub fn check(history: &History, limits: &Limits) -> Vec<Violation> {
 pub(super) mod tests {
     use super::*;
 
-    /// How many violations a checker finds in these logs. The lease is a second, and bounds are
-    /// small.
+    /// Returns how many violations a checker finds in these logs. The lease is a second, and bounds
+    /// are small.
     #[track_caller]
     pub(in super::super) fn found(of: Check, logs: &[(&str, &str)]) -> usize {
         let limits = Limits {

@@ -1,4 +1,4 @@
-//! The library's errors as those of histories.
+//! Conversion of the library's errors to those of histories.
 
 use lock_runtime::LockError;
 

@@ -1,4 +1,4 @@
-//! (10) Callers get the errors that their requests and the faults explain.
+//! (10) Callers get only errors that their requests or the faults explain.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
                 {
                     found.push(format!("{key}: the release of {id} failed: {error:?}: {why}"));
                 }
-                // What was lost says so: a hold that had been over for long is not released.
+                // A release long after the end of the hold must report the loss.
                 Outcome::Released if late(*ended, *until, grant.to, life) > limits.lease + limits.slack => {
                     found.push(format!("{key}: {id} was released at {at} ns, and over at {} ns", grant.to));
                 }
@@ -37,30 +37,30 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// For how long it had been over when it was released.
+/// Returns how long the hold had been over when its release began.
 fn late(ended: u64, until: u64, to: u64, life: &Life) -> Duration {
     if until > ended { Duration::ZERO } else { life.running(to, ended) }
 }
 
-/// What becomes of requests when all goes well.
+/// Whether the error is a normal end of the request.
 fn asked_for(request: &Request, error: ErrorClass, why: &str, at: u64) -> bool {
     match error {
         ErrorClass::Busy => request.wait.is_zero(),
         ErrorClass::TimedOut => {
-            // Clocks of processes may differ by a hundredth.
+            // The clocks of processes may differ by one per cent.
             let waited = length((request.asked, at));
             let mine = matches!(request.want, Want::Short | Want::Fickle);
             mine && !request.wait.is_zero() && waited >= request.wait - request.wait / 100
         }
-        // A busy machine can make the way to the store too long for a short lease.
+        // A busy machine can make round trips too long for a short lease.
         ErrorClass::Misconfigured => request.lease.is_some() && why.contains("round trips"),
         _ => false,
     }
 }
 
-/// A fault that was there while the call was, or the call before that, brings such errors; a stop
-/// of the process eats the time in which the store's answer was awaited, and so does a machine that
-/// stands still for most of it.
+/// Whether something excuses the error of a call. A fault excuses its own errors in a call that it
+/// overlapped, and in the next one. A stop of the process uses up the time for the store's answer.
+/// So does a machine that stands still for at least half of the call.
 fn explained(
     history: &History,
     process: &str,
@@ -74,8 +74,8 @@ fn explained(
     let there = |start: u64, end: u64| start <= to && end.saturating_add(lag) >= from;
     let fault =
         history.faults.iter().any(|fault| fault.errors.contains(&error) && there(fault.from, fault.to));
-    // Whoever waits for less than a call may take is told that there was no answer when its time is
-    // over.
+    // A request that waits for less than the call time-out is told that there was no answer when
+    // its wait is over.
     let stood =
         error == ErrorClass::Unavailable && history.stood(process, asked, to) * 2 >= length((asked, to));
     let paused = matches!(error, ErrorClass::Unavailable | ErrorClass::TimedOut)
@@ -126,7 +126,7 @@ mod tests {
         let log = |error: &str| {
             format!("1 {0} 0 ask mutex short 100 - 1 a\n1 {1} 0 refused {error} x", 10 * S, 10 * S + S / 5)
         };
-        // Of the 200 ms in which an answer was awaited, so many before and after its half.
+        // These times are just below and above half of the 200 ms of the call.
         let stood = |ms: u64| format!("0 {} 0 stood {ms}", 10 * S + S / 10);
         let with = |error: &str, who: &str, ms| {
             let (log, stood) = (log(error), stood(ms));

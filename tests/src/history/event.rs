@@ -1,53 +1,53 @@
-//! [`Event`]: what can happen in a run.
+//! [`Event`]: the events of a run.
 
 use std::time::Duration;
 
-/// How much a caller wants the lock.
+/// A caller's patience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Waits for so long that the end of the wait is a failure.
+    /// Waits for so long that the end of the wait counts as a failure.
     Patient,
     /// Waits for a short time.
     Short,
     /// Makes one attempt.
     Try,
-    /// Drops its future.
+    /// Drops its future before the answer.
     Fickle,
 }
 
-/// How a key is wanted.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One holder at a time.
     Mutex,
     /// One holder at a time, in turn.
     Fair,
-    /// Beside other readers.
+    /// Shared with other readers.
     Read,
     /// One holder at a time, and no readers.
     Write,
 }
 
 impl Kind {
-    /// Whether holders of this kind may be beside each other.
+    /// Whether several holders of this kind may have the lock at the same time.
     #[must_use]
     pub fn is_shared(self) -> bool {
         self == Self::Read
     }
 }
 
-/// What kind of error a caller got.
+/// The class of a caller's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorClass {
-    /// Somebody else has the lock, and the caller did not want to wait.
+    /// The lock is held, and the caller did not want to wait.
     Busy,
-    /// The wait was over.
+    /// The wait ended without a grant.
     TimedOut,
-    /// Too many wait already.
+    /// There are too many waiters already.
     TooManyWaiters,
     /// The lock was lost.
     Lost,
-    /// The grant had ended.
+    /// The grant had already ended.
     NotHeld,
     /// The store could not be used.
     Unavailable,
@@ -55,7 +55,7 @@ pub enum ErrorClass {
     NotReplicated,
     /// The manager was shut down.
     ShutDown,
-    /// Something has to be changed.
+    /// A setting has to be changed.
     Misconfigured,
     /// Anything else.
     Other,
@@ -66,212 +66,213 @@ pub enum ErrorClass {
 pub enum Outcome {
     /// Confirmed.
     Released,
-    /// The guard was dropped: nobody was told.
+    /// The guard was dropped, so nobody was told the outcome.
     Dropped,
-    /// The lock had been lost, with why.
+    /// The lock had been lost, for this reason.
     Lost(String),
     /// Another error.
     Failed(ErrorClass, String),
 }
 
-/// What a fault takes from a store.
+/// A fault's loss in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loses {
     /// Nothing (class A): validity intervals must not overlap.
     Nothing,
-    /// Keys (class B): deleted, flushed, evicted, expired by a clock that was stepped forward, not
-    /// replicated before a failover. What was held then may overlap one validity.
+    /// Keys (class B): deleted, flushed, evicted, expired by a clock that was stepped forward, or
+    /// not replicated before a failover. A hold of that time may overlap later ones for one
+    /// validity.
     Keys,
-    /// The condition for tokens that grow: the counter is gone or not asked, and the clock behind
+    /// The guarantee that tokens grow: the counter is gone or not asked, and the clock is behind
     /// the highest token.
     Tokens,
     /// Both.
     KeysAndTokens,
-    /// What one store of a quorum had. A hold that another store lacks too until its next renewal
-    /// is gone, which its holder is told; nobody else gets the key while it is valid.
+    /// The data of one store of a quorum. A hold that a second store lacks too, until its next
+    /// renewal, is gone; its holder is told. Nobody else gets the key while it is valid.
     Copies,
 }
 
 impl Loses {
-    /// Whether it takes keys.
+    /// Whether keys are lost.
     #[must_use]
     pub fn keys(self) -> bool {
         matches!(self, Self::Keys | Self::KeysAndTokens)
     }
 
-    /// Whether it takes the condition for tokens that grow.
+    /// Whether the guarantee that tokens grow is lost.
     #[must_use]
     pub fn tokens(self) -> bool {
         matches!(self, Self::Tokens | Self::KeysAndTokens)
     }
 }
 
-/// What became of a conditional write.
+/// The outcome of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// Taken.
+    /// The write was accepted.
     Accepted,
-    /// Refused, since the token was too old.
+    /// The write was refused because its token was too old.
     Refused,
-    /// No answer.
+    /// There was no answer.
     Unknown,
 }
 
-/// What is left when nobody holds or wants anything.
+/// A leftover when nobody holds or wants anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remains {
-    /// A counter of tokens.
+    /// A token counter.
     Counter,
-    /// A latch of Redisson (20 s).
+    /// A latch of Redisson, which lives for 20 s.
     Latch,
     /// A lock, a queue or another key of a lock.
     Key,
-    /// Anything else: listeners, connections, tasks of a process.
+    /// Anything else: a process's listeners, connections, tasks.
     Other,
 }
 
-/// Something that happened to a request; or to a process, a server or the run. A request for
-/// several keys is noted as one for each.
+/// An event of a request, a process, a server or the run. A request for several keys is noted as
+/// one request for each key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The request is about to be sent.
     Ask {
-        /// What for.
+        /// The key.
         key: String,
-        /// How.
+        /// The kind of lock.
         kind: Kind,
-        /// How much.
+        /// The caller's patience.
         want: Want,
-        /// For how long.
+        /// Maximum wait.
         wait: Duration,
         /// A fixed lease; `None` if it is renewed.
         lease: Option<Duration>,
-        /// The number that the requests of one call have in common: that of the first.
+        /// The number that all requests of one call share: that of the first of them.
         call: u64,
     },
-    /// It was granted; the validity of the record begins here at the earliest.
+    /// The request was granted. The validity in the record begins here at the earliest.
     Granted {
-        /// Its token.
+        /// The fencing token.
         token: u64,
     },
-    /// It was refused.
+    /// The request was refused.
     Refused {
-        /// What kind of error.
+        /// The class of the error.
         error: ErrorClass,
-        /// What the error says.
+        /// The text of the error.
         why: String,
     },
-    /// The caller has dropped its future, or does not know what became of it.
+    /// The caller has dropped its future, or does not know the outcome.
     Left,
     /// The body is about to start.
     Body,
     /// The body is still at work.
     Alive,
-    /// The holder is about to share from now on.
+    /// The holder is about to downgrade: from now on it shares the lock.
     Shared,
-    /// The lost signal has come, with why.
+    /// The lost signal has arrived.
     Lost {
-        /// As the error says, or nothing.
+        /// The reason, as in the error, or nothing.
         why: String,
     },
     /// The body has ended, and the release is about to be sent.
     End,
     /// The release has ended.
     Out {
-        /// How.
+        /// The outcome.
         how: Outcome,
     },
 
     /// The process was stopped, or its executor was blocked.
     Paused,
-    /// It goes on.
+    /// The process goes on.
     Continued,
-    /// It was killed.
+    /// The process was killed.
     Killed,
-    /// Until now the machine stood still, or what the log is about did: its executor, or the way to
-    /// the servers.
+    /// The subject of the log stood still until now: the machine, the executor, or the way to the
+    /// servers.
     Stood {
-        /// For how long.
+        /// Duration.
         time: Duration,
     },
 
     /// A fault begins.
     Fault {
-        /// Its name, for reports, and to find its end.
+        /// Its name, which reports use and which identifies its end.
         name: String,
-        /// What it takes from the store.
+        /// Its loss in the store.
         loses: Loses,
         /// The errors that callers may get because of it.
         errors: Vec<ErrorClass>,
     },
-    /// An open fault takes this key, and no other.
+    /// An open fault takes only this key.
     Aimed {
-        /// Its name.
+        /// The name of the fault.
         name: String,
         /// The key.
         key: String,
     },
-    /// Just before and just after that part of an open fault which takes keys.
+    /// The part of an open fault that takes keys begins, or has just ended.
     Struck {
-        /// Its name.
+        /// The name of the fault.
         name: String,
     },
-    /// It is over.
+    /// The fault is over.
     FaultOver {
-        /// Its name.
+        /// The name of the fault.
         name: String,
     },
-    /// No more faults from now on.
+    /// There are no more faults from now on.
     Calm,
-    /// All that was wanted is done, or given up; what [remains](Event::Remains) is noted from now
-    /// on.
+    /// All requests are answered or given up. From now on the leftovers are noted as
+    /// [`Remains`](Event::Remains).
     Quiet,
 
-    /// How many commands a server has executed so far.
+    /// The number of commands that a server has executed so far.
     Commands {
-        /// Which.
+        /// The name of the server.
         server: String,
-        /// Of its life.
+        /// The number since the server's start.
         total: u64,
     },
-    /// A look at a key from the side, in one atomic step.
+    /// An observation of a key from outside, in one atomic step.
     Seen {
-        /// Which key.
+        /// The key.
         key: String,
-        /// Who holds it.
+        /// The ids of the holders.
         holders: Vec<String>,
-        /// When the hold ends if nobody renews it, on the clock of the history; 0 when the key is
-        /// free.
+        /// The time at which the hold ends if nobody renews it, on the clock of the history; 0 when
+        /// the key is free.
         expires: u64,
-        /// Who waits in turn, and until when each counts as alive.
+        /// The waiters in their order, and until when each counts as alive.
         queue: Vec<(String, u64)>,
     },
-    /// Something that is left.
+    /// A leftover.
     Remains {
-        /// What it is.
+        /// Its class.
         what: Remains,
-        /// For how long; `None` when it never ends by itself.
+        /// Its remaining life; `None` when it never ends by itself.
         ttl: Option<Duration>,
         /// Its name.
         name: String,
     },
-    /// A holder has written an element to a set in a store of its own, which takes no smaller token
+    /// A holder has written an element to a set in a separate store, which refuses smaller tokens
     /// than the largest it has seen.
     Wrote {
-        /// Which set.
+        /// The name of the set.
         set: String,
-        /// With which token.
+        /// The token of the write.
         token: u64,
-        /// Different for each write.
+        /// The element, different for each write.
         element: String,
-        /// What became of it.
+        /// The outcome.
         outcome: Wrote,
     },
-    /// The elements of such a set in the end.
+    /// The final elements of such a set.
     Contents {
-        /// Which set.
+        /// The name of the set.
         set: String,
-        /// All of them.
+        /// All elements.
         elements: Vec<String>,
     },
 }

@@ -1,5 +1,5 @@
-//! (1) Validity intervals of one key do not overlap, unless both read. Where keys were lost, what
-//! was held then may overlap what comes after by one validity.
+//! (1) Validity intervals of one key do not overlap, unless both are readers. Where keys were lost,
+//! an earlier hold may overlap later ones by one validity.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,24 +10,24 @@ use super::event::{Kind, Outcome};
 use super::request::{Fault, Grant, History, Request};
 use super::spans::{length, nanos};
 
-/// How long an answer may be on its way to somebody on a busy machine.
+/// Maximum delay of an answer on a busy machine.
 pub(crate) const ECHO: Duration = Duration::from_millis(300);
 
-/// A time in which a key was held.
+/// An interval in which a key was held.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a> {
     pub(crate) id: &'a str,
     pub(crate) process: &'a str,
-    /// Locks of others have none.
+    /// `None` for holds of other programs.
     pub(crate) token: Option<u64>,
     pub(crate) shared: bool,
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// When the grant was heard of, also if it shares only since later.
+    /// When the caller heard of the grant; also for the shared part of a downgraded hold.
     pub(crate) granted: u64,
-    /// The store has not granted it before this.
+    /// Earliest time at which the store may have granted it.
     pub(crate) asked: u64,
-    /// It was had alone before.
+    /// Whether this is the shared part of a hold that was exclusive before.
     pub(crate) downgraded: bool,
 }
 
@@ -40,12 +40,13 @@ impl fmt::Display for Window<'_> {
     }
 }
 
-/// In the order of their beginnings. Leases are of this length, if they are not fixed.
+/// Returns the windows in the order of their beginnings. `longest` is the lease of grants without a
+/// fixed one.
 pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration) -> Vec<Window<'a>> {
     let mut found = Vec::new();
     for &(Request { id, process, kind, lease, asked, .. }, grant) in grants {
-        // Validity is counted from when the store was asked, which may be long after the caller
-        // asked.
+        // Validity counts from the call to the store, which may come long after the caller's
+        // request.
         let valid_until = grant.looks.first().map_or(grant.at, |(_, until)| *until);
         let asked = valid_until.saturating_sub(nanos(lease.unwrap_or(longest))).max(*asked);
         let mut add = |shared, from, to| {
@@ -67,8 +68,8 @@ pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration
     found
 }
 
-/// Windows of one key that exclude each other and overlap: the later one, and the earlier. They are
-/// given in the order of their beginnings.
+/// Returns pairs of windows of one key that overlap and exclude each other, the later one first.
+/// The windows must be in the order of their beginnings.
 pub(crate) fn beside<'a>(windows: &[Window<'a>]) -> Vec<(Window<'a>, Window<'a>)> {
     let mut found = Vec::new();
     let mut open: Vec<Window<'_>> = Vec::new();
@@ -95,14 +96,14 @@ pub(super) fn overlaps(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// The losses of one key, and what each of them has left.
+/// The losses of one key, and the overlaps that each of them has excused.
 struct Excuses<'a> {
-    /// For each, the ways in which what was seen can be read.
+    /// For each loss, its possible readings: the ways in which it may explain the history.
     losses: Vec<Vec<Loss<'a>>>,
     all: All<'a>,
 }
 
-/// What happened to a key.
+/// The events of a key.
 struct All<'a> {
     history: &'a History,
     windows: &'a [Window<'a>],
@@ -110,15 +111,15 @@ struct All<'a> {
     longest: u64,
 }
 
-/// The most ways that are followed in which what was seen can be read.
+/// Maximum number of readings that are followed.
 const READINGS: usize = 16;
 
-/// A fault that took the key: what was granted before it may be beside what was granted afterwards.
+/// A fault that took the key: a hold from before it may overlap holds from after it.
 #[derive(Clone)]
 struct Loss<'a> {
     loses_tokens: bool,
-    /// Who was granted the key before had it from the old state, and who heard of it by the second
-    /// time may have.
+    /// A hold granted before `since` comes from the old state. A hold that its caller heard of
+    /// before `by` may come from it.
     since: u64,
     by: u64,
     survivor: Option<Survivor<'a>>,
@@ -126,16 +127,17 @@ struct Loss<'a> {
     afterwards: HashSet<&'a str>,
 }
 
-/// Who does not know yet that its hold is lost.
+/// The holders that do not know yet that their hold is lost.
 #[derive(Clone)]
 enum Survivor<'a> {
-    /// A process.
+    /// One process.
     Of(&'a str),
     Readers,
 }
 
 impl Survivor<'_> {
-    /// Whether it has this window, too. Who had the key alone may share it since.
+    /// Whether this window belongs to the survivor. A window that has become shared still belongs
+    /// to the process that had the key alone.
     fn has(&self, window: &Window<'_>) -> bool {
         match self {
             Self::Of(process) => *process == window.process && (!window.shared || window.downgraded),
@@ -154,9 +156,9 @@ impl<'a> Excuses<'a> {
     fn excuse(&mut self, earlier: &Window<'a>, later: &Window<'a>) -> bool {
         let Self { losses, all } = self;
         losses.iter_mut().any(|readings| {
-            // A process that does not know yet may hand on what it has lost: then the survivor is
-            // the later one. Where it is not known when keys were taken, what follows tells which
-            // of the two it was.
+            // Usually the earlier window survives the loss. But a process that does not know of the
+            // loss may hand its hold on, and then the later window is the survivor. When the time
+            // of the loss is not known, later events tell which one it was.
             let of = |reading: &Loss<'a>| {
                 [(earlier, later), (later, earlier)].map(|(old, new)| {
                     let mut reading = reading.clone();
@@ -176,15 +178,15 @@ impl<'a> Excuses<'a> {
 
 impl<'a> Loss<'a> {
     fn of(fault: &Fault) -> Self {
-        // The end of a fault has the way of an answer in it.
+        // The last strike may have an answer that is still on its way.
         let struck = fault.struck.map(|(first, last)| (first, last.saturating_add(nanos(ECHO))));
         let (since, by) = struck.unwrap_or((fault.from, fault.to));
         let (before, afterwards) = (HashSet::new(), HashSet::new());
         Self { loses_tokens: fault.loses.tokens(), since, by, survivor: None, before, afterwards }
     }
 
-    /// One holder from before may be beside those from afterwards, until the last renewal that it
-    /// can have got is over.
+    /// Excuses the overlap of `old` with `new` if possible. One holder from before the loss may
+    /// overlap holders from after it, until the last renewal that it can have got is over.
     fn excuse(&mut self, old: &Window<'a>, new: &Window<'a>, all: &All<'a>) -> bool {
         let excused = self.since <= new.granted
             && is_from(old, self.by, all.windows)
@@ -206,7 +208,7 @@ impl<'a> Loss<'a> {
 }
 
 impl All<'_> {
-    /// Whether the store still had the hold when it was given back, after `by`: then it was not
+    /// Whether the store still had the hold at its release after `by`. If so, the hold was not
     /// lost.
     fn was_there(&self, window: &Window<'_>, by: u64) -> bool {
         let Some(request) = self.history.requests.iter().find(|request| request.id == window.id) else {
@@ -216,7 +218,8 @@ impl All<'_> {
         else {
             return false;
         };
-        // One that is sent again since it was not answered finds nothing, and is fine.
+        // A release that is repeated without an answer to the first one finds nothing, and counts
+        // as done.
         let hinders = |fault: &Fault| fault.hinders() && fault.from <= out && ended <= fault.to;
         let life = self.history.lives.get(window.process);
         let stopped = life.is_some_and(|life| life.running(ended, out) < length((ended, out)));
@@ -227,8 +230,8 @@ impl All<'_> {
             && self.asked_the_store(request, ended, out)
     }
 
-    /// Whether the release can't have been a step within the process: nobody was there to hand the
-    /// hold on to, and the request was for this key alone.
+    /// Whether the release must have called the store. That is so if the request was for this key
+    /// alone, and the process had no other request to hand the hold on to.
     fn asked_the_store(&self, request: &Request, ended: u64, out: u64) -> bool {
         let never = request.kind == Kind::Fair || request.lease.is_some();
         let others = self.history.requests.iter().filter(|other| other.process == request.process);
@@ -240,9 +243,8 @@ impl All<'_> {
     }
 }
 
-/// Whether it is from a hold that may have been granted by then, and heard of later. A hold's
-/// tokens come one after the other, so others have none between those of requests that had it in
-/// turn.
+/// Whether the window is from a hold that may have been granted by this time, and heard of later.
+/// When requests of one process hand a hold on, no other process has a token between theirs.
 fn is_from(window: &Window<'_>, by: u64, all: &[Window<'_>]) -> bool {
     let handed_on_from = |first: &Window<'_>| {
         let among = |other: &Window<'_>| first.token <= other.token && other.token <= window.token;
@@ -259,7 +261,8 @@ mod tests {
     use super::super::Check::Exclusion;
     use super::super::check::tests::found;
 
-    /// Two of different processes, the first from 20 to at most 900, the second from `at`.
+    /// Returns the violations of two requests by different processes, the first held from 20 to 900
+    /// at most, the second from `at`.
     fn beside(first: &str, second: &str, at: u64, faults: &str) -> usize {
         let first = format!("1 10 10 ask {first} patient 60000 - 1 a\n1 20 900 granted 5");
         let second = format!("1 10 10 ask {second} patient 60000 - 1 a\n1 {at} 1900 granted 6");
@@ -286,10 +289,10 @@ mod tests {
 
     const LOSS: &str = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
 
-    /// A hold: its token, from and to.
+    /// A hold: its token, its beginning and its end.
     type Hold = (u64, u64, u64);
 
-    /// Processes that hold the key one time after the other, with a fault meanwhile.
+    /// Returns the violations of processes with these holds, and with a fault meanwhile.
     fn overlaps_of(fault: &str, holders: &[(&str, &str, &[Hold])]) -> usize {
         let mut logs = vec![("run", fault.to_owned())];
         for (name, kind, holds) in holders {
@@ -318,7 +321,7 @@ mod tests {
             let fault = LOSS.replace("keys", kind);
             assert_eq!(with(&fault, 200), 1, "{kind}: no key was lost");
         }
-        // One after the other from the new state, beside the same survivor.
+        // Two holders from the new state one after the other, next to the same survivor.
         let turns = &[(6, 200, 300), (7, 310, 400)];
         assert_eq!(overlaps(LOSS, &[("0", &[(5, 20, 900)]), ("1", turns)]), 0);
     }
@@ -328,7 +331,7 @@ mod tests {
         let late = &[(5, 120, 900)];
         assert_eq!(overlaps(LOSS, &[("0", late), ("1", &[(6, 200, 1900)])]), 1);
         assert_eq!(overlaps(LOSS, &[("0", &[(5, 112, 900)]), ("1", &[(6, 200, 1900)])]), 0, "heard of late");
-        // Nor if the first of them came while the loss went on, and is known by the survivor beside
+        // Not excused either if the first of them came during the loss: the survivor was next to
         // it.
         let three = &[("0", &[(5, 20, 900)][..]), ("1", &[(6, 105, 900)]), ("2", &[(7, 300, 1900)])];
         assert_eq!(overlaps(LOSS, three), 1);
@@ -348,8 +351,8 @@ mod tests {
 
     #[test]
     fn who_waited_through_a_loss_and_was_granted_after_it_is_no_survivor() {
-        // The lease of these tests is a second: who is valid for all of it has asked the store
-        // after the loss.
+        // The lease of these tests is a second: a holder that is valid for all of it has called the
+        // store after the loss.
         let with = |until: u64| {
             let first = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 120 {until} granted 5");
             let second = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 200 {until} granted 6");
@@ -371,8 +374,8 @@ mod tests {
         };
         let new = ("1", hold("write", 200, 7, 800));
         assert_eq!(with(std::slice::from_ref(&new)), 0, "beside it alone, then for reading");
-        // Readers of before would have been beside it; so would any from before that are beside the
-        // new one.
+        // Readers from before would have held it together with the survivor. So would any reader
+        // from before that overlaps the new holder.
         assert_eq!(with(&[("2", hold("read", 30, 6, 250)), new]), 2);
         let late = ("1", hold("write", 350, 7, 800));
         assert_eq!(with(std::slice::from_ref(&late)), 0);
@@ -385,7 +388,7 @@ mod tests {
         let with = |fault: &str, first: &[(u64, u64, u64)], (name, grants): (&str, Vec<_>)| {
             overlaps(fault, &[("0", first), (name, &grants)])
         };
-        // Granted before the loss, and handed on after the other was granted.
+        // Granted before the loss, and handed on after the other holder's grant.
         let handed = &[(5, 20, 150), (6, 250, 500)];
         assert_eq!(with(LOSS, handed, other(1000)), 0);
         assert_eq!(
@@ -416,7 +419,7 @@ mod tests {
         };
         assert_eq!(with(500, 1100), 0);
         assert_eq!(with(500, 900), 1, "both from before it");
-        // An answer may be on its way for 300 ms.
+        // An answer may be under way for 300 ms.
         assert_eq!((with(1200, 1500), with(1400, 1500)), (0, 1), "both from after it");
         let until = |to: u64| {
             overlaps(&failover(), &[("0", &[(5, 500 * MS, to * MS)]), ("1", &[(6, 1100 * MS, 9000 * MS)])])
@@ -427,7 +430,8 @@ mod tests {
     #[test]
     fn what_follows_tells_who_survived_where_the_time_of_the_loss_is_not_known() {
         let loss = "0 100 0 fault keys-and-tokens - promotion\n0 900 0 fault-over promotion";
-        // The later one of the first two had it from before, beside which two came.
+        // Of the first two, the later one had it from before the loss; two others came during its
+        // hold.
         let with = |last: &[Hold]| {
             let (new, old) = ([(4, 300, 390)], [(9, 310, 700)]);
             overlaps(loss, &[("0", &new), ("1", &old), ("2", last)])

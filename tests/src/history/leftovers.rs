@@ -1,5 +1,5 @@
-//! (5) When all is quiet, nothing is left but counters, Redisson's latches (20 s) and zombies of at
-//! most one lease.
+//! (5) At the end nothing is left except counters, Redisson's latches (20 s) and holds that end
+//! within a lease.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) fn left_behind(history: &History, limits: &Limits) -> Vec<String> {
         let allowed = match left.what {
             Remains::Counter => true,
             Remains::Latch => ttl <= LATCH,
-            // Nobody renews it, so it ends a lease after the last call that was under way.
+            // Nobody renews the hold, so it ends a lease after the last call that was under way.
             Remains::Key => ends <= quiet.saturating_add(nanos(limits.lease + limits.call_timeout)),
             Remains::Other => false,
         };
@@ -45,7 +45,7 @@ mod tests {
             |what: &str| found(Leftovers, &[("run", &format!("0 10 0 quiet\n0 20 0 remains {what} x"))]);
         assert_eq!((left("counter 86400000"), left("counter -")), (0, 1));
         assert_eq!((left("latch 20000"), left("latch 30000")), (0, 1));
-        // A lease of 1 s, a time-out of 2 s.
+        // The lease is 1 s, the call time-out 2 s.
         assert_eq!((left("key 2900"), left("key 3100"), left("key -")), (0, 1, 1));
         assert_eq!(left("other -"), 1);
     }

@@ -1,4 +1,4 @@
-//! (13) Servers are not asked without pause: commands in a second are limited.
+//! (13) Servers are not called without pause: the number of commands per second is limited.
 
 use std::time::Duration;
 
@@ -20,8 +20,9 @@ pub(super) fn too_high(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// Commands in a second from the first of these on, which take a second at least, and when that
-/// was. A server that was started again counts from zero.
+/// Returns the commands per second in a span of at least a second from the first sample on, and the
+/// start of the span. Returns `None` if the server was restarted, because its count starts again at
+/// zero.
 fn rate(first: &Sample, samples: &[Sample]) -> Option<(u64, u64)> {
     let last = samples.iter().find(|sample| length((first.at, sample.at)) >= SECOND)?;
     let count = u128::from(last.total.checked_sub(first.total)?);
@@ -36,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_hot_loop_is_found() {
-        // The tests allow 100 in a second.
+        // The tests allow 100 per second.
         let with = |samples: &[(u64, u64)]| {
             let line = |(at, total): &(u64, u64)| format!("0 {} 0 commands {total} s\n", at * 1_000_000);
             found(Load, &[("run", &samples.iter().map(line).collect::<String>())])

@@ -1,4 +1,4 @@
-//! [`Log`]: where a process writes what happens to it.
+//! [`Log`]: the log to which a process writes its events.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -11,29 +11,30 @@ use super::event::Event;
 use super::text::{from_text, to_text};
 use crate::clock::now_nanos;
 
-/// An event, with when it happened.
+/// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The number of the request in its process; 0 for the process, a server or the run.
+    /// The number of the request in its process; 0 for an event of the process, a server or the
+    /// run.
     pub id: u64,
-    /// On the clock of the history, in nanoseconds.
+    /// The time on the clock of the history, in nanoseconds.
     pub at: u64,
-    /// Until when the lock of the request was known to be valid then; `at` when it was not, or
-    /// there is none.
+    /// Until when the request's lock was known to be valid at that time. `at` if it was not valid,
+    /// or if there is no lock.
     pub until: u64,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
 impl Record {
-    /// As a line of a log.
+    /// Returns the record as a line of a log.
     #[must_use]
     pub fn to_line(&self) -> String {
         let Self { id, at, until, event } = self;
         format!("{id} {at} {until} {}\n", to_text(event))
     }
 
-    /// From a line of a log, without its end.
+    /// Parses a line of a log, without its line end.
     #[must_use]
     pub fn from_line(line: &str) -> Option<Self> {
         let mut words = line.splitn(4, ' ');
@@ -43,7 +44,7 @@ impl Record {
     }
 }
 
-/// The log of one process, or of whoever else takes part. Shared by its clones.
+/// The log of one process, or of another participant. Clones write to the same log.
 #[derive(Clone)]
 pub struct Log(Arc<Inner>);
 
@@ -53,7 +54,7 @@ enum Inner {
 }
 
 impl Log {
-    /// A file that is opened for appending, or made. Times are the machine's.
+    /// Opens a file for appending, and creates it if necessary. Times are the machine's.
     ///
     /// # Errors
     ///
@@ -63,20 +64,20 @@ impl Log {
         Ok(Self(Arc::new(Inner::File(file))))
     }
 
-    /// A log in memory, with times in nanoseconds from `clock`.
+    /// Creates a log in memory, with times in nanoseconds from `clock`.
     #[must_use]
     pub fn in_memory(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner::Memory { clock: Box::new(clock), text: Mutex::default() }))
     }
 
-    /// Notes that `event` happens now to request `id`. `remaining` tells for how long its lock is
+    /// Notes that `event` happens now to request `id`. `remaining` returns how long its lock is
     /// still known to be valid.
     ///
     /// # Panics
     ///
     /// When the log can't be written.
     pub fn note(&self, id: u64, event: &Event, remaining: impl FnOnce() -> Duration) {
-        // The clock first: the deadline computed from it is then never later than the real one.
+        // The clock first: then the computed deadline is never later than the real one.
         let at = match &*self.0 {
             Inner::File(_) => now_nanos(),
             Inner::Memory { clock, .. } => clock(),
@@ -91,7 +92,7 @@ impl Log {
         }
     }
 
-    /// The same for what is not about a lock that is held: the process, a server, the run.
+    /// Notes an event without a held lock: of the process, a server, or the run.
     ///
     /// # Panics
     ///
@@ -100,7 +101,7 @@ impl Log {
         self.note(0, event, || Duration::ZERO);
     }
 
-    /// What a log in memory has so far; empty for a file.
+    /// Returns the content of a log in memory; empty for a file.
     #[must_use]
     pub fn text(&self) -> String {
         match &*self.0 {

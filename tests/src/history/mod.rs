@@ -1,11 +1,11 @@
-//! Histories: what the processes of a run asked for, got and did, and what was done to them and to
-//! the servers; and the checkers that say what is wrong with one.
+//! Histories of runs, and the checkers that find what is wrong with one. A history contains the
+//! requests of all processes and their outcomes, and all faults of processes and servers.
 //!
-//! Whoever takes part writes a [log](Log): one line an event, each by one short `write` to a file
-//! opened for appending, so that a process that is killed leaves whole lines. All times are on one
-//! clock: that of the machine ([`now_nanos`](crate::clock::now_nanos)), which all processes share,
-//! or that of a simulation. The logs of a run are put together to a [`History`], and [`check`] runs
-//! every [checker](Check) over it.
+//! Each participant writes a [log](Log) with one line per event. A line is one short `write` to a
+//! file opened for appending, so a killed process leaves whole lines. All times are on one clock.
+//! It is either the machine's ([`now_nanos`](crate::clock::now_nanos)), which all processes share,
+//! or that of a simulation. A [`History`] combines the logs of a run, and [`check`] runs every
+//! [checker](Check) over it.
 //!
 //! Runs of real processes ([`stress`](crate::stress)) and simulated ones write the same events and
 //! are judged by the same rules.

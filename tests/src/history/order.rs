@@ -1,4 +1,4 @@
-//! (11) Fair locks are granted in turn, and neither readers nor writers are passed over for ever.
+//! (11) Fair locks are granted in turn, and neither readers nor writers are passed over forever.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::request::{Fault, History, Request, Seen};
 pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (key, looks) in &history.seen {
-        // What is seen after keys were lost does not follow from what was seen before.
+        // Observations after a loss of keys do not follow from those before it.
         let lost = |from: u64, to: u64| {
             let takes = |fault: &Fault| fault.takes(key) && fault.from <= to && from <= fault.to;
             history.faults.iter().any(takes)
@@ -26,8 +26,8 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// Who was passed over by the holder that came between the looks: those with a place before its
-/// own, who count as alive and still wait.
+/// Returns the waiters that were passed over by the holder that appeared between two observations.
+/// They were before it in the queue, count as alive and still wait.
 fn passed_over(before: &Seen, after: &Seen) -> Vec<String> {
     let [holder] = &after.holders[..] else { return Vec::new() };
     if before.holders.contains(holder) {
@@ -39,8 +39,8 @@ fn passed_over(before: &Seen, after: &Seen) -> Vec<String> {
     before.queue.iter().take(place).filter(waits).map(|(id, _)| id.clone()).collect()
 }
 
-/// Patient readers and writers that saw too many of the other kind come after them and go before
-/// them.
+/// Finds patient readers and writers that were passed over too often by later requests of the other
+/// kind.
 fn too_often(history: &History, limits: &Limits) -> Vec<String> {
     let mut keys: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
     for request in history.requests.iter().filter(|request| matches!(request.kind, Kind::Read | Kind::Write))

@@ -1,12 +1,12 @@
-//! (9) Nobody releases another's lock: what is valid and was not lost by a fault is there when it
-//! is looked for.
+//! (9) No holder releases the lock of another: a valid hold that no fault took is found when the
+//! library looks for it.
 
 use super::check::Limits;
 use super::event::{Loses, Outcome};
 use super::request::{Fault, Grant, History};
 use super::spans::nanos;
 
-/// What the library says when the store has not the hold any more.
+/// Text of the library's error when the store does not have the hold any more.
 const TAKEN: &str = "gone";
 
 pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
@@ -14,14 +14,14 @@ pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
     for request in &history.requests {
         let Some(grant) = &request.grant else { continue };
         let (key, id) = (&request.key, &request.id);
-        // A hold that was granted before the loss, or while it went on, may be gone afterwards;
-        // until its lease is over it may have been handed on.
+        // A hold that was granted before or during the loss may be gone afterwards. Until a lease
+        // after the loss it may have been handed on.
         let lease = nanos(limits.lease);
         let lost = |by: u64| {
             let until = |fault: &Fault| fault.to.saturating_add(lease);
             let all = history.faults.iter().filter(|fault| fault.takes(key));
             let all = all.map(|fault| fault.from <= by && grant.at <= until(fault));
-            // By a lease after it, a quorum has renewed the hold, and made up for what one store
+            // A lease after the loss, a quorum has renewed the hold, which restores what one store
             // has lost.
             let copies = history.faults.iter().filter(|fault| fault.loses == Loses::Copies);
             let copies =
@@ -40,8 +40,8 @@ pub(super) fn taken_away(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// When the holder was told that the store has not its hold any more, or that it is not to be
-/// released.
+/// Returns when the holder was told that the store does not have its hold any more, and the reason.
+/// A release may tell it too.
 fn taken(grant: &Grant) -> Option<(u64, &str)> {
     let told = grant.lost.as_ref().map(|(at, why)| (*at, why.as_str()));
     let out = match &grant.out {
@@ -71,7 +71,7 @@ mod tests {
         let flush = "0 100 0 fault keys - flush\n0 110 0 fault-over flush";
         assert_eq!(with(&out(899), flush) + with(&lost(500), flush), 0, "a fault has taken it");
         assert_eq!(with(&lost(90), flush), 1, "before the fault");
-        // Asked for before it, and granted a lease and more after it.
+        // Requested before the fault, and granted more than a lease after it.
         let late = |at: u64| {
             let log = format!(
                 "1 10 10 ask mutex patient 60000 - 1 a\n1 {at} 9000000000 granted 5\n1 {} 0 lost the store says that it is gone",

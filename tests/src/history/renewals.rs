@@ -1,4 +1,4 @@
-//! (7) Nothing is renewed without a guard: a hold whose end moves on has somebody who wants it.
+//! (7) Nothing is renewed without a guard: a hold whose end moves is wanted by a request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
 use super::waiting::outages;
 
-/// What a look from the side may be wrong by.
+/// Maximum error of an observation from outside.
 const BLUR: Duration = Duration::from_millis(50);
 
-/// When the server has executed, at the latest, what was under way to it at `at`: who has stopped
-/// finds it when it goes on.
+/// Returns the latest time at which the server has executed what was under way to it at `at`. A
+/// stopped server executes it when it goes on.
 fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
     let soon = at.saturating_add(nanos(limits.call_timeout));
     let hinder = |fault: &&Fault| fault.hinders() && fault.from <= soon && fault.to >= at;
@@ -21,8 +21,8 @@ fn executed(history: &History, at: u64, limits: &Limits) -> u64 {
 
 pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     let call = nanos(limits.call_timeout);
-    // Who gets no answer asks again, as the same owner: if it has the key without knowing, the end
-    // moves on.
+    // A request without an answer asks again as the same owner. If it has the key without knowing,
+    // that moves the end of the hold.
     let outages = outages(history, limits);
     let mut wanted: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for request in &history.requests {
@@ -37,7 +37,7 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (key, looks) in &history.seen {
         let wanted = Spans::of(wanted.remove(key.as_str()).unwrap_or_default());
-        // What takes its place elsewhere, or under another clock, ends at another time.
+        // A copy elsewhere, or under another clock, ends at another time.
         let taken = |from: u64, to: u64| {
             let takes = |fault: &Fault| fault.takes(key) && fault.from <= to && from <= fault.to;
             history.faults.iter().any(takes)
@@ -57,8 +57,9 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// When a request may be the reason for a renewal: from when it may have had the key at the store,
-/// not while it only waits. What is under way when the guard goes counts as its own.
+/// Returns the time in which a request may cause renewals. It begins when the request may have had
+/// the key in the store, not while it only waits. It includes renewals under way at the end of the
+/// guard.
 fn guarded(request: &Request, life: &Life, limits: &Limits, history: &History) -> (u64, u64) {
     let killed = life.killed.unwrap_or(u64::MAX);
     let (from, to) = match &request.grant {
@@ -74,7 +75,7 @@ fn guarded(request: &Request, life: &Life, limits: &Limits, history: &History) -
     let call = nanos(limits.call_timeout);
     let mut from = from.saturating_sub(call);
     for (stopped, went_on) in life.pauses.iter().rev() {
-        // It had the key and could not hear of it.
+        // It had the key, but could not hear of it.
         if *stopped <= to && from <= *went_on {
             from = from.min(stopped.saturating_sub(call));
         }

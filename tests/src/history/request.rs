@@ -1,4 +1,4 @@
-//! [`History`]: the logs of a run, put together.
+//! [`History`]: the combined logs of a run.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use super::event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote
 use super::log::{Log, Record};
 use super::spans::{Spans, nanos};
 
-/// What the names of logs begin with of those who watch a way to a server, and ask for nothing.
+/// Prefix of the log names of witnesses, which watch the way to a server and make no requests.
 pub(crate) const WITNESS: &str = "witness";
 
 /// A request for one key.
@@ -17,27 +17,27 @@ pub(crate) const WITNESS: &str = "witness";
 pub struct Request {
     /// `process/number`.
     pub id: String,
-    /// Whose.
+    /// Its process.
     pub process: String,
-    /// The same for all requests of one call.
+    /// The number of its call, which all requests of the call share.
     pub call: u64,
-    /// What for.
+    /// The key.
     pub key: String,
-    /// How.
+    /// The kind of lock.
     pub kind: Kind,
-    /// How much.
+    /// The caller's patience.
     pub want: Want,
-    /// For how long.
+    /// Maximum wait.
     pub wait: Duration,
     /// A fixed lease.
     pub lease: Option<Duration>,
-    /// When.
+    /// When it was sent.
     pub asked: u64,
     /// When it was granted, refused or dropped.
     pub answered: Option<u64>,
-    /// Why it was refused.
+    /// The error, if it was refused.
     pub refused: Option<(ErrorClass, String)>,
-    /// What was granted.
+    /// The grant, if it was granted.
     pub grant: Option<Grant>,
 }
 
@@ -46,37 +46,37 @@ pub struct Request {
 pub struct Grant {
     /// Its token.
     pub token: u64,
-    /// When the caller had it.
+    /// When the caller received it.
     pub at: u64,
-    /// The end of what is known of its validity while it was at work.
+    /// The last known end of its validity until its release was sent.
     pub to: u64,
-    /// Every time at which its validity was looked at, and until when it was valid then.
+    /// Each time at which its validity was read, and until when it was valid then.
     pub looks: Vec<(u64, u64)>,
     /// When the body was started.
     pub body: Option<u64>,
-    /// Since when it shares, if it was exclusive before.
+    /// When it was downgraded and became shared.
     pub shared_from: Option<u64>,
     /// When the lost signal came, and why.
     pub lost: Option<(u64, String)>,
-    /// When its release was sent, and until when the lock was valid then.
+    /// When its release was sent, and until when the lock was valid at that time.
     pub ended: Option<(u64, u64)>,
-    /// When the release was over, and how it went.
+    /// When the release ended, and its outcome.
     pub out: Option<(u64, Outcome)>,
 }
 
-/// What was done to one process.
+/// The stops and the end of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
-    /// From, to.
+    /// The beginning and end of each stop.
     pub pauses: Vec<(u64, u64)>,
-    /// When.
+    /// When it was killed.
     pub killed: Option<u64>,
-    /// When it stood still, or the machine with it.
+    /// Times in which it stood still, alone or with the machine.
     pub(super) stood: Spans,
 }
 
 impl Life {
-    /// For how long the process ran between the two times.
+    /// Returns how long the process ran between the two times.
     #[must_use]
     pub fn running(&self, from: u64, to: u64) -> Duration {
         let to = self.killed.map_or(to, |killed| killed.min(to));
@@ -89,24 +89,24 @@ impl Life {
 /// A fault of the run.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// For reports.
+    /// Its name for reports.
     pub name: String,
-    /// What it took.
+    /// Its loss in the store.
     pub loses: Loses,
-    /// What callers may hear of it.
+    /// The errors that it explains.
     pub errors: Vec<ErrorClass>,
     /// When it began.
     pub from: u64,
-    /// When it was over; the end of time if nobody said so.
+    /// When it was over; the end of time if the log does not say.
     pub to: u64,
-    /// Between these times it took what it took; `None` if nobody said so.
+    /// The time in which it took keys; `None` if the log does not say.
     pub struck: Option<(u64, u64)>,
-    /// The only key that it took; `None` if it may have been any.
+    /// The only key that it may have taken; `None` for any key.
     pub key: Option<String>,
 }
 
 impl Fault {
-    /// Whether it may keep somebody from the store.
+    /// Whether it may keep callers from the store.
     #[must_use]
     pub fn hinders(&self) -> bool {
         self.errors.contains(&ErrorClass::Unavailable)
@@ -119,25 +119,25 @@ impl Fault {
     }
 }
 
-/// A look at a key from the side.
+/// An observation of a key from outside.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// When.
+    /// The time.
     pub at: u64,
-    /// Who holds it.
+    /// The ids of the holders.
     pub holders: Vec<String>,
-    /// When the hold ends if nobody renews it.
+    /// The time at which the hold ends if nobody renews it.
     pub expires: u64,
-    /// Who waits in turn, and until when each counts as alive.
+    /// The waiters in their order, and until when each counts as alive.
     pub queue: Vec<(String, u64)>,
 }
 
-/// So many commands until then.
+/// A server's command count at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// When.
+    /// The time.
     pub at: u64,
-    /// Of the server's life.
+    /// The number of commands since the server's start.
     pub total: u64,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Write {
     pub(super) outcome: Wrote,
 }
 
-/// What was left in the end.
+/// A leftover at the end.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
     pub(super) at: u64,
@@ -162,9 +162,9 @@ pub(super) struct Left {
 /// The logs of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// In the order of the processes' names and their requests' numbers.
+    /// In the order of processes and of their requests' numbers.
     pub requests: Vec<Request>,
-    /// By process. Who has no requests is there too.
+    /// By process, including those without requests.
     pub lives: BTreeMap<String, Life>,
     /// In the order of time.
     pub faults: Vec<Fault>,
@@ -172,7 +172,7 @@ pub struct History {
     pub seen: BTreeMap<String, Vec<Seen>>,
     /// By server, in the order of time.
     pub commands: BTreeMap<String, Vec<Sample>>,
-    /// When the faults were over.
+    /// When the last fault was over.
     pub calm: Option<u64>,
     /// When all work was done.
     pub quiet: Option<u64>,
@@ -205,11 +205,11 @@ impl History {
         Ok(history)
     }
 
-    /// Puts logs in memory together.
+    /// Combines logs in memory.
     ///
     /// # Panics
     ///
-    /// When their events can't follow each other.
+    /// When an event can't follow those before it.
     #[must_use]
     pub fn of<'a>(logs: impl IntoIterator<Item = (&'a str, &'a Log)>) -> Self {
         let mut history = Self::default();
@@ -222,7 +222,7 @@ impl History {
         history
     }
 
-    /// From the text of logs, for tests of the checkers; lines may be indented.
+    /// Parses the text of logs, for tests of the checkers. Lines may be indented.
     ///
     /// # Errors
     ///
@@ -237,15 +237,15 @@ impl History {
         Ok(history)
     }
 
-    /// For how much of the time between the two the process stood still, or one of the ways to the
-    /// servers: that for which it was the most.
+    /// Returns how much of the time between `from` and `to` was lost because the process or a way
+    /// to the servers stood still. Only the one that lost most counts.
     pub(super) fn stood(&self, process: &str, from: u64, to: u64) -> Duration {
         let who = self.lives.iter().filter(|(name, _)| *name == process || name.starts_with(WITNESS));
         let most = who.map(|(_, life)| life.stood.covered(from, to)).max();
         Duration::from_nanos(most.unwrap_or(0))
     }
 
-    /// Requests that were granted, by key.
+    /// Returns the granted requests, by key.
     pub(super) fn grants(&self) -> BTreeMap<&str, Vec<(&Request, &Grant)>> {
         let mut keys: BTreeMap<&str, Vec<(&Request, &Grant)>> = BTreeMap::new();
         for request in &self.requests {
@@ -284,7 +284,7 @@ impl History {
     }
 }
 
-/// What one log is about.
+/// The state of parsing one log.
 struct Own<'a> {
     process: &'a str,
     requests: BTreeMap<u64, Request>,
@@ -297,7 +297,7 @@ impl Own<'_> {
         self.requests.get_mut(&id)?.grant.as_mut()
     }
 
-    /// `None` if the event can't follow those before it.
+    /// Applies a record. Returns `None` if its event can't follow those before it.
     fn apply(&mut self, record: Record, history: &mut History) -> Option<()> {
         let Record { id, at, until, event } = record;
         match event {
@@ -354,8 +354,8 @@ impl Own<'_> {
                 let grant = self.grant(id)?;
                 grant.looks.push((at, until));
                 grant.ended = Some((at, until));
-                // Valid until it was given back; or lost on the way, and then up to what was known
-                // before.
+                // Valid until the release. If it was lost before that, valid until its last known
+                // end.
                 grant.to = if until > at { at } else { at.min(grant.to) };
             }
             Event::Out { how } => self.grant(id)?.out = Some((at, how)),
@@ -392,7 +392,7 @@ impl Own<'_> {
 
 fn look(grant: &mut Grant, at: u64, until: u64) {
     grant.looks.push((at, until));
-    // Renewed meanwhile, or lost: then it was valid up to what was known before.
+    // Renewed meanwhile, or lost: then its last known end counts.
     if until > at {
         grant.to = grant.to.max(until);
     }

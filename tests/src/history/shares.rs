@@ -1,6 +1,6 @@
-//! (12) Every process gets its share: of a key that it always wants it gets a part that is not too
-//! small, none keeps a mutex again and again while others wait, and none gets nothing once the
-//! faults are over.
+//! (12) Every process gets its share. Of a key that it always wants, its part is not too small. No
+//! process takes a mutex again and again while others wait. After the faults, every process that
+//! waits gets a grant.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::event::{Kind, Want};
 use super::request::{Grant, History, Request};
 use super::spans::{Spans, nanos};
 
-/// Fewer grants than this say nothing about shares.
+/// Minimum number of grants that says something about shares.
 const ENOUGH: usize = 100;
 
 pub(super) fn too_small(history: &History, limits: &Limits) -> Vec<String> {
@@ -36,7 +36,8 @@ pub(super) fn too_small(history: &History, limits: &Limits) -> Vec<String> {
 type Granted<'a> = (&'a Request, &'a Grant);
 type Wants<'a> = BTreeMap<(&'a str, &'a str), Spans>;
 
-/// Of the grants of calm time, those of each process that wanted the key for most of it.
+/// Finds processes with too few grants of the key in calm time, among those that wanted it most of
+/// the time.
 fn small_shares(
     history: &History,
     limits: &Limits,
@@ -71,7 +72,8 @@ fn small_shares(
     small.map(|(process, count)| format!("{key}: {process} got {count} of {total} grants")).collect()
 }
 
-/// One process again and again, while another waits from the first grant to the last.
+/// Finds a process that takes the key again and again, while another waits from the first grant to
+/// the last.
 fn long_stints(
     history: &History,
     limits: &Limits,
@@ -83,7 +85,7 @@ fn long_stints(
     for stint in grants.chunk_by(|(before, _), (after, _)| before.process == after.process) {
         let ([(request, first), ..], [.., (_, last)]) = (stint, stint) else { continue };
         let span = (first.at, last.at);
-        // While it is stopped, or kept from the store, it can't give the key back.
+        // While the process is stopped, or kept from the store, it can't give the key back.
         let hindered = hindered(history, &request.process);
         let took = Duration::from_nanos(Spans::one(span.0, span.1).without(&hindered).total());
         if took <= limits.stint {
@@ -112,10 +114,10 @@ fn hindered(history: &History, process: &str) -> Spans {
     Spans::of(faults.map(|fault| (fault.from, fault.to)).chain(pauses))
 }
 
-/// Processes that ask and get nothing once the faults are over.
+/// Finds processes that ask and get nothing once the faults are over.
 fn starved(history: &History, limits: &Limits) -> Vec<String> {
     let Some(calm) = history.calm else { return Vec::new() };
-    // A request of before may take as long as this.
+    // An earlier request may take this long.
     let long = history.quiet.unwrap_or(history.end).saturating_sub(calm) > nanos(limits.free_with_waiter());
     let mut found = Vec::new();
     for (process, life) in history.lives.iter().filter(|(_, life)| life.killed.is_none()) {
@@ -144,7 +146,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// Grants of `a` from second `from` on, each a hundredth of a second after the one before.
+    /// Returns grants of `a` from second `from` on, one every hundredth of a second.
     fn grants(from: u64, count: u64) -> String {
         let grant = |n: u64| {
             let at = from * S + n * S / 100;

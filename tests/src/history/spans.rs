@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// From, to: never empty, sorted, and apart from each other.
+/// Intervals (from, to): not empty, sorted, and disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spans(Vec<(u64, u64)>);
 
@@ -53,13 +53,13 @@ impl Spans {
         Self::of(rest)
     }
 
-    /// Whether they have a time between the two in common; each end counts.
+    /// Whether some span contains a time between `from` and `to`; all ends are included.
     pub(super) fn touches(&self, from: u64, to: u64) -> bool {
         let next = self.0.partition_point(|span| span.1 < from);
         self.0.get(next).is_some_and(|span| span.0 <= to)
     }
 
-    /// How much of the time between the two they cover.
+    /// Returns how much of the time between `from` and `to` the spans cover.
     pub(super) fn covered(&self, from: u64, to: u64) -> u64 {
         let first = self.0.partition_point(|span| span.1 <= from);
         let inside = self.0.iter().skip(first).take_while(|span| span.0 < to);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::event::{ErrorClass, Event, Kind, Loses, Outcome, Remains, Want, Wrote};
 
-/// The names of the values of one type.
+/// A type whose values have names.
 trait Named: Copy + PartialEq + 'static {
     const NAMES: &'static [(Self, &'static str)];
 
@@ -62,7 +62,7 @@ impl Named for Remains {
         &[(Self::Counter, "counter"), (Self::Latch, "latch"), (Self::Key, "key"), (Self::Other, "other")];
 }
 
-/// Milliseconds, or `-`.
+/// Returns milliseconds, or `-`.
 fn millis(time: Option<Duration>) -> String {
     time.map_or("-".to_owned(), |time| time.as_millis().to_string())
 }
@@ -71,12 +71,12 @@ fn duration(text: &str) -> Option<Option<Duration>> {
     if text == "-" {
         return Some(None);
     }
-    // Longer than anybody waits.
+    // Longer than any wait.
     let millis = text.parse::<u128>().ok()?;
     Some(Some(Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))))
 }
 
-/// One line: no free text breaks it.
+/// Replaces line breaks, so that free text stays on one line.
 fn flat(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
@@ -137,7 +137,7 @@ pub(super) fn to_text(event: &Event) -> String {
     }
 }
 
-/// The words of a line, and its rest.
+/// The rest of a line, read word by word.
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {

@@ -1,5 +1,5 @@
 //! (2) Tokens are distinct and in the real-time order of grants. Where the counter was lost and the
-//! clock set back as well, only those from after it are compared with each other.
+//! clock set back as well, tokens from before are not compared with those from after it.
 
 use std::collections::HashMap;
 
@@ -33,8 +33,8 @@ pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// Two grants share a token only if both read, or did in the end, in the same process: they share a
-/// hold.
+/// Finds grants that share a token, but not a hold. Only readers of the same process share a hold,
+/// including downgraded writers.
 fn shared(grants: &[Granted<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut owners: HashMap<u64, (&Request, bool)> = HashMap::new();
@@ -49,8 +49,9 @@ fn shared(grants: &[Granted<'_>]) -> Vec<String> {
     found
 }
 
-/// A token is larger than those of all grants whose reply came before it was asked for. Two readers
-/// may be in any order: who joins a hold has its token, and others may have come meanwhile.
+/// Finds tokens that are smaller than one whose grant was answered before their own request.
+/// Readers are not compared with readers. A reader that joins a hold gets the hold's token, and
+/// other readers may have come after that hold began.
 fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut by_request = grants.to_vec();
@@ -79,8 +80,8 @@ fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
     found
 }
 
-/// A token is larger than those of all that held the key before its grant: who shares what it had
-/// alone was granted nothing then.
+/// Finds tokens that are not larger than those of all earlier holders of the key. A downgraded
+/// holder counts from its original grant.
 pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
     let mut windows: Vec<&Window<'_>> = windows.iter().filter(|window| window.token.is_some()).collect();
     windows.sort_by_key(|window| window.granted);
@@ -100,7 +101,7 @@ pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
             }
         }
         let before = if window.shared { exclusive } else { highest };
-        // A writer that reads keeps its token, and may share it with readers of its process.
+        // A downgraded writer keeps its token, and may share it with readers of its process.
         let own = |before: &Window<'_>| {
             window.shared && window.token == before.token && window.process == before.process
         };
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn who_shares_what_it_had_alone_keeps_its_token() {
-        // Its hold was lost meanwhile, and somebody else had the key.
+        // Its hold was lost meanwhile, and another process had the key.
         let writer =
             "1 10 10 ask write patient 60000 - 1 a\n1 20 900 granted 5\n1 60 900 shared\n1 70 900 end";
         let other = grant(1, "mutex", 30, 35, 6);

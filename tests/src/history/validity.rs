@@ -1,4 +1,4 @@
-//! (8) The lost signal comes by the deadline, and no body starts outside validity.
+//! (8) The lost signal comes by the deadline, and no body starts outside its lock's validity.
 
 use super::check::Limits;
 use super::event::Outcome;
@@ -26,23 +26,24 @@ pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
     found
 }
 
-/// The end of the validity as it was known at a time.
+/// Returns the latest end of the validity that was known at a time.
 fn valid_until(grant: &Grant, by: u64) -> Option<u64> {
     let valid = grant.looks.iter().filter(|(at, until)| *at <= by && until > at);
     valid.map(|(_, until)| *until).max()
 }
 
-/// A time at which the lock was not valid, and one long after it at which the holder still had not
-/// been told.
+/// Returns a time at which the lock was no longer valid, and a much later one at which the holder
+/// still had not been told.
 fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64) -> Option<(u64, u64)> {
-    // A fixed lease ends when it was known to end; of others it is known when they were looked at.
+    // The end of a fixed lease is known in advance. Otherwise the lock ended by the first reading
+    // that found it invalid.
     let over = match request.lease {
         Some(_) => valid_until(grant, u64::MAX),
         None => grant.looks.iter().find(|(at, until)| until <= at).map(|(at, _)| *at),
     }?;
     let told = grant.lost.as_ref().map(|(at, _)| *at);
-    // Who has ended does not hear it any more; nor does who is about to share what it has, and
-    // hears how that went instead.
+    // A holder that has sent its release does not get the signal any more. Nor does a holder that
+    // downgrades; it learns the outcome of that instead.
     let valid_after = |time: u64| grant.looks.iter().any(|(at, until)| *at > time && until > at);
     let failed = matches!(grant.out, Some((_, Outcome::Failed(..))));
     let gave_up = grant.shared_from.filter(|shared| failed && !valid_after(*shared));
@@ -66,7 +67,7 @@ mod tests {
     #[test]
     fn a_body_that_starts_too_late_is_found() {
         assert_eq!(with("1000", &format!("1 30 {S} body\n1 40 {S} end")), 0);
-        // Valid for a second, and a second and a half of slack.
+        // A second of validity, and a second and a half of slack.
         let late = |at: u64| format!("1 {0} {0} body\n1 {0} {0} end", at * S / 10);
         assert_eq!((with("-", &late(24)), with("-", &late(26))), (0, 1));
         let paused = |at: u64| format!("0 30 0 paused\n0 {} 0 continued\n{}", 6 * S, late(at));

@@ -1,10 +1,9 @@
-//! (4) No key is free for long while somebody waits for it, and (6) what a crash leaves is free
-//! within the lease.
+//! (4) No key with a waiter is free for long. (6) A dead process's keys are free within the lease.
 //!
-//! What the processes know is all there is to go by, so a key counts as held for as long as
-//! somebody may hold it: from a grant to its confirmed release, and where the outcome of a call is
-//! unknown, or its process was killed, for a lease more. While faults keep callers from the store,
-//! no time passes, and after each such outage a waiter has time to ask again.
+//! The checkers only know what the processes know, so a key counts as held as long as it may be
+//! held. That is from a grant to its confirmed release. When the outcome of a call is unknown, or
+//! its process was killed, it is a lease longer. Time does not count while faults keep callers from
+//! the store. After each such outage, waiters have time to ask again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,16 +13,16 @@ use super::event::{ErrorClass, Kind, Outcome, Want};
 use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
 
-/// For how long a writer that has died keeps new readers out: `lock_runtime::store::INTENT_LIFE`.
+/// How long a dead writer keeps new readers out: `lock_runtime::store::INTENT_LIFE`.
 const INTENT_LIFE: Duration = Duration::from_secs(1);
 
-/// When the store may be out of reach.
+/// Returns when the store may be out of reach.
 pub(super) fn outages(history: &History, limits: &Limits) -> Spans {
     let hinders = |fault: &&Fault| fault.hinders() && !limits.reachable.contains(&fault.name.as_str());
     Spans::of(history.faults.iter().filter(hinders).map(|fault| (fault.from, fault.to)))
 }
 
-/// When something of the request may be at the store, without the time in which it only waits.
+/// Computes when a request may have a hold in the store. Mere waiting does not count.
 pub(super) struct Open<'a> {
     outages: &'a Spans,
     lease: u64,
@@ -37,7 +36,8 @@ impl<'a> Open<'a> {
         Self { outages, lease, call, waiter: nanos(limits.waiter_life) }
     }
 
-    /// When what was under way at `at` is settled: soon, unless something hindered it.
+    /// Returns when a call that was under way at `at` is settled: soon, or a lease later if
+    /// something hindered it.
     fn settled(&self, at: u64, life: &Life) -> u64 {
         let soon = at.saturating_add(self.call);
         let hindered = self.outages.touches(at.saturating_sub(self.call), soon)
@@ -49,8 +49,8 @@ impl<'a> Open<'a> {
     fn spans(&self, request: &Request, life: &Life, end: u64) -> Vec<(u64, u64)> {
         let dead = |killed: u64| killed.saturating_add(self.lease).saturating_add(self.call);
         let mut spans = Vec::new();
-        // Who is stopped or dead keeps its place in a queue for a while, and may be granted the key
-        // there.
+        // A stopped or dead waiter keeps its place in a queue for a while, and may be granted the
+        // key there.
         let waited_until = request.answered.or(life.killed).unwrap_or(end);
         let stops = life.pauses.iter().map(|(from, _)| *from).chain(life.killed);
         for stop in stops.filter(|stop| (request.asked..=waited_until).contains(stop)) {
@@ -65,7 +65,7 @@ impl<'a> Open<'a> {
             };
             spans.push((grant.at, to));
         } else if request.refused.as_ref().is_some_and(|(error, _)| *error == ErrorClass::Busy) {
-            // It took nothing.
+            // The request took nothing.
         } else if let Some(answered) = request.answered {
             spans.push((answered, self.settled(answered, life)));
         } else if let Some(killed) = life.killed {
@@ -75,7 +75,7 @@ impl<'a> Open<'a> {
     }
 }
 
-/// When each key may be held.
+/// Returns when each key may be held.
 fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String, Spans> {
     let open = Open::new(outages, limits);
     let mut spans: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
@@ -83,7 +83,7 @@ fn held(history: &History, outages: &Spans, limits: &Limits) -> BTreeMap<String,
         let Some(life) = history.lives.get(&request.process) else { continue };
         spans.entry(&request.key).or_default().extend(open.spans(request, life, history.end));
     }
-    // A store that has lost its latest may have holders and waiters that are gone.
+    // A store that has lost its latest writes may have holders and waiters that are gone.
     let rest = nanos(limits.lease.max(limits.waiter_life));
     let all = spans.into_iter().map(|(key, spans)| {
         let losses = history.faults.iter().filter(|fault| fault.takes(key));
@@ -104,7 +104,7 @@ pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String
     for ((process, _), requests) in calls {
         let Some(life) = history.lives.get(process) else { continue };
         let Some(first) = requests.first() else { continue };
-        // A late answer is found by another checker.
+        // Another checker finds late answers.
         let until = first.answered.or(life.killed).unwrap_or(history.end);
         let mut free = Spans::one(first.asked, until);
         for request in &requests {
@@ -181,7 +181,8 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
     found
 }
 
-/// So long after a time, on a clock that stands still in outages, and for a while after each.
+/// Returns `from` plus `bound` on a clock that stands still during outages, and for a while after
+/// each.
 fn by_with(outages: &Spans, limits: &Limits, from: u64, bound: u64, end: u64) -> u64 {
     let mut by = from.saturating_add(bound);
     while by < end {
@@ -197,9 +198,9 @@ fn by_with(outages: &Spans, limits: &Limits, from: u64, bound: u64, end: u64) ->
     by
 }
 
-/// Until when the dead and the stopped may keep the key from `waiter`, after one was killed: each
-/// for a lease, and before that for as long as its place in a queue, or its intent to write, lasts.
-/// More may die or stop before that is over.
+/// Returns until when dead and stopped processes may keep the key from `waiter` after one was
+/// killed. Each may keep it for a lease, plus the life of its place in a queue or of its intent to
+/// write. More processes may die or stop before that is over.
 fn kept_until(
     history: &History,
     requests: &[&Request],
@@ -217,7 +218,7 @@ fn kept_until(
             Kind::Write => INTENT_LIFE.saturating_sub(limits.lease),
             Kind::Mutex | Kind::Read => Duration::ZERO,
         };
-        // What it has sent when it leaves may not arrive any more.
+        // The request's last message may not arrive.
         let over = match &request.grant {
             None => request.answered.map(|at| at.saturating_add(call)),
             Some(grant) => match &grant.out {
@@ -249,7 +250,7 @@ mod tests {
     use super::super::Check::{Crashes, Waiting};
     use super::super::check::tests::found;
 
-    /// In the tests: lease 1 s, fallback 5 s, call time-out 2 s, slack 5 s.
+    /// In these tests: lease 1 s, fallback 5 s, call time-out 2 s, slack 5 s.
     const S: u64 = 1_000_000_000;
 
     const HOLDER: &str =
@@ -291,12 +292,12 @@ mod tests {
         let waits = |until: u64, at: &[u64]| {
             found(Waiting, &[("0.0", HOLDER), ("1.0", &waiter(until)), ("run", &cuts(at))])
         };
-        // 12 s, and 7 s after each outage; 10 s, 9 s and the rest have passed.
+        // 12 s are allowed, plus 7 s after each outage. 10 s and 9 s pass before the outages.
         assert_eq!((waits(27 * S, &[10, 20]), waits(29 * S, &[10, 20])), (0, 1));
         let stops = "0 10000000000 0 paused\n0 11000000000 0 continued";
         let stopped = |until: u64| format!("{}\n{stops}", waiter(until));
         let waits = |until: u64| found(Waiting, &[("0.0", HOLDER), ("1.0", &stopped(until))]);
-        // Stopped, it may be granted the key until 14 s.
+        // The stopped process may be granted the key until 14 s.
         assert_eq!((waits(25 * S), waits(27 * S)), (0, 1), "its process was stopped");
     }
 
@@ -342,7 +343,7 @@ mod tests {
         let cut = |until: u64, at: &[u64]| {
             found(Crashes, &[("0.0", &*dead), ("1.0", &waiter(until)), ("run", &cuts(at))])
         };
-        // 9 s from the first second on, and 8 s for the outage.
+        // Until 9 s without the outage, which adds 8 s.
         assert_eq!((cut(16 * S, &[4]), cut(18 * S, &[4])), (0, 1));
         assert_eq!((cut(18 * S, &[4, 13]), cut(26 * S, &[4, 13])), (0, 1), "another one meanwhile");
         let third = format!("1 10 10 ask mutex patient 60000 - 1 a\n1 {} 0 granted 6", 5 * S);

@@ -1,5 +1,4 @@
-//! What tests of both sides have in common: how they start, how long something may take, what may
-//! be left.
+//! Helpers for tests of both sides: starting them, time limits, and allowed leftovers.
 
 use std::time::Duration;
 
@@ -9,35 +8,36 @@ use super::client::{Java, Settings};
 use super::servers::{Servers, connect};
 use crate::eventually;
 
-/// What a busy two-core machine may take for something that needs no time. Much shorter than the
-/// default lease of both sides, so that a hand-off is never the end of a lease.
+/// Maximum time on a busy two-core machine for something that needs no time. Much shorter than the
+/// default lease of both sides, so a hand-off never coincides with the end of a lease.
 pub const SLACK: Duration = Duration::from_secs(10);
-/// A lease short enough to wait for, on both sides.
+/// A lease for both sides that is short enough to wait for.
 pub const LEASE: Duration = Duration::from_secs(3);
 
-/// A manager and a Java program with the leases they have by default, 30 s.
+/// Returns a manager and a Java client with their default leases, 30 s.
 pub async fn with_defaults(servers: &impl Servers) -> (LockManager, Java) {
     tokio::join!(connect(servers, |builder| builder), Java::start(servers))
 }
 
-/// A manager and a Java program with a lease of [`LEASE`].
+/// Returns a manager and a Java client with a lease of [`LEASE`].
 pub async fn with_short_lease(servers: &impl Servers) -> (LockManager, Java) {
     with_short_lease_and(servers, Settings::default()).await
 }
 
-/// The same with more settings of the Java program.
+/// Like [`with_short_lease`], with more settings of the Java client.
 pub async fn with_short_lease_and(servers: &impl Servers, settings: Settings) -> (LockManager, Java) {
     let settings = settings.watchdog(LEASE);
     tokio::join!(connect(servers, |builder| builder.lease(LEASE)), Java::start_with(servers, settings))
 }
 
-/// Nothing but counters of fencing tokens.
+/// Waits until only counters of fencing tokens are left.
 pub async fn nothing_is_left(servers: &impl Servers) {
     let is_counter = |key: &String| key.starts_with("redisson_lock_token:");
     eventually(async || servers.keys().iter().all(is_counter), SLACK).await;
 }
 
-/// Prints how long hand-offs took, each of them less than [`SLACK`]. Half of them must be quick.
+/// Prints how long hand-offs took. Each must be shorter than [`SLACK`], and half of them must be
+/// quick.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! Building the Java program, and starting it.
+//! Builds and starts the Java program.
 
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::process::Process;
 
-/// Compiling and collecting jars; no tests, no installing, so few plugins are needed.
+/// Compiles and collects jars. There are no tests and no installation, so few plugins are needed.
 const GOALS: [&str; 3] = ["compiler:compile", "jar:jar", "dependency:copy-dependencies"];
 
-/// The first build brings Redisson and Maven's plugins from the registry.
+/// Maximum time of a build. The first one downloads Redisson and Maven's plugins.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// The Java program, built.
@@ -22,14 +22,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds the program unless these sources were built before. Downloads only what Maven does
-    /// not have yet.
+    /// Builds the program, unless the same sources were built before. Downloads only what Maven
+    /// does not have yet.
     ///
     /// # Errors
     ///
-    /// When there is no Maven, or it fails; the text says how to get one.
+    /// When there is no Maven, or it fails; the text says how to install it.
     pub fn build() -> Result<Self, String> {
-        // Tests of one process wait for each other; those of several build twice at worst.
+        // Tests of one process wait for each other. Several processes build twice at worst.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
@@ -48,7 +48,7 @@ impl Program {
         Ok(Self { folder })
     }
 
-    /// The command that runs it, to be given its arguments.
+    /// Returns the command that runs the program, without the program's arguments.
     #[must_use]
     pub fn command(&self) -> Command {
         let jar = self.folder.join("rival.jar");
@@ -58,7 +58,7 @@ impl Program {
         class_path.push(":");
         class_path.push(self.folder.join("dependency").join("*"));
         let mut command = Command::new(java());
-        // A short life: quick to start rather than quick in the end.
+        // Tuned for a quick start, because the program lives only for a short time.
         command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m"]);
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=error");
         command.arg(agent).arg("-cp").arg(class_path).arg("lockinterop.Rival");
@@ -66,7 +66,7 @@ impl Program {
     }
 }
 
-/// The Java that Maven uses too.
+/// Returns the Java that Maven uses too.
 fn java() -> PathBuf {
     match std::env::var_os("JAVA_HOME") {
         Some(home) if !home.is_empty() => Path::new(&home).join("bin").join("java"),
@@ -74,18 +74,18 @@ fn java() -> PathBuf {
     }
 }
 
-/// A folder beside the programs that cargo built, us among them.
+/// Creates a folder next to the programs that cargo has built, including this one.
 fn work_folder() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|error| format!("where are we? {error}"))?;
     let folder = exe.parent().ok_or("where are we?")?;
-    // Tests are in `deps` below the other programs.
+    // Tests are in `deps`, a subfolder of the other programs' folder.
     let folder = if folder.ends_with("deps") { folder.parent().ok_or("where are we?")? } else { folder };
     let work = folder.join("interop");
     std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     Ok(work)
 }
 
-/// A number that is another one when a source is.
+/// Returns a hash of the sources.
 fn fingerprint(sources: &Path) -> Result<u64, String> {
     fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
@@ -110,15 +110,14 @@ fn fingerprint(sources: &Path) -> Result<u64, String> {
     Ok(hasher.finish())
 }
 
-/// Builds the sources into `out`: without the network if Maven has everything, else with it.
+/// Builds the sources into `out`, without the network if Maven already has everything.
 fn maven(sources: &Path, out: &Path) -> Result<(), String> {
     let mut define = OsString::from("-Dout=");
     define.push(out);
     let run = |more: &[&str], output: fn() -> Stdio| -> Result<bool, String> {
         let mut command = Command::new("mvn");
         command.args(["--batch-mode", "--quiet"]).args(more).arg(&define).args(GOALS);
-        // Maven's own words would stand between the test harness's; the second try shows them on
-        // stderr.
+        // Maven's output would mix with the test harness's. The second attempt shows it on stderr.
         command.current_dir(sources).stdin(Stdio::null()).stdout(output()).stderr(output());
         let mut process = Process::spawn(&mut command, None).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => "mvn is not on the PATH: `cargo xtask test interop --install` \

@@ -1,4 +1,4 @@
-//! [`Java`], the running program, its calls and their answers.
+//! [`Java`]: the running Java program, its calls and their answers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,45 +20,45 @@ use crate::clock::nanos_ahead_of_monotonic;
 use crate::eventually;
 use crate::process::Process;
 
-/// How long an answer may take where a test says nothing else. Generous: two busy cores.
+/// Maximum time for an answer if a test sets no other limit. Generous: two busy cores.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Those who wait for answers, by the ids of their calls. `None` when no answer will come any more.
+/// The pending calls by id. `None` when no answer will come any more.
 type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Value>>>>>;
 
-/// How a Redisson client is set up.
+/// Settings of a Redisson client.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Of its session.
+    /// Settings of the client's session.
     client: Vec<String>,
-    /// Of its JVM, if that serves nobody else.
+    /// Arguments of the client's own JVM, if it has one.
     jvm: Option<Vec<String>>,
 }
 
 impl Settings {
-    /// A JVM that serves nobody else, so that it can be stopped and killed.
+    /// Gives the client its own JVM, which can be stopped and killed.
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.jvm.get_or_insert_default();
         self
     }
 
-    /// Redisson's `lockWatchdogTimeout`: the lease of locks without one; renewed every third of it.
-    /// Default: 30 s.
+    /// Sets Redisson's `lockWatchdogTimeout`: the lease of locks without a fixed one, renewed every
+    /// third of it. Default: 30 s.
     #[must_use]
     pub fn watchdog(self, lease: Duration) -> Self {
         self.with("watchdog", lease.as_millis())
     }
 
-    /// Redisson's `fairLockWaitTimeout`: how long a waiter without a limit counts as alive.
+    /// Sets Redisson's `fairLockWaitTimeout`: how long a waiter without a limit counts as alive.
     /// Default: 5 min.
     #[must_use]
     pub fn fair_wait(self, wait: Duration) -> Self {
         self.with("fair_wait", wait.as_millis())
     }
 
-    /// The wall clock that Redisson reads is this much ahead of the machine's, or behind it. It is
-    /// that of a JVM, which serves nobody else then.
+    /// Sets how far Redisson's wall clock is ahead of the machine's; negative for behind. Gives the
+    /// client its own JVM.
     #[must_use]
     pub fn wall_clock_ahead(mut self, millis: i64) -> Self {
         self.jvm.get_or_insert_default().push(format!("wall={millis}"));
@@ -81,7 +81,7 @@ struct Jvm {
 }
 
 impl Jvm {
-    /// That of all tests that need none of their own.
+    /// Returns the JVM that all tests without their own JVM share.
     async fn shared() -> Arc<Self> {
         static SHARED: tokio::sync::Mutex<Weak<Jvm>> = tokio::sync::Mutex::const_new(Weak::new());
 
@@ -95,11 +95,11 @@ impl Jvm {
     }
 
     async fn start(arguments: Vec<String>) -> Self {
-        // It takes a while the first time, and the test may be connecting meanwhile.
+        // The first build takes a while, and the test may be connecting meanwhile.
         let built = tokio::task::spawn_blocking(Program::build).await.expect("it does not panic");
         let program = built.unwrap_or_else(|error| panic!("no Java program: {error}"));
         let mut command = program.command();
-        // Stamps of both sides are on one clock.
+        // Puts the time stamps of both sides on one clock.
         command.args(arguments).arg(format!("clock={}", nanos_ahead_of_monotonic()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = Process::spawn(&mut command, None)
@@ -112,16 +112,16 @@ impl Jvm {
         Self { process: Mutex::new(process), input, waiting, next: AtomicU64::new(1) }
     }
 
-    /// Sends a command; `words` are those behind its id.
+    /// Sends a command; `words` are what follows its id.
     fn call(&self, words: String) -> Call {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
-        // After its end, the dropped sender says so.
+        // After the end of the program, the dropped sender tells the caller.
         if let Some(waiting) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             waiting.insert(id, sender);
         }
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that has ended takes nothing, which the call says.
+        // A program that has ended takes nothing, which the caller learns from its call.
         let _ = writeln!(input, "{id} {words}").and_then(|()| input.flush());
         Call { receiver, what: words, limit: LIMIT }
     }
@@ -131,11 +131,11 @@ impl Jvm {
     }
 }
 
-/// A Redisson client in a Java program. It is closed with this handle.
+/// A Redisson client in a Java program. Closed on drop.
 #[derive(Debug)]
 pub struct Java {
     jvm: Arc<Jvm>,
-    /// Among those of the program.
+    /// Its number among the sessions of the program.
     session: u64,
     client: String,
     is_alone: bool,
@@ -149,7 +149,7 @@ impl Drop for Java {
 }
 
 impl Java {
-    /// Starts a client with Redisson's own settings, and waits until it is connected.
+    /// Starts a client with Redisson's default settings, and waits until it is connected.
     ///
     /// # Panics
     ///
@@ -178,24 +178,24 @@ impl Java {
         Self { jvm, session, client, is_alone }
     }
 
-    /// The id of its Redisson client: what owners begin with.
+    /// Returns the id of the Redisson client, which is the prefix of its owners.
     #[must_use]
     pub fn client(&self) -> &str {
         &self.client
     }
 
-    /// The lock `name` of Redisson's `kind`, as the thread `thread` uses it.
+    /// Returns the lock `name` of Redisson's `kind`, as used by the thread `thread`.
     #[must_use]
     pub fn lock<'a>(&'a self, thread: &'a str, kind: &'a str, name: &'a str) -> JavaLock<'a> {
         JavaLock { java: self, thread, kind, name }
     }
 
-    /// Sends a command to a thread; `words` are those behind its name.
+    /// Sends a command to a thread; `words` are what follows the thread's name.
     pub(crate) fn call(&self, thread: &str, words: &str) -> Call {
         self.jvm.call(format!("{}/{thread} {words}", self.session))
     }
 
-    /// Interrupts what the thread does.
+    /// Interrupts the thread.
     ///
     /// # Panics
     ///
@@ -204,21 +204,21 @@ impl Java {
         self.jvm.call(format!("- interrupt {}/{thread}", self.session)).json().await;
     }
 
-    /// Waits until the thread sleeps until a message comes. Its client listens before that, and
-    /// forgets messages about read and write locks that come between (`1`; Redisson wakes those who
-    /// sleep by then).
+    /// Waits until the thread sleeps and waits for a message. Its client subscribes before that.
+    /// Until the thread sleeps, it ignores `1`, the message about read and write locks: Redisson
+    /// then only wakes threads that sleep.
     ///
     /// # Panics
     ///
-    /// As an awaited [`Call`] does, or when it does not sleep in the end.
+    /// As an awaited [`Call`] does, or when the thread never sleeps.
     pub async fn is_parked(&self, thread: &str) {
         let words = format!("- parked {}/{thread}", self.session);
         let parked = async || self.jvm.call(words.clone()).json().await["value"] == true;
         eventually(parked, LIMIT).await;
     }
 
-    /// From now on the wall clock that Redisson reads is this much ahead of the machine's, or
-    /// behind it.
+    /// Sets how far Redisson's wall clock is ahead of the machine's from now on; negative for
+    /// behind.
     ///
     /// # Panics
     ///
@@ -227,11 +227,11 @@ impl Java {
         self.alone().call(format!("- wall {millis}")).json().await;
     }
 
-    /// Ends the client in good order, and the program if it serves nobody else.
+    /// Closes the client, and the program if it serves no other clients.
     ///
     /// # Panics
     ///
-    /// When it does not end, or the program not with status 0.
+    /// When the client does not close, or the program does not end with status 0.
     pub async fn exit(self) {
         self.jvm.call(format!("- close {}", self.session)).json().await;
         if self.is_alone {
@@ -241,23 +241,23 @@ impl Java {
         }
     }
 
-    /// SIGKILL: the crash of a machine, as far as locks are concerned.
+    /// Sends SIGKILL. For locks this is like the crash of a machine.
     ///
     /// # Panics
     ///
-    /// When the program serves others too: see [`Settings::alone`].
+    /// When the program serves other clients too: see [`Settings::alone`].
     pub fn kill(&mut self) {
         self.alone().process().kill();
     }
 
-    /// The program, which serves nobody else.
+    /// Returns the program, which must not serve other clients.
     fn alone(&self) -> &Jvm {
         assert!(self.is_alone, "the program serves others too: start it with `Settings::alone`");
         &self.jvm
     }
 }
 
-/// Hands each answer to who waits for it.
+/// Passes each answer to its caller.
 fn read(output: ChildStdout, waiting: &Waiting) {
     let _end = End(waiting);
     for line in BufReader::new(output).lines() {
@@ -270,13 +270,13 @@ fn read(output: ChildStdout, waiting: &Waiting) {
             .as_mut()
             .and_then(|waiting| waiting.remove(&id));
         if let Some(sender) = sender {
-            // Nobody may want to know any more.
+            // The caller may not wait any more.
             let _ = sender.send(answer);
         }
     }
 }
 
-/// Tells those who wait that no answer will come, however reading ends.
+/// Tells all waiting callers that no answer will come, however reading ends.
 struct End<'a>(&'a Waiting);
 
 impl Drop for End<'_> {
@@ -285,7 +285,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// A command that has been sent: it runs whether it is awaited or not.
+/// A command that has been sent. It runs whether it is awaited or not.
 #[derive(Debug)]
 #[must_use = "a call may fail: await it"]
 pub struct Call {
@@ -295,17 +295,17 @@ pub struct Call {
 }
 
 impl Call {
-    /// Waits at most this long for the answer, instead of a minute.
+    /// Sets the maximum wait for the answer; the default is a minute.
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Whether the answer is still out.
+    /// Checks that there is no answer yet.
     ///
     /// # Panics
     ///
-    /// When the program has ended, or has answered: the text says what.
+    /// When the program has ended or has answered; the text contains the answer.
     #[track_caller]
     pub fn assert_still_out(&mut self) {
         match self.receiver.try_recv() {
@@ -328,7 +328,7 @@ impl IntoFuture for Call {
     type Output = Answer;
     type IntoFuture = BoxFuture<Answer>;
 
-    /// The answer; panics when none comes.
+    /// Waits for the answer; panics when none comes.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let what = self.what.clone();
@@ -337,17 +337,17 @@ impl IntoFuture for Call {
     }
 }
 
-/// What a call came to.
+/// The answer to a call.
 #[derive(Clone, Debug)]
 pub struct Answer {
     what: String,
-    /// The field of the thread in the hashes of locks.
+    /// The thread's field in the hashes of locks.
     pub owner: String,
     /// When the call began, on [`now_nanos`](crate::clock::now_nanos).
     pub start: u64,
-    /// When it ended.
+    /// When the call ended.
     pub end: u64,
-    /// What it returned, or the exception it ended with.
+    /// The returned value, or the exception that ended the call.
     pub result: Result<Value, Exception>,
 }
 
@@ -371,7 +371,7 @@ impl Answer {
         Self { what, owner: text("owner"), start: number("start"), end: number("end"), result }
     }
 
-    /// What the call returned.
+    /// Returns the value that the call returned.
     ///
     /// # Panics
     ///
@@ -389,13 +389,13 @@ impl Answer {
     ///
     /// # Panics
     ///
-    /// When it did.
+    /// When the call ended with an exception.
     #[track_caller]
     pub fn done(&self) {
         let _ = self.value();
     }
 
-    /// The true or false that the call returned.
+    /// Returns the boolean that the call returned.
     ///
     /// # Panics
     ///
@@ -406,7 +406,7 @@ impl Answer {
         self.value().as_bool().unwrap_or_else(|| panic!("{self:?}"))
     }
 
-    /// The number that the call returned.
+    /// Returns the number that the call returned.
     ///
     /// # Panics
     ///
@@ -417,11 +417,11 @@ impl Answer {
         self.value().as_u64().unwrap_or_else(|| panic!("{self:?}"))
     }
 
-    /// The class of the exception with which the call ended, without its package.
+    /// Returns the class of the exception that ended the call, without its package.
     ///
     /// # Panics
     ///
-    /// When it ended without.
+    /// When the call ended without an exception.
     #[track_caller]
     #[must_use]
     pub fn exception(&self) -> &str {
@@ -431,7 +431,7 @@ impl Answer {
         }
     }
 
-    /// How long the call took.
+    /// Returns how long the call took.
     #[must_use]
     pub fn took(&self) -> Duration {
         Duration::from_nanos(self.end.saturating_sub(self.start))

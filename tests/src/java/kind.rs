@@ -1,4 +1,4 @@
-//! [`Kind`]: a kind of lock as both sides have it, and [`on_kinds!`](crate::on_kinds).
+//! [`Kind`]: a kind of lock on both sides, and [`on_kinds!`](crate::on_kinds).
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::client::Java;
 use super::lock::JavaLock;
 use super::servers::Servers;
 
-/// A kind of lock with one holder at a time: which object of Redisson meets which of ours.
+/// A kind of lock with one holder at a time: a lock object of Redisson, and the lock of this
+/// library that it competes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `RLock` and a mutex.
@@ -17,12 +18,12 @@ pub enum Kind {
     Fenced,
     /// `RFairLock` and a fair lock.
     Fair,
-    /// The write locks of `RReadWriteLock` and of ours.
+    /// The write locks of `RReadWriteLock` and of this library.
     Write,
 }
 
 impl Kind {
-    /// What the Java program calls it.
+    /// Returns its name in the Java program.
     #[must_use]
     pub fn java(self) -> &'static str {
         match self {
@@ -33,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// The lock `name` in the hands of a Java thread.
+    /// Returns the lock `name` as a Java thread uses it.
     #[must_use]
     pub fn on<'a>(self, java: &'a Java, thread: &'a str, name: &'a str) -> JavaLock<'a> {
         java.lock(thread, self.java(), name)
@@ -47,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Waits for the lock on our side for as long as any test may take.
+    /// Acquires the lock on the Rust side. Waits as long as any test may take.
     ///
     /// # Errors
     ///
@@ -56,7 +57,7 @@ impl Kind {
         self.acquire_within(locks, name, Duration::from_secs(60)).await
     }
 
-    /// Waits for the lock on our side for at most `wait`.
+    /// Acquires the lock on the Rust side. Waits for `wait` at most.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl Kind {
         self.request(locks, name).wait(wait).acquire().await
     }
 
-    /// Acquires the lock on our side for a fixed lease.
+    /// Acquires the lock on the Rust side with a fixed lease.
     ///
     /// # Errors
     ///
@@ -84,16 +85,16 @@ impl Kind {
         self.request(locks, name).lease(lease).wait(Duration::from_secs(60)).acquire().await
     }
 
-    /// Whether the lock is free for our side.
+    /// Acquires the lock on the Rust side if it is free.
     ///
     /// # Panics
     ///
-    /// When the store does not say.
+    /// When the store does not answer.
     pub async fn try_acquire(self, locks: &LockManager, name: &str) -> Option<LockGuard> {
         self.request(locks, name).try_acquire().await.expect("the store answers")
     }
 
-    /// What the helper program `holder` calls it.
+    /// Returns its name in the helper program `holder`.
     #[must_use]
     pub fn holder(self) -> &'static str {
         match self {
@@ -103,12 +104,13 @@ impl Kind {
         }
     }
 
-    /// How many clients wait for the lock, as far as the servers know: those that listen for its
-    /// release, or the entries of its queue, each of which is one thread or task.
+    /// Returns how many clients wait for the lock, according to the servers. For a fair lock these
+    /// are the entries of its queue, one for each thread or task. Otherwise they are the
+    /// subscribers of its channel.
     ///
     /// # Panics
     ///
-    /// When the servers do not say.
+    /// When the servers do not answer.
     #[must_use]
     pub fn waiting_clients(self, servers: &impl Servers, name: &str) -> usize {
         let channel = match self {
@@ -123,15 +125,15 @@ impl Kind {
     }
 }
 
-/// Redisson's rule for names that go with `name`.
+/// Returns the name of a companion key of `name`, by Redisson's rule.
 #[must_use]
 pub fn redis_name(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
-/// Makes each function a test for each of the kinds, in a module for each kind: first
-/// `module = Kind` for those, then the functions, each an `async fn name(kind: Kind)`. As
-/// `on_every_store!` does for stores.
+/// Makes a test of each function for each kind, in one module for each kind. Takes the pairs
+/// `module = Kind` first, then the functions, each an `async fn name(kind: Kind)`. Works like
+/// `on_every_store!` for stores.
 #[macro_export]
 macro_rules! on_kinds {
     ($kinds:tt $($(#[$attribute:meta])* async fn $name:ident($kind:ident: Kind) $body:block)*) => {

@@ -1,12 +1,12 @@
-//! [`JavaLock`]: a lock of Redisson, and the calls that its threads make.
+//! [`JavaLock`]: a Redisson lock, and the calls that its threads make.
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::client::{Call, Java};
 
-/// A lock object of the Java program in the hands of one of its threads. Calls of one thread run
-/// one after the other; all threads share one object for each kind and name.
+/// A lock object of the Java program as one of its threads uses it. Calls of one thread run one
+/// after the other. All threads share one object for each kind and name.
 #[derive(Clone, Copy, Debug)]
 pub struct JavaLock<'a> {
     pub(super) java: &'a Java,
@@ -15,7 +15,7 @@ pub struct JavaLock<'a> {
     pub(super) name: &'a str,
 }
 
-/// What Redisson says of a lock.
+/// A lock's state as Redisson reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// `isLocked()`.
@@ -24,12 +24,12 @@ pub struct Status {
     pub mine: bool,
     /// `getHoldCount()`.
     pub count: u64,
-    /// `remainTimeToLive()`; nothing when the lock is free.
+    /// `remainTimeToLive()`; `None` when the lock is free.
     pub remaining: Option<Duration>,
 }
 
 impl JavaLock<'_> {
-    /// Any operation of the Java program with its options.
+    /// Calls any operation of the Java program with its options.
     pub fn call(&self, operation: &str, options: &[(&str, &str)]) -> Call {
         let Self { java, thread, kind, name } = self;
         let mut words = format!("{operation} {kind} {name}");
@@ -39,42 +39,42 @@ impl JavaLock<'_> {
         java.call(thread, &words)
     }
 
-    /// `lock()`.
+    /// Calls `lock()`.
     pub fn lock(&self) -> Call {
         self.call("lock", &[])
     }
 
-    /// `lock(lease)`.
+    /// Calls `lock(lease)`.
     pub fn lock_for(&self, lease: Duration) -> Call {
         self.call("lock", &[("lease", &millis(lease))])
     }
 
-    /// `tryLock()`.
+    /// Calls `tryLock()`.
     pub fn try_lock(&self) -> Call {
         self.call("trylock", &[])
     }
 
-    /// `tryLock(wait)`.
+    /// Calls `tryLock(wait)`.
     pub fn try_lock_within(&self, wait: Duration) -> Call {
         self.call("trylock", &[("wait", &millis(wait))])
     }
 
-    /// `unlock()`.
+    /// Calls `unlock()`.
     pub fn unlock(&self) -> Call {
         self.call("unlock", &[])
     }
 
-    /// `forceUnlock()`.
+    /// Calls `forceUnlock()`.
     pub fn force_unlock(&self) -> Call {
         self.call("force", &[])
     }
 
-    /// `lockAndGetToken()` of a fenced lock.
+    /// Calls `lockAndGetToken()` of a fenced lock.
     pub fn lock_and_get_token(&self) -> Call {
         self.call("token", &[])
     }
 
-    /// What Redisson says of the lock.
+    /// Returns the lock's state as Redisson reports it.
     ///
     /// # Panics
     ///
@@ -90,9 +90,9 @@ impl JavaLock<'_> {
         }
     }
 
-    /// Locks and unlocks again and again for `time`, is inside for `hold` each time, and writes its
-    /// sections to `log` as [`overlap`](crate::overlap) reads them. Returns how often, and the
-    /// longest wait.
+    /// Locks and unlocks again and again for `time`, and holds the lock for `hold` each time.
+    /// Writes its sections to `log` in the format of [`overlap`](crate::overlap). Returns the
+    /// number of sections and the longest wait.
     ///
     /// # Panics
     ///

@@ -1,9 +1,9 @@
 //! [`Java`]: a Java program with the real Redisson client, driven by a test.
 //!
-//! The program is in `tests/interop`; its sources say which commands it takes. [`Program::build`]
-//! makes it with Maven the first time, under cargo's target folder. [`Java::start`] connects a
-//! client in it to [`Servers`]: a test's own are [`Shared`]. One program serves all tests of a
-//! process that do not want to stop or kill it.
+//! The program is in `tests/interop`; its sources document its commands. [`Program::build`] builds
+//! it with Maven the first time, under cargo's target folder. [`Java::start`] starts a client in it
+//! and connects the client to [`Servers`]; a test usually starts [`Shared`] ones. All tests of a
+//! process share one program, except those that stop or kill it.
 
 #[cfg(feature = "interop")]
 mod both;

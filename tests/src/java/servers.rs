@@ -1,4 +1,4 @@
-//! [`Servers`]: what both sides connect to, and [`Shared`], which each test starts.
+//! [`Servers`], to which both sides connect, and [`Shared`], which each test starts.
 
 use std::io::Write;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use crate::cluster::Options;
 use crate::sentinels::MASTER;
 use crate::{Cluster, RedisServer, Sentinels, sentinels};
 
-/// Servers that a Java and a Rust program share, in whatever topology.
+/// Servers that a Java and a Rust program share, in any topology.
 pub trait Servers {
-    /// The start argument that tells the Java program where they are.
+    /// Returns the start argument with the servers' addresses for the Java program.
     fn java_argument(&self) -> String;
 
-    /// The URL that tells [`LockManager`](lock_runtime::LockManager) where they are.
+    /// Returns the URL of the servers for [`LockManager`](lock_runtime::LockManager).
     fn url(&self) -> String;
 
-    /// Those that have data.
+    /// Returns the servers with data.
     fn servers(&self) -> &[RedisServer];
 
-    /// Asks the server that has `key` a command, past both clients.
+    /// Sends a command to the server that has `key`, without either client.
     fn ask(&self, key: &str, command: &[&str]) -> String;
 
-    /// All keys that there are.
+    /// Returns all existing keys.
     ///
     /// # Panics
     ///
@@ -34,13 +34,13 @@ pub trait Servers {
             .flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>())
             .filter(|key| !key.is_empty())
             .collect();
-        // Replicas have what their primary has.
+        // Replicas have the same keys as their primary.
         keys.sort();
         keys.dedup();
         keys
     }
 
-    /// How many connections listen on a channel, sharded or not, on whatever server.
+    /// Returns how many connections listen on a channel, sharded or not, on all servers together.
     ///
     /// # Panics
     ///
@@ -48,7 +48,7 @@ pub trait Servers {
     fn listeners(&self, channel: &str) -> usize {
         let count = |server: &RedisServer, command: &str| -> usize {
             let reply = server.command(&["PUBSUB", command, channel]).expect("a server answers").to_string();
-            // Before Redis 7 there are no sharded channels: an error is none.
+            // Before Redis 7 there are no sharded channels: the error counts as 0.
             reply.lines().nth(1).and_then(|count| count.parse().ok()).unwrap_or_default()
         };
         self.servers().iter().map(|server| count(server, "NUMSUB") + count(server, "SHARDNUMSUB")).sum()
@@ -109,13 +109,13 @@ impl Servers for Sentinels {
     }
 }
 
-/// `redis://h1:p,redis://h2:p`: Redisson wants a scheme for each.
+/// Returns `redis://h1:p,redis://h2:p`. Redisson wants a scheme for each address.
 fn addresses(servers: &[RedisServer]) -> String {
     servers.iter().map(RedisServer::url).collect::<Vec<_>>().join(",")
 }
 
-/// The servers of one test, in the topology that `LOCK_INTEROP_SERVERS` names: `single`, as without
-/// it, `cluster` or `sentinel`. `cargo xtask test interop` runs the tests on each.
+/// The servers of one test, in the topology that `LOCK_INTEROP_SERVERS` names: `single` (the
+/// default), `cluster` or `sentinel`. `cargo xtask test interop` runs the tests on each.
 #[derive(Debug)]
 pub enum Shared {
     /// One server.
@@ -129,18 +129,18 @@ pub enum Shared {
 const VARIABLE: &str = "LOCK_INTEROP_SERVERS";
 
 impl Shared {
-    /// Starts them.
+    /// Starts the servers.
     ///
     /// # Panics
     ///
-    /// When they do not start, or the environment names something else.
+    /// When they do not start, or the environment names another topology.
     #[track_caller]
     #[must_use]
     pub fn start() -> Self {
         match topology().as_str() {
             "single" => Self::Single(RedisServer::start()),
             "cluster" => Self::Cluster(Cluster::start()),
-            // What a busy machine keeps from answering is not taken for dead.
+            // Long enough that a slow answer on a busy machine does not count as death.
             "sentinel" => {
                 let patience = Duration::from_secs(10);
                 Self::Sentinel(Sentinels::start_with(sentinels::Options::default().down_after(patience)))
@@ -149,8 +149,8 @@ impl Shared {
         }
     }
 
-    /// Starts one server, for a test that makes sense on one only. On others it is left out: a line
-    /// on stderr says so.
+    /// Starts one server for a test that only makes sense on a single one. On other topologies
+    /// returns `None`, and says on stderr that the test is left out.
     ///
     /// # Panics
     ///
@@ -167,8 +167,8 @@ impl Shared {
         }
     }
 
-    /// Starts Sentinel, for a test that is about it. On others it is left out: a line on stderr
-    /// says so.
+    /// Starts sentinels for a test about them. On other topologies returns `None`, and says on
+    /// stderr that the test is left out.
     ///
     /// # Panics
     ///
@@ -185,8 +185,8 @@ impl Shared {
         }
     }
 
-    /// Starts a cluster, for a test that is about it. On others it is left out: a line on stderr
-    /// says so.
+    /// Starts a cluster for a test about it. On other topologies returns `None`, and says on stderr
+    /// that the test is left out.
     ///
     /// # Panics
     ///
@@ -240,11 +240,12 @@ fn topology() -> String {
 fn left_out(topology: &str, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Not by the macro, whose text is not shown when a test passes.
+    // Not with the macro: its output is hidden when a test passes.
     let _ = writeln!(std::io::stderr(), "left out on {topology}: {test}: {why}");
 }
 
-/// A manager with the settings that a fleet with Java programs needs; others by `settings`.
+/// Connects a manager with the settings that a fleet with Java programs needs. `settings` may
+/// change them.
 ///
 /// # Panics
 ///

@@ -1,10 +1,9 @@
-//! [`Proxy`]: stands between a client and a redis-server, and breaks what passes when it is told
-//! to.
+//! [`Proxy`]: stands between a client and a redis-server, and breaks messages when told to.
 //!
-//! It reads requests one by one, so that a fault hits one *before* the server sees it
-//! ([`Way::ToServer`]), or when the server has carried it out and answers ([`Way::ToClient`]). It
-//! counts what passed and what was hit, so that a test knows that its fault really happened. TLS is
-//! not understood.
+//! It reads requests one by one. So a fault can hit a request *before* the server sees it
+//! ([`Way::ToServer`]), or its answer after the server has carried it out ([`Way::ToClient`]). The
+//! proxy counts the messages that passed and that were hit, so a test knows that its fault really
+//! happened. It does not understand TLS.
 
 mod request;
 #[cfg(test)]
@@ -24,60 +23,60 @@ use tokio::task::{AbortHandle, JoinSet};
 use self::request::{refused, request};
 use crate::dice::Dice;
 
-/// What happens to a message, and to its connection from then on.
+/// The fate of a message, and of its connection from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It arrives so much later, and so does what comes behind it.
+    /// It arrives this much later, and so does everything behind it.
     Delay(Duration),
-    /// It vanishes, and so does all that comes behind it in this direction, the end of the stream
-    /// included. The connection stays open: a firewall that has forgotten it.
+    /// It vanishes, with everything behind it in this direction, including the end of the stream.
+    /// The connection stays open, as behind a firewall that has forgotten it.
     BlackHole,
     /// It vanishes, and both sides see the end of the stream.
     Close,
-    /// It vanishes, and its receiver alone sees the end of the stream. The other direction goes on.
+    /// It vanishes, and only its receiver sees the end of the stream. The other direction goes on.
     HalfClose,
     /// It vanishes, and both sides see a reset (RST).
     Reset,
     /// Half of it arrives, and then both sides see a reset.
     Torn,
-    /// It arrives later by up to so much, each by another time.
+    /// It arrives later by a random time up to this one.
     Jitter(Duration),
-    /// It vanishes, and all that comes behind it passes. For messages that are published: an answer
-    /// would be missed.
+    /// It vanishes, but everything behind it passes. For published messages: a missing answer would
+    /// confuse the connection.
     Lost,
-    /// It arrives twice. For messages that are published.
+    /// It arrives twice. For published messages.
     Twice,
     /// The server does not see it, and its sender reads this error (`LOADING …`) as the answer. For
     /// requests.
     Refused(&'static str),
 }
 
-/// Which connection a message is on.
+/// The kind of connection that carries a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// One that is being made: `HELLO`, `AUTH`, `SELECT`, `CLIENT …` and `TIME`, until its first
-    /// other request.
+    /// A new connection: until its first request other than `HELLO`, `AUTH`, `SELECT`, `CLIENT …`
+    /// and `TIME`.
     Connecting,
-    /// One for commands and scripts.
+    /// A connection for commands and scripts.
     Commands,
-    /// One that has subscribed to something.
+    /// A connection that has subscribed to a channel.
     PubSub,
-    /// One that a replica takes its master's data from.
+    /// A connection through which a replica receives its primary's data.
     Replication,
-    /// One of a Redis Sentinel.
+    /// A connection of a Redis Sentinel.
     Sentinel,
 }
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A request, before the server sees it.
     ToServer,
-    /// An answer or a published message: what it answers has been carried out.
+    /// An answer or a published message. An answered request has been carried out.
     ToClient,
 }
 
-/// A proxy to one server, on a free loopback port. Its connections end with it.
+/// A proxy to one server, on a free loopback port. Its connections end when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -85,7 +84,7 @@ pub struct Proxy {
     task: AbortHandle,
 }
 
-/// A fault that waits for its messages, until it has hit all of them, is [lifted](Self::lift) or
+/// A fault that waits for messages, until it has hit all of them, is [lifted](Self::lift) or
 /// dropped.
 #[derive(Debug)]
 #[must_use = "a fault is lifted when its handle is dropped"]
@@ -101,7 +100,7 @@ struct Shared {
     accepted: AtomicUsize,
     delayed: AtomicUsize,
     passed: [[AtomicUsize; 2]; 5],
-    /// The connections are over that one side has ended and the other has not heard of.
+    /// Wakes connections that one side has ended without the other side hearing of it: they close.
     buried: Notify,
 }
 
@@ -117,7 +116,7 @@ struct Rule {
     line: Line,
     way: Way,
     fault: Fault,
-    /// How many more it hits.
+    /// How many more messages it hits.
     left: usize,
     hits: Arc<AtomicUsize>,
 }
@@ -136,19 +135,19 @@ impl Proxy {
         Self { address, shared, task }
     }
 
-    /// `redis://127.0.0.1:<port>`.
+    /// Returns `redis://127.0.0.1:<port>`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next `count` messages on `line` that go this `way` meet `fault`.
+    /// Makes the next `count` messages on `line` in direction `way` meet `fault`.
     pub fn next(&self, count: usize, line: Line, way: Way, fault: Fault) -> Injection {
         let hits = Arc::new(AtomicUsize::new(0));
         let mut rules = self.shared.rules();
@@ -158,31 +157,32 @@ impl Proxy {
         Injection { shared: Arc::clone(&self.shared), id, hits }
     }
 
-    /// All messages on `line` that go this `way` meet `fault`, until it is lifted.
+    /// Makes all messages on `line` in direction `way` meet `fault`, until it is lifted.
     pub fn from_now(&self, line: Line, way: Way, fault: Fault) -> Injection {
         self.next(usize::MAX, line, way, fault)
     }
 
-    /// How many messages have passed; what came in one piece from the server counts as one.
+    /// Returns how many messages have passed. Bytes that came from the server in one piece count as
+    /// one.
     #[must_use]
     pub fn passed(&self, line: Line, way: Way) -> usize {
         self.shared.passed[line as usize][way as usize].load(Ordering::SeqCst)
     }
 
-    /// How many messages are delayed at present: they are still to arrive, also if their sender has
+    /// Returns how many messages are delayed at present. They will arrive even if their sender has
     /// gone.
     #[must_use]
     pub fn delayed(&self) -> usize {
         self.shared.delayed.load(Ordering::SeqCst)
     }
 
-    /// Ends the connections that one side has ended already while a fault kept that from the other,
-    /// which still counts on them. Those whose two sides both have them open stay.
+    /// Closes the connections that one side has ended while a fault kept that from the other side.
+    /// Connections that both sides still have open stay.
     pub fn bury_dead(&self) {
         self.shared.buried.notify_waiters();
     }
 
-    /// How many connections were made.
+    /// Returns how many connections were accepted.
     #[must_use]
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
@@ -196,13 +196,13 @@ impl Drop for Proxy {
 }
 
 impl Injection {
-    /// How many messages it has hit.
+    /// Returns how many messages it has hit.
     #[must_use]
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::SeqCst)
     }
 
-    /// Hits nothing more. Connections that it has broken stay broken.
+    /// Stops hitting messages. Connections that it has broken stay broken.
     pub fn lift(&self) {
         self.shared.rules().list.retain(|rule| rule.id != self.id);
     }
@@ -219,7 +219,7 @@ impl Shared {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault that a message meets: the one that was injected first.
+    /// Returns the fault that a message meets: the one that was injected first.
     fn meet(&self, line: Line, way: Way) -> Option<Fault> {
         let mut rules = self.rules();
         let rule =
@@ -234,13 +234,13 @@ impl Shared {
 }
 
 async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) {
-    // Dropped with this task, and all connections with it.
+    // Dropped with this task, which ends all connections.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         shared.accepted.fetch_add(1, Ordering::SeqCst);
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
-            // Nobody there: closing is all that a proxy can say.
+            // No server listens: a proxy can only close the connection.
             if let Ok(server) = TcpStream::connect(server).await {
                 serve(client, server, shared).await;
             }
@@ -267,7 +267,7 @@ async fn serve(mut client: TcpStream, mut server: TcpStream, shared: Arc<Shared>
             _ = pumps => {}
         }
     }
-    // Both sockets are closed here: with an RST if `pump` has asked for it.
+    // Both sockets are closed here: with an RST if `pump` has requested it.
 }
 
 struct Connection {
@@ -282,7 +282,7 @@ impl Connection {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes on what comes, message by message, until the stream ends.
+    /// Passes messages on, one by one, until the stream ends.
     async fn pump(&self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, way: Way) {
         let mut buffer = vec![0; 16 * 1024];
         let mut bytes = Vec::new();
@@ -299,7 +299,7 @@ impl Connection {
                     return;
                 }
                 Ok(count) => bytes.extend_from_slice(&buffer[..count]),
-                // What was done to one side is done to the other.
+                // A reset of one side becomes a reset of the other.
                 Err(_) => return self.reset(&from, &to),
             }
             while let Some(length) = self.message(&bytes, way) {
@@ -348,14 +348,13 @@ impl Connection {
         self.cut.notify_one();
     }
 
-    /// The length of the first message in `bytes`, if it is there as a whole. A request tells what
-    /// the line is.
+    /// Returns the length of the first message in `bytes`, if it is complete. A request also
+    /// determines the kind of the connection.
     fn message(&self, bytes: &[u8], way: Way) -> Option<usize> {
         if way == Way::ToClient {
             return (!bytes.is_empty()).then_some(bytes.len());
         }
-        // A replica sends an empty line now and then while it is busy with the data that it was
-        // given.
+        // A replica sends an empty line now and then while it loads its first data.
         let blank = bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count();
         if blank > 0 {
             return Some(blank);
@@ -376,7 +375,7 @@ impl Connection {
     }
 }
 
-/// A message that is delayed, until this is dropped.
+/// Counts a message as delayed until this is dropped.
 struct Delayed<'a>(&'a Shared);
 
 impl<'a> Delayed<'a> {

@@ -1,9 +1,9 @@
-//! Requests as they are written on a connection, as much of them as the proxy needs to understand.
+//! Parses requests, as far as the proxy needs to understand them.
 
-/// The first request in `bytes`: its first three words, in capitals, and its length.
+/// Returns the first three words of the first request in `bytes`, in capitals, and its length.
 pub(super) fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     const WORDS: usize = 3;
-    // `*3\r\n` and the like: the number, and where the next line starts.
+    // Reads `*3\r\n` and the like: returns the number, and where the next line starts.
     let number = |from: usize| {
         let end = bytes.get(from..)?.windows(2).position(|two| two == b"\r\n")? + from;
         let text = std::str::from_utf8(bytes.get(from + 1..end)?).expect("requests are arrays of texts");
@@ -22,7 +22,7 @@ pub(super) fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     (bytes.len() >= at).then_some((words, at))
 }
 
-/// A request whose answer is this error.
+/// Returns a request that the server answers with this error.
 pub(super) fn refused(error: &str) -> Vec<u8> {
     let script = format!("return redis.error_reply('{error}')");
     format!("*3\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n$1\r\n0\r\n", script.len()).into_bytes()

@@ -1,4 +1,4 @@
-//! What the faults do, seen from both sides.
+//! Effects of the faults, as seen from both sides.
 
 use std::io::{self, ErrorKind};
 use std::time::Instant;
@@ -10,10 +10,10 @@ use crate::eventually_blocking;
 use crate::redis::{Connection, Reply};
 
 const LONG: Duration = Duration::from_secs(20);
-/// How long an answer is awaited that must not come.
+/// How long a test waits for an answer that must not come.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A proxy whose runtime runs beside the test, so that the test may block.
+/// Returns a proxy on a separate runtime, so that the test may block.
 fn proxied() -> (tokio::runtime::Runtime, RedisServer, Proxy) {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -54,7 +54,7 @@ fn each_fault_is_seen_by_the_client_and_hits_before_or_after_the_server() {
             assert_eq!(outcome(&reply), seen, "{fault:?} {way:?}");
             eventually_blocking(|| injection.hits() == 1, LONG);
             assert_eq!(server.cli(&["GET", "n"]), carried_out, "{fault:?} {way:?}");
-            // Only this connection was hit.
+            // Only the first connection was hit.
             let mut next = Connection::open(proxy.addr(), LONG).unwrap();
             assert_eq!(next.command(&["INCR", "other"]).unwrap(), Reply::Number(1));
         }
@@ -240,7 +240,7 @@ fn replicas_follow_through_it_and_fall_behind_in_a_black_hole() {
     let injection = proxy.from_now(Line::Replication, Way::ToClient, Fault::BlackHole);
     master.cli(&["SET", "n", "2"]);
     eventually_blocking(|| injection.hits() > 0, LONG);
-    // What was swallowed is never delivered, whatever the master has.
+    // A swallowed message is never delivered, whatever the primary has.
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
     assert_eq!((master.cli(&["GET", "n"]), replica.cli(&["GET", "n"])), ("2".to_owned(), "1".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! What is done to processes, servers and the network, and when: a function of the seed.
+//! The faults of processes, servers and the network, and their times: a function of the seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,32 +11,32 @@ use super::{Faults, Plan};
 use crate::dice::Dice;
 use crate::history::{ErrorClass, Event, Loses};
 
-/// Something that is done.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
     /// SIGSTOP and SIGCONT for a process.
     Pause,
-    /// SIGKILL for a process; another takes its place.
+    /// SIGKILL for a process; another one takes its place.
     Kill,
-    /// Between a process and a server: both ways, or one.
+    /// Cuts the network between a process and a server, to the server (first) or back (second).
     Cut(bool, bool),
-    /// Messages of all are lost, late, doubled.
+    /// Messages of all processes are lost, late or duplicated.
     Storm,
     /// SIGSTOP and SIGCONT for a server.
     Freeze,
-    /// A server ends, and comes back with all that it had.
+    /// A server ends, and comes back with all its data.
     Restart,
     /// The clock of a server is set back.
     StepBack,
     /// A server ends, and comes back empty.
     Flush,
-    /// A replica takes over, which has not heard of the latest.
+    /// A replica that has missed the latest writes takes over.
     Failover,
     /// The clock of a server is set forward.
     StepForward,
 }
 
-/// Those that lose nothing.
+/// Faults that lose nothing.
 const SAFE: [Deed; 9] = [
     Deed::Pause,
     Deed::Kill,
@@ -49,12 +49,12 @@ const SAFE: [Deed; 9] = [
     Deed::StepBack,
 ];
 
-/// Those that lose keys.
+/// Faults that lose keys.
 const LOSING: [Deed; 3] = [Deed::Flush, Deed::Failover, Deed::StepForward];
 
 impl Deed {
-    /// `behind`: a clock was set back before. `lost`: a counter was. Both together, and tokens may
-    /// begin again below the highest.
+    /// Returns the loss of the fault. `behind`: a clock was set back before. `lost`: a counter was
+    /// lost before. With both, tokens may start again below the highest one.
     fn loses(self, behind: bool, lost: bool) -> Loses {
         match self {
             Self::Flush | Self::Failover if behind => Loses::KeysAndTokens,
@@ -77,7 +77,7 @@ fn draw(faults: Faults, dice: &mut Dice) -> Option<Deed> {
     }
 }
 
-/// Does one thing after the other until the time is over.
+/// Carries out one fault after the other until the time is over.
 pub(super) async fn disturb(world: Arc<World>, processes: Arc<Processes>, plan: Plan, mut dice: Dice) {
     let end = Instant::now() + plan.time;
     let (mut number, mut behind, mut lost) = (0, false, false);
@@ -121,7 +121,7 @@ async fn carry_out(world: &Arc<World>, deed: Deed, (process, place): (usize, usi
             world.set_weather(|weather| weather.storm = 40);
             sleep(time).await;
             world.set_weather(|weather| weather.storm = 0);
-            // What is stuck is executed by then.
+            // Stuck requests are executed by then.
             sleep(Duration::from_millis(500)).await;
         }
         Deed::Freeze => {
@@ -133,7 +133,7 @@ async fn carry_out(world: &Arc<World>, deed: Deed, (process, place): (usize, usi
             let data = server.data();
             server.end();
             sleep(time / 2).await;
-            // Who watched the old one hears nothing of this one.
+            // Watchers of the old server hear nothing from the new one.
             server.start(data.copy());
         }
         Deed::Flush => {
@@ -150,7 +150,7 @@ async fn carry_out(world: &Arc<World>, deed: Deed, (process, place): (usize, usi
         Deed::StepBack => {
             server.data().purge();
             server.clock.step(-i64::try_from(nanos(time)).unwrap_or(0));
-            // What is held ends later by as much.
+            // Holds end later by this time.
             sleep(time).await;
         }
         Deed::StepForward => server.clock.step(i64::try_from(nanos(time)).unwrap_or(0)),
@@ -158,7 +158,7 @@ async fn carry_out(world: &Arc<World>, deed: Deed, (process, place): (usize, usi
     debug_assert!(server.state() == State::Running);
 }
 
-/// Replicas hear of everything some time later.
+/// Copies all data to the replicas again and again, so replicas lag behind.
 pub(super) async fn replicate(world: Arc<World>) {
     loop {
         sleep(Duration::from_millis(40)).await;

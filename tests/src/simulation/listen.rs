@@ -1,4 +1,4 @@
-//! Notices on their way from a server to a watch.
+//! The way of notices from a server to a watch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ impl Drop for Registration {
     }
 }
 
-/// Carries the notices of a subscription, and makes it anew when its connection was broken.
+/// Carries the notices of a subscription, and subscribes again when its connection was broken.
 pub(super) async fn listen(
     client: Arc<Client>,
     request: Arc<AcquireRequest>,
@@ -64,7 +64,8 @@ pub(super) async fn listen(
 fn carry(client: &Client, notice: Notice, notices: &mpsc::Sender<Notice>) {
     let notices = notices.clone();
     client.world.net.at(client.arrives_here(), move || {
-        // The last place is for a grant; a full queue says to try again already.
+        // The last place is for a grant. In a full queue, an earlier notice already asks for
+        // another try.
         if notice != Notice::Retry || notices.capacity() > 1 {
             let _ = notices.try_send(notice);
         }

@@ -1,18 +1,18 @@
-//! Simulation: the real engine of several processes on a simulated server, in one thread under
-//! paused time, so that minutes pass in milliseconds and everything follows from a seed: a run that
-//! fails is made again by its seed.
+//! Simulation: the real engine of several processes on a simulated server. Everything runs in one
+//! thread under paused time, so minutes pass in milliseconds. Everything follows from a seed, so a
+//! failed run can be repeated.
 //!
-//! Each process is a manager with tasks of its own and a clock that runs at a rate of its own; it
-//! can be stopped and killed, which nothing of it notices. The server is the memory store as a
-//! value, with a clock that can be stepped. The network between them delays, loses, doubles and
-//! keeps messages, one way or both, and executes what was stuck long after its caller has given up.
-//! What the tasks see goes into a [`History`], which the same checkers judge as those of real
-//! processes. A [`Lie`] is a bug on purpose, which they must notice.
+//! Each process is a manager with its own tasks, and with a clock that runs at its own rate. It can
+//! be stopped or killed without noticing. The server is the memory store as a value, with a clock
+//! that can be stepped. The network between them delays, loses, duplicates and holds back messages,
+//! one way or both. It executes stuck requests long after their callers have given up. All that the
+//! tasks see goes into a [`History`], judged by the same checkers as those of real processes. A
+//! [`Lie`] is a deliberate bug, which the checkers must notice.
 //!
-//! Not on `turmoil`: it simulates hosts that talk over its own TCP, each with a runtime that is
-//! moved on in steps of fixed length. What is simulated here is on this side of any socket; one
-//! runtime under paused time goes from event to event and needs nothing more, and stopping the
-//! tasks of one process is not among what `turmoil` does.
+//! This does not use `turmoil`, which simulates hosts that talk over its own TCP, and advances each
+//! host's runtime in fixed steps. The simulation here ends above the sockets, so one runtime under
+//! paused time suffices, and it jumps from event to event. Besides, `turmoil` cannot stop the tasks
+//! of one process.
 
 mod faults;
 mod listen;
@@ -29,84 +29,85 @@ use std::time::Duration;
 
 use crate::history::{History, Limits, Violation, check};
 
-/// What happens to processes, servers and network.
+/// The faults of processes, servers and the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
     /// Nothing.
     None,
     /// Processes are stopped and killed.
     Processes,
-    /// What loses no key.
+    /// Faults that lose no key.
     Safe,
-    /// What loses keys, too.
+    /// Also faults that lose keys.
     Losing,
-    /// Of several servers, the last one comes back empty now and then: whoever held a bare majority
-    /// with it is told that it holds the lock no more, and nobody gets it too early.
+    /// The last one of several servers comes back empty now and then. A holder with a bare majority
+    /// that included it is told that its lock is lost, and nobody else gets the lock too early.
     OneMember,
 }
 
-/// A bug that is put in on purpose.
+/// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// A key that somebody has is granted to another.
+    /// A key is granted although it is held.
     GrantsTwice,
-    /// Renewals are answered, and not carried out.
+    /// Renewals are answered, but not carried out.
     OnlySaysRenewed,
     /// Tokens are granted more than once.
     ReusesTokens,
-    /// The resource does not look at tokens.
+    /// The resource does not check tokens.
     ForgetsTokens,
-    /// Waiters are neither told of a release nor ask again.
+    /// Waiters are not told of releases, and do not ask again.
     ForgetsWaiters,
-    /// Whoever has a key keeps it, wanted or not.
+    /// Holds are renewed, wanted or not.
     RenewsAll,
     /// Leases last a thousand times as long as they should.
     NeverExpires,
     /// Holders are not told that their lock is lost.
     TellsNobody,
-    /// Releases free what another has.
+    /// A release frees the hold of another owner.
     ReleasesForeign,
-    /// Failures of the network look like wrong credentials.
+    /// Network failures look like wrong credentials.
     WrongError,
-    /// Who wants a fair lock does not look at its queue.
+    /// A request for a fair lock does not look at its queue.
     JumpsQueues,
     /// One process is never granted anything.
     StarvesOne,
-    /// Waiters are told to ask again at once, always.
+    /// Waiters are always told to ask again at once.
     NoPauses,
 }
 
-/// A run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Everything follows from it.
+    /// The seed of everything.
     pub seed: u64,
-    /// At work side by side.
+    /// Number of concurrent processes.
     pub processes: usize,
-    /// Of each process.
+    /// Number of tasks in each process.
     pub tasks: usize,
-    /// One, or a quorum of three.
+    /// Number of servers: one, or three for a quorum.
     pub servers: usize,
-    /// For how long things happen to them.
+    /// How long faults happen.
     pub time: Duration,
-    /// For how long they go on after that.
+    /// How long the processes go on after that.
     pub calm: Duration,
-    /// Of renewed locks.
+    /// Lease of renewed locks.
     pub lease: Duration,
-    /// Of calls to the store.
+    /// Time-out of one call to the store.
     pub call_timeout: Duration,
-    /// The longest pause of a waiter that hears nothing.
+    /// Maximum pause of a waiter that hears nothing.
     pub fallback: Duration,
     /// How long patient requests wait.
     pub patience: Duration,
-    /// What happens.
+    /// The faults that happen.
     pub faults: Faults,
-    /// What is wrong on purpose.
+    /// The deliberate bug, if any.
     pub lie: Option<Lie>,
 }
 
 impl Plan {
-    /// Three processes of three tasks, a few seconds of faults, and a few of calm.
+    /// Returns a plan with three processes of three tasks, a few seconds of faults, and a few of
+    /// calm.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
         Self {
@@ -125,22 +126,22 @@ impl Plan {
         }
     }
 
-    /// The same on a quorum of three servers.
+    /// Returns the same plan on a quorum of three servers.
     #[must_use]
     pub fn quorum(seed: u64, faults: Faults) -> Self {
-        // Of which each of its calls has a part.
+        // Each call to one server gets a part of it.
         let call_timeout = Duration::from_millis(600);
         Self { servers: 3, call_timeout, ..Self::new(seed, faults) }
     }
 
-    /// What its history may have. Nothing here is slower than it should be, so the slack is for
-    /// what is noted late: a message's way there and back, and a body's look.
+    /// Returns the limits of the history. The simulation itself is never slow, so the slack only
+    /// covers late notes: a message's round trip, and the interval at which a body checks.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
             fallback: self.fallback,
             call_timeout: self.call_timeout,
-            // A quorum is asked in several rounds.
+            // A quorum takes several rounds.
             slack: Duration::from_millis(250) * u32::try_from(self.servers).unwrap_or(1),
             local_slack: Duration::from_millis(250),
             commands_per_second: 1500 * self.servers as u64,
@@ -150,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// Plays it.
+    /// Runs the simulation.
     #[must_use]
     pub fn run(&self) -> Run {
         let (logs, history) = run::play(self);
@@ -159,13 +160,13 @@ impl Plan {
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Run {
     /// The text of each log, by process.
     pub logs: BTreeMap<String, String>,
-    /// All of them.
+    /// The history of all logs.
     pub history: History,
-    /// What is wrong with it.
+    /// The violations in it.
     pub violations: Vec<Violation>,
 }

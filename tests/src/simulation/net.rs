@@ -1,5 +1,5 @@
-//! [`Net`]: what happens when, in the order of time, and at one time in the order in which it was
-//! sent.
+//! [`Net`]: the queue of future events. They happen in the order of their times; events at the same
+//! time in the order in which they were sent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,7 +39,7 @@ impl Net {
         Some(first.remove())
     }
 
-    /// Never ends.
+    /// Executes events; never ends.
     pub(super) async fn run(&self) {
         loop {
             while let Some(event) = self.due() {

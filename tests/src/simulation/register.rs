@@ -1,4 +1,4 @@
-//! [`Register`]: sets in a store of their own, which takes no smaller token than the largest it has
+//! [`Register`]: sets in a separate store, which refuses smaller tokens than the largest it has
 //! seen.
 
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ impl Register {
         Self { log, sets: Mutex::default() }
     }
 
-    /// What is in a set. From now on no smaller token writes to it: else a write that is still
-    /// under way would be lost on whoever has read.
+    /// Returns the elements of a set. From now on smaller tokens can't write to it: the reader
+    /// would overwrite a write that is still under way, and lose its element.
     pub(super) fn read(&self, set: &str, token: u64) -> Option<Vec<String>> {
         let mut sets = self.sets.lock().unwrap();
         let set = sets.entry(set.to_owned()).or_default();
@@ -35,7 +35,7 @@ impl Register {
         Some(set.elements.clone())
     }
 
-    /// Writes the whole set, of which `element` is new. `checked`: or else whatever the token is.
+    /// Writes the whole set, of which `element` is new. [`Check::Forgotten`] accepts any token.
     pub(super) fn write(&self, name: &str, token: u64, elements: Vec<String>, element: String, check: Check) {
         let mut sets = self.sets.lock().unwrap();
         let set = sets.entry(name.to_owned()).or_default();
@@ -49,7 +49,7 @@ impl Register {
         self.log.say(&Event::Wrote { set: name.to_owned(), token, element, outcome });
     }
 
-    /// Notes what is in each set.
+    /// Notes the elements of each set.
     pub(super) fn note(&self) {
         for (name, set) in &*self.sets.lock().unwrap() {
             let elements = set.elements.clone();
@@ -58,7 +58,7 @@ impl Register {
     }
 }
 
-/// Whether a token is looked at.
+/// Whether a token is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     Made,

@@ -1,4 +1,4 @@
-//! One run: the processes, and how they begin, stop and end.
+//! One run: starts, stops and ends the processes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,10 +31,10 @@ pub(super) struct Processes {
 
 struct Inner {
     dice: Dice,
-    /// Those that live, by place.
+    /// The living processes, by place.
     live: Vec<Option<Life>>,
     logs: BTreeMap<String, Log>,
-    /// Managers of the dead: they are dropped with the runtime, not before.
+    /// Managers of dead processes; dropped together with the runtime, not before.
     dead: Vec<Life>,
 }
 
@@ -116,7 +116,7 @@ impl Processes {
         process.resume();
     }
 
-    /// Ends a process without a word, and lets another begin.
+    /// Ends a process without notice, and starts another one.
     pub(super) fn kill(&self, place: usize) {
         let mut inner = self.inner.lock().unwrap();
         let life = inner.live[place].take().expect("it lives");
@@ -129,7 +129,7 @@ impl Processes {
         self.begin(place, number);
     }
 
-    /// Awaits the end of all work.
+    /// Waits until all work has ended.
     async fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         let (tasks, managers) = {
@@ -141,7 +141,7 @@ impl Processes {
         };
         let by = Instant::now() + self.plan.patience;
         for task in tasks.into_iter().flatten() {
-            // Who gets no answer is found in its log.
+            // The log shows which requests have no answer.
             let left = by.saturating_duration_since(Instant::now());
             if let Ok(Err(panic)) = tokio::time::timeout(left, task).await {
                 std::panic::resume_unwind(panic.into_panic());
@@ -165,7 +165,7 @@ impl Processes {
     }
 }
 
-/// The keys that are wanted.
+/// Returns the keys that processes request.
 fn keys() -> Vec<LockKey> {
     let names = ["fair0", "fair1", "mutex0", "mutex1", "rw0", "rw1", "rw2", "mixed"];
     names.map(|name| LockKey::new(format!("stress:{name}")).expect("a key")).into()
@@ -185,7 +185,7 @@ fn look_what_is_left(world: &World) {
     world.register.note();
 }
 
-/// Plays it; the logs by process, and what they come to.
+/// Runs the plan. Returns the logs by process, and their history.
 pub(super) fn play(plan: &Plan) -> (BTreeMap<String, String>, History) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
@@ -222,7 +222,7 @@ pub(super) fn play(plan: &Plan) -> (BTreeMap<String, String>, History) {
         let inner = processes.inner.lock().unwrap();
         inner.logs.clone()
     });
-    // What is dropped with the runtime notes nothing that counts.
+    // Notes made while the runtime is dropped do not count.
     let texts: BTreeMap<String, String> = logs.iter().map(|(name, log)| (name.clone(), log.text())).collect();
     let pairs: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
     let history = History::parse(&pairs).unwrap_or_else(|line| panic!("not an event here: {line:?}"));

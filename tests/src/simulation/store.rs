@@ -1,4 +1,4 @@
-//! [`Client`]: the store of one process, whose calls go over the simulated network.
+//! [`Client`]: the store as one process uses it, over the simulated network.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,32 +20,32 @@ use super::listen::{Registration, listen};
 use super::version::Version;
 use super::world::{State, World};
 
-/// Notices that wait in one watch.
+/// Maximum number of pending notices in one watch.
 const QUEUE: usize = 16;
 
-/// Calls that are not about a lock resolve by then.
+/// Time-out of calls that are not about a lock.
 const ADMIN: Duration = Duration::from_millis(500);
 
 type Work<T> = Arc<dyn Fn(&ServerHandle, ServerTime) -> Result<T, StoreError> + Send + Sync>;
 type Reply<T> = oneshot::Sender<(ServerTime, Result<T, StoreError>)>;
 
-/// What a process knows of one server.
+/// A process's connection to one server, and its estimate of that server's clock.
 pub(super) struct Client {
     pub(super) world: Arc<World>,
     pub(super) process: usize,
     pub(super) server: usize,
     clock: SimClock,
-    /// Not 0 when the process was killed: its connections are closed.
+    /// 0 until the process is killed, which closes its connections.
     pub(super) killed: Arc<Version>,
     connection: Mutex<(u64, ServerHandle)>,
-    /// The server's time in an answer, and our time when its request was sent.
+    /// The server's time in an answer, and the process's time when it sent the request.
     known: Mutex<(ServerTime, u64)>,
     last_up: Mutex<Instant>,
     last_down: Mutex<Instant>,
     lies: AtomicU64,
 }
 
-/// The same, to be shared.
+/// A shared [`Client`].
 #[derive(Clone)]
 pub(super) struct SimStore(pub(super) Arc<Client>);
 
@@ -110,7 +110,7 @@ impl SimStore {
                     Err(_) => Err(error(StoreErrorKind::Unanswered, "no answer")),
                 };
                 match result {
-                    // After a clock jump the refusal has brought the new time.
+                    // After a jump of the clock, the refusal has brought the new time.
                     Err(error) if error.kind() == StoreErrorKind::TooLate && tries == 1 => {}
                     Err(_) if client.world.lies(Lie::WrongError) => {
                         return Err(error(StoreErrorKind::Denied, "not you"));
@@ -121,7 +121,7 @@ impl SimStore {
         })
     }
 
-    /// Once in so many calls.
+    /// Returns true for one in `once_in` calls, if this lie is told.
     fn lies(&self, lie: Lie, once_in: u64) -> bool {
         self.0.world.lies(lie) && self.0.lies.fetch_add(1, Ordering::Relaxed) % once_in == once_in - 1
     }
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// The connection to the server as it is now.
+    /// Returns a connection to the server as it is now.
     pub(super) fn handle(&self) -> ServerHandle {
         let server = &self.world.servers[self.server];
         let mut connection = self.connection.lock().unwrap();
@@ -150,7 +150,8 @@ impl Client {
         connection.1.clone()
     }
 
-    /// When a message arrives that is sent now: those of one direction do not overtake each other.
+    /// Returns when a message that is sent now arrives. Messages in one direction do not overtake
+    /// each other.
     fn arrives(&self, last: &Mutex<Instant>) -> Instant {
         let mut last = last.lock().unwrap();
         *last = (*last).max(Instant::now() + self.world.way());
@@ -211,7 +212,7 @@ impl Client {
     }
 }
 
-/// Nobody hears of it any more; the caller waits for as long as it likes.
+/// Keeps the reply unanswered for so long that the caller runs into its time-out.
 fn forget<T: Send + 'static>(client: &Client, reply: Reply<T>) {
     client.world.net.at(Instant::now() + Duration::from_secs(60), move || drop(reply));
 }
@@ -223,17 +224,17 @@ enum Copies {
     Two,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Passes,
-    /// Without a word.
+    /// Lost without notice.
     Lost,
-    /// With its connection.
+    /// Lost with its connection.
     Broken,
-    /// With its connection, and executed later all the same.
+    /// Its connection breaks, but it is executed later.
     Stuck,
-    /// Executed, and once more later.
+    /// Executed, and executed again later.
     Twice,
 }
 
@@ -241,7 +242,7 @@ impl Fate {
     const ALL: [Self; 4] = [Self::Lost, Self::Broken, Self::Stuck, Self::Twice];
 }
 
-/// A request on its way.
+/// A request under way.
 struct Message<T> {
     client: Arc<Client>,
     generation: u64,
@@ -257,7 +258,7 @@ impl<T: Send + 'static> Message<T> {
         Self { client, generation: *generation, latest: *latest, keys, work }
     }
 
-    /// Executed when the server comes to it, unless its connection is broken by then.
+    /// Executes the request when the server gets to it, unless its connection is broken by then.
     fn arrive(self, reply: Option<Reply<T>>) {
         let world = Arc::clone(&self.client.world);
         let server = self.client.server;
@@ -301,8 +302,9 @@ impl LockStore for SimStore {
         let hot = self.0.world.lies(Lie::NoPauses);
         let deaf = self.0.world.lies(Lie::ForgetsWaiters);
         let taking = Some(Arc::clone(&request));
-        // What was answered is over: no place in a queue comes back that was given up. Other copies
-        // are withdrawn by nobody, and end with their lease.
+        // A queueing request is executed once: after its answer, no place in a queue may come back
+        // that was given up. Nobody withdraws a copy of another request, so the copy ends with its
+        // lease.
         let copies = if request.wait.is_some() { Copies::One } else { Copies::Two };
         self.call_in(copies, request.timeout, taking, keys_of(&request.items), move |handle, latest| {
             if steals {
@@ -380,7 +382,7 @@ impl LockStore for SimStore {
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        // What was answered is over: nobody sends a withdrawal again whose owner goes on.
+        // Executed once: nobody repeats a withdrawal after its answer while the owner goes on.
         let copies = Copies::One;
         self.call_in(copies, request.timeout, None, keys_of(&request.items), move |handle, _| {
             Ok(handle.withdraw(&request))
@@ -390,7 +392,7 @@ impl LockStore for SimStore {
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let asked = Arc::clone(&request);
         let call = self.call(request.timeout, None, Vec::new(), move |handle, _| {
-            // Whoever does not take it has broken its connection.
+            // If the caller does not take the watch, its connection is broken.
             Ok(handle.watch(&asked))
         });
         let client = Arc::clone(&self.0);

@@ -1,5 +1,5 @@
-//! [`Version`]: a number that others await to change. Unlike `tokio::sync::watch` it wakes them in
-//! the order in which they came, or a seed would not make the same run again.
+//! [`Version`]: a number whose change tasks can await. Unlike `tokio::sync::watch` it wakes tasks
+//! in the order in which they came; otherwise a seed would not repeat the same run.
 
 use std::pin::pin;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ impl Version {
         self.changed.notify_waiters();
     }
 
-    /// Returns when it is not `known` any more.
+    /// Returns as soon as the number differs from `known`.
     pub(super) async fn is_not(&self, known: u64) {
         loop {
             let mut changed = pin!(self.changed.notified());

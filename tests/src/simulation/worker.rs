@@ -1,4 +1,4 @@
-//! A task of a simulated process: asks for locks, works under them, and notes what it sees.
+//! A task of a simulated process: requests locks, works under them, and notes what it sees.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(super) struct Worker {
     pub(super) numbers: AtomicU64,
 }
 
-/// How often a body looks whether it is still valid.
+/// Interval at which a body checks whether it is still valid.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Worker {
@@ -138,7 +138,7 @@ impl Worker {
         });
     }
 
-    /// Most bodies are short, some longer than a lease.
+    /// Works under the lock. Most bodies are short, some are longer than a lease.
     async fn work(&self, ids: &[u64], guard: &LockGuard, dice: &mut Dice) {
         let ms = Duration::from_millis;
         let mut left = match dice.below(40) {

@@ -1,4 +1,4 @@
-//! [`World`]: servers, the network between them and their clients, and what it does to messages.
+//! [`World`]: the servers, the network between them and their clients, and its effect on messages.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -16,32 +16,32 @@ use super::version::Version;
 use crate::dice::Dice;
 use crate::history::{Event, Log};
 
-/// 2026, in microseconds: what servers' clocks show when a run begins.
+/// Time on the servers' clocks when a run begins: 2026, in microseconds.
 const EPOCH: u64 = 1_767_225_600_000_000;
 
-/// How well messages fare.
+/// The quality of the network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
-    /// Of a hundred requests, so many are lost, are answered in vain, are executed once more later,
-    /// or get stuck: the client hears that its connection broke, and the server executes them
-    /// later.
+    /// Chance of trouble. About half of this percentage of requests is lost, breaks its connection,
+    /// gets stuck, or is executed twice. A stuck request breaks its connection, and the server
+    /// executes it later. The same percentage of answers is lost.
     pub(super) storm: u64,
-    /// Of a hundred notices, so many are lost.
+    /// Percentage of notices that are lost.
     pub(super) deaf: u64,
-    /// The longest way of a message, in milliseconds.
+    /// Maximum delay of most messages, in milliseconds.
     pub(super) delay: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Running,
-    /// What arrives is executed later.
+    /// Requests that arrive are executed later.
     Stopped,
     /// Connections are refused.
     Down,
 }
 
-/// What is cut between a process and a server.
+/// The directions that are cut between a process and a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cut {
     pub(super) up: bool,
@@ -52,7 +52,7 @@ pub(super) struct Server {
     name: String,
     pub(super) clock: SimClock,
     inner: Mutex<Inner>,
-    /// Raised by each restart: connections of before are broken.
+    /// Raised by each restart, which breaks all earlier connections.
     pub(super) generation: Version,
 }
 
@@ -62,7 +62,7 @@ struct Inner {
     backlog: Vec<Later>,
     commands: u64,
     seen: BTreeMap<String, Event>,
-    /// What a replica had then.
+    /// The replica's data at earlier times.
     copies: VecDeque<(Instant, MemoryServer)>,
 }
 
@@ -92,7 +92,7 @@ impl Server {
         self.generation.get()
     }
 
-    /// Now, or when it runs again.
+    /// Executes a request now, or when the server runs again.
     pub(super) fn receive(&self, work: Later) {
         let mut inner = self.inner.lock().unwrap();
         if inner.state == State::Stopped {
@@ -117,7 +117,7 @@ impl Server {
         }
     }
 
-    /// Refuses connections, and breaks those that it has.
+    /// Refuses new connections, and breaks existing ones.
     pub(super) fn end(&self) {
         let mut inner = self.inner.lock().unwrap();
         inner.state = State::Down;
@@ -126,7 +126,7 @@ impl Server {
         self.generation.raise();
     }
 
-    /// Runs with this data.
+    /// Runs the server with this data.
     pub(super) fn start(&self, data: MemoryServer) {
         let mut inner = self.inner.lock().unwrap();
         inner.data = data;
@@ -140,7 +140,7 @@ impl Server {
         MemoryServer::new(self.clock, ServerTime::from_micros(EPOCH))
     }
 
-    /// A replica has got what is there now.
+    /// Copies the present data to the replica.
     pub(super) fn replicate(&self) {
         let mut inner = self.inner.lock().unwrap();
         let copy = inner.data.copy();
@@ -150,13 +150,13 @@ impl Server {
         }
     }
 
-    /// What a replica has, some time behind.
+    /// Returns the replica's data, which lags behind.
     pub(super) fn replica(&self) -> Option<MemoryServer> {
         self.inner.lock().unwrap().copies.front().map(|(_, data)| data.clone())
     }
 }
 
-/// Everything that the processes of a run share.
+/// The state that all processes of a run share.
 pub(super) struct World {
     pub(super) net: Arc<Net>,
     pub(super) servers: Vec<Server>,
@@ -218,7 +218,7 @@ impl World {
         self.cuts.lock().unwrap().insert((process, server), cut);
     }
 
-    /// How long the next message is under way.
+    /// Returns how long the next message is under way.
     pub(super) fn way(&self) -> Duration {
         let longest = self.weather().delay;
         self.dice(|dice| {
@@ -227,17 +227,17 @@ impl World {
         })
     }
 
-    /// After a command: counts it, and notes what has changed.
+    /// Counts a command that was executed, and notes the keys that have changed.
     pub(super) fn executed(&self, server: usize, keys: &[LockKey]) {
         let Some(server) = self.servers.get(server) else { return };
         let mut inner = server.inner.lock().unwrap();
         inner.commands += 1;
-        // What one server of several has says little.
+        // The state of one server says little about a quorum.
         for key in keys.iter().filter(|_| self.servers.len() == 1) {
             let looked = inner.data.look(key);
             let now = nanos(self.start.elapsed());
             let until = |left: Duration| now + nanos(left);
-            // Who wants a key that all kinds want has no turn.
+            // Keys that are requested in all kinds are not granted in turn.
             let in_turn = key.as_str().contains("fair");
             let queue = looked.queue.iter().filter(|_| in_turn);
             let event = Event::Seen {
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Renews whatever is held.
+    /// Renews all holds.
     pub(super) fn renew(&self, keys: &[LockKey], lease: Duration) {
         for (place, server) in self.servers.iter().enumerate() {
             let handle = server.data().connect();
@@ -277,15 +277,15 @@ impl World {
     }
 }
 
-/// A quorum believes a server that was never used before if it is told so.
+/// Marks a new server as used, so that a quorum trusts it.
 fn used(server: MemoryServer) -> MemoryServer {
     let latest = ServerTime::from_micros(u64::MAX);
     server.connect().mark(Mark::First { latest });
     server
 }
 
-/// So many parts per million faster than true: two clocks stay within what leases allow for, a
-/// hundredth.
+/// Returns a clock's error in parts per million. Two clocks differ by less than the hundredth that
+/// leases allow for.
 pub(super) fn rate(dice: &mut Dice) -> i64 {
     i64::try_from(dice.below(8001)).unwrap_or_default() - 4000
 }

@@ -1,4 +1,4 @@
-//! Stocks in SQL: databases for tests, and what every database has to stand, to be run on each.
+//! Stocks in SQL: databases for tests, and scenarios that run on every database.
 
 pub mod scenarios;
 
@@ -18,26 +18,26 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
 use crate::eventually;
 
-/// Longer than any test takes, so that only what is broken ends by time.
+/// Longer than any test takes, so only a broken test reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `sqlite:<folder>/stock.db`.
+/// Returns `sqlite:<folder>/stock.db`.
 #[must_use]
 pub fn sqlite_in(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("stock.db").display())
 }
 
-/// Opens the stocks of a database, `sqlite:<file>` or `postgres://…`, with at most so many
-/// connections.
+/// Opens the stocks of a database, `sqlite:<file>` or `postgres://…`, with this many connections at
+/// most.
 ///
 /// # Panics
 ///
-/// When it cannot be opened.
+/// When the database cannot be opened.
 pub async fn open(url: &str, locks: &LockManager, connections: u32) -> SqlStocks {
     open_pool(url, locks, connections).await.0
 }
 
-/// The same, and what closes their pool at once.
+/// Like [`open`]. Also returns a function that closes the connections at once.
 async fn open_pool(url: &str, locks: &LockManager, connections: u32) -> (SqlStocks, Box<dyn Fn()>) {
     if url.starts_with("postgres:") {
         let pool = PgPoolOptions::new().max_connections(connections).connect_lazy(url).unwrap();
@@ -52,7 +52,7 @@ async fn open_pool(url: &str, locks: &LockManager, connections: u32) -> (SqlStoc
     (SqlStocks::sqlite(locks.clone(), pool.clone()), Box::new(move || drop(pool.close())))
 }
 
-/// A stock on it that has all the time it needs.
+/// Returns a stock whose time-out no test reaches.
 #[must_use]
 pub fn stock(stocks: &SqlStocks, name: &str) -> SegmentedStock {
     SegmentedStock::on(std::sync::Arc::new(stocks.clone()), name).timeout(PATIENCE)
@@ -63,32 +63,32 @@ pub fn stock(stocks: &SqlStocks, name: &str) -> SegmentedStock {
 pub enum Deed {
     /// A sale from one segment.
     Take,
-    /// One from all segments.
+    /// A sale from all segments.
     Merge,
     /// A reservation from all segments.
     ReserveMerged,
-    /// Of such a reservation.
+    /// Confirms a reservation from all segments.
     Confirm,
-    /// Of such a reservation.
+    /// Cancels a reservation from all segments.
     Cancel,
-    /// Of something that has not come yet.
+    /// Cancels an operation that has not come yet.
     CancelEarly,
-    /// Of a sale from all segments.
+    /// Gives back a sale from all segments.
     GiveBack,
-    /// Of 10 units.
+    /// Adds 10 units.
     Restock,
-    /// Of what is not even.
+    /// Balances uneven segments.
     Rebalance,
-    /// To 2 segments.
+    /// Resizes to 2 segments.
     Shrink,
-    /// To 5 segments.
+    /// Resizes to 5 segments.
     Grow,
-    /// Of a reservation that is over.
+    /// Sweeps an expired reservation.
     Sweep,
 }
 
 impl Deed {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 12] = [
         Self::Take,
         Self::Merge,
@@ -104,13 +104,13 @@ impl Deed {
         Self::Sweep,
     ];
 
-    /// As [`FromStr`] reads it.
+    /// Returns the name that [`FromStr`] parses.
     #[must_use]
     pub fn name(self) -> String {
         format!("{self:?}")
     }
 
-    /// What was there before it.
+    /// Makes the starting state of the operation.
     ///
     /// # Panics
     ///
@@ -129,7 +129,7 @@ impl Deed {
             }
             Self::Sweep => {
                 stock.reserve("over", 25, Duration::from_millis(1)).await.unwrap();
-                // Until the database's clock has passed its end.
+                // Until the end of the reservation on the database's clock.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             Self::Take | Self::Merge | Self::ReserveMerged | Self::CancelEarly | Self::Restock => {}
@@ -139,7 +139,7 @@ impl Deed {
         assert_eq!([snapshot.available(), snapshot.held(), snapshot.sold()], before, "{self:?}");
     }
 
-    /// Does it, once or again.
+    /// Carries out the operation, for the first time or again.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Deed {
         }
     }
 
-    /// Available, held and sold before and after it.
+    /// Returns the available, held and sold units before and after the operation.
     fn counts(self) -> [[u64; 3]; 2] {
         match self {
             Self::Take => [[30, 0, 0], [23, 0, 7]],
@@ -175,8 +175,8 @@ impl Deed {
         }
     }
 
-    /// It was begun, and nobody knows whether it was done: it was or it was not; and is, once,
-    /// after it is sent again.
+    /// Checks an operation that was begun and has an unknown outcome. It must have been done
+    /// completely or not at all. After it is repeated, it must have been done exactly once.
     ///
     /// # Panics
     ///
@@ -191,8 +191,8 @@ impl Deed {
         let (found, snapshot) = counts().await;
         assert!(found == before || found == after, "{self:?} {when}: {snapshot:?}");
         if self == Self::Sweep {
-            // What somebody else ends just now is left to him; a server may notice a little later
-            // that he is dead.
+            // A sweep skips reservations that another caller is just ending. A server may notice a
+            // little later that this caller is dead.
             let swept = async || {
                 self.act(stock).await.unwrap();
                 counts().await.0 == after
@@ -230,12 +230,12 @@ thread_local! {
     static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
 }
 
-/// While `work` is polled on this thread, `step` is told of the steps of operations on stocks.
+/// Polls `work`, and calls `step` for each step of stock operations on this thread meanwhile.
 pub async fn with_steps<F: Future>(step: impl FnMut(&str) + 'static, work: F) -> F::Output {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         on_stock_step(|name| {
-            // Taken out: a step may take steps itself.
+            // Taken out, because a step may itself take steps.
             if let Some(mut step) = STEP.take() {
                 step(name);
                 STEP.set(Some(step));
@@ -253,8 +253,8 @@ pub async fn with_steps<F: Future>(step: impl FnMut(&str) + 'static, work: F) ->
     .await
 }
 
-/// Polls `work` until its step number `at`, counted from 0, and then so many times more, and drops
-/// it; `true` when it has ended before.
+/// Polls `work` until its step number `at`, counted from 0, and then `more` times, and drops it.
+/// Returns `true` when it had completed before.
 pub async fn drop_at<F: Future>(at: u64, more: u32, work: F) -> bool {
     let count = std::rc::Rc::new(std::cell::Cell::new(0));
     let counter = std::rc::Rc::clone(&count);

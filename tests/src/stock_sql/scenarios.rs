@@ -1,4 +1,5 @@
-//! What every database has to stand. `url` is that of a new one, to which [`open`] connects.
+//! Scenarios that every database must pass. `url` is that of a new database, to which [`open`]
+//! connects.
 
 use crate::stocks::insist;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ async fn start(url: &str, connections: u32) -> (LockManager, SqlStocks) {
     (locks, stocks)
 }
 
-/// A hundred units, and ten thousand who want one, through as many connections as are given.
+/// Ten thousand callers want one of a hundred units, through `connections` connections.
 pub async fn a_hundred_units_are_sold_once(url: &str, connections: u32) {
     let (locks, stocks) = start(url, connections).await;
     let stock = stock(&stocks, "hot");
@@ -57,9 +58,9 @@ pub async fn a_hundred_units_are_sold_once(url: &str, connections: u32) {
     eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
 }
 
-/// Every kind of operation, dropped at each of its steps, and while what comes next is on its way.
+/// Every kind of operation is dropped at each of its steps, and up to two polls later.
 pub async fn a_dropped_future_has_done_all_or_nothing(url: &str) {
-    // One connection: a transaction that was left open would keep everybody out.
+    // One connection: a transaction that was left open would keep all others out.
     let (locks, stocks) = start(url, 1).await;
     for deed in Deed::ALL {
         for more in 0..3 {
@@ -78,7 +79,7 @@ pub async fn a_dropped_future_has_done_all_or_nothing(url: &str) {
     eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
 }
 
-/// A seller that is killed at each step of every kind of operation.
+/// A seller is killed at each step of every kind of operation.
 pub async fn a_killed_seller_leaves_all_or_nothing(url: &str, seller: &str) {
     let redis = RedisServer::start();
     let locks = LockManager::connect(redis.url()).await.unwrap();
@@ -93,7 +94,7 @@ pub async fn a_killed_seller_leaves_all_or_nothing(url: &str, seller: &str) {
             let args = [url, &redis.url(), "deed", &name, &deed.name(), &step_text];
             let mut helper = Helper::spawn(seller, args);
             let status = helper.process().wait(PATIENCE);
-            // What it has locked is free when its leases are over; the test does not wait for that.
+            // Its locks end with their leases; the test does not wait for that.
             for segment in 0..5 {
                 locks.force_release(format!("{name}:{segment}")).await.unwrap();
             }
@@ -107,7 +108,7 @@ pub async fn a_killed_seller_leaves_all_or_nothing(url: &str, seller: &str) {
     }
 }
 
-/// Two processes sell what does not suffice for both.
+/// Two processes sell a stock that does not suffice for both.
 pub async fn two_processes_sell_each_unit_once(url: &str, seller: &str) {
     let redis = RedisServer::start();
     let locks = LockManager::connect(redis.url()).await.unwrap();
@@ -117,7 +118,7 @@ pub async fn two_processes_sell_each_unit_once(url: &str, seller: &str) {
     assert!(stock.initialize(100, 7).await.unwrap());
     let mut rivals =
         ["a", "b"].map(|name| Helper::spawn(seller, [url, &redis.url(), "sell", "rivals", name, "100"]));
-    // Segments come and go meanwhile.
+    // The segments change meanwhile.
     for segments in [3, 9, 2, 7] {
         stock.resize(segments).await.unwrap();
         stock.rebalance().await.unwrap();
@@ -139,7 +140,7 @@ fn request(name: &str, operation: &str, quantity: u64, token: FencingToken) -> A
     Arc::new(TakeRequest { call, operation, quantity, hold: None, first: 0, only: Some((0, Some(token))) })
 }
 
-/// A holder that was away comes back with its token when others have sold.
+/// A holder that was away comes back with an old token after others have sold.
 pub async fn an_older_token_is_refused(url: &str) {
     let (locks, stocks) = start(url, 2).await;
     let stock = stock(&stocks, "fenced");
@@ -149,7 +150,7 @@ pub async fn an_older_token_is_refused(url: &str) {
     let (token, taken) = (old.fencing_token(), vec![Part { segment: 0, quantity: 2 }]);
     let first = stocks.take(request("fenced", "first", 2, token)).await.unwrap();
     assert!(matches!(first, TakeAnswer::Done { parts, repeated: false, .. } if parts == taken));
-    // Its lease is over, and somebody else sells.
+    // Its lease is over, and another caller sells.
     locks.force_release("fenced:0").await.unwrap();
     stock.take("other", 1).await.unwrap();
     assert_eq!(stocks.take(request("fenced", "late", 2, token)).await.unwrap(), TakeAnswer::Stale);
@@ -160,7 +161,7 @@ pub async fn an_older_token_is_refused(url: &str) {
     stock.take("late", 2).await.unwrap();
 }
 
-/// A sale whose lock is lost under it.
+/// A sale loses its lock before it is done.
 pub async fn a_sale_without_its_lock_changes_nothing(url: &str) {
     let (locks, stocks) = start(url, 2).await;
     for (name, wanted, key) in [("one", 5, "one:0"), ("merge", 25, "merge:2")] {
@@ -184,8 +185,8 @@ pub async fn a_sale_without_its_lock_changes_nothing(url: &str) {
     }
 }
 
-/// It takes several segments, and a lock that is held elsewhere keeps it waiting, all in the time
-/// of one call.
+/// A sale from several segments waits for a lock that is held elsewhere, all within the time of one
+/// call.
 pub async fn a_merge_waits_for_locks_within_its_time(url: &str) {
     let (locks, stocks) = start(url, 1).await;
     let stock = stock(&stocks, "merged");
@@ -241,7 +242,7 @@ pub async fn what_comes_too_late_changes_nothing(url: &str) {
     }
 }
 
-/// The texts of mistakes say what to do.
+/// The texts of errors say what to do.
 pub async fn mistakes_are_told(url: &str) {
     let locks = memory_manager();
     let stocks = open(url, &locks, 3).await;
@@ -286,7 +287,7 @@ pub async fn mistakes_are_told(url: &str) {
     }
 }
 
-/// Nobody has to sweep.
+/// Reservations end without a sweep.
 pub async fn reservations_end_by_the_databases_clock(url: &str) {
     let (locks, stocks) = start(url, 2).await;
     let stock = stock(&stocks, "reserved");
@@ -303,7 +304,7 @@ pub async fn reservations_end_by_the_databases_clock(url: &str) {
     for operation in 0..250_u64 {
         stock.reserve(operation, 1, hold).await.unwrap();
     }
-    // The deadline is set before the commit, and what is told is what is left of it.
+    // The deadline is set before the commit, and the answer contains the time left.
     let step = move |step: &str| {
         if step == "before commit" {
             std::thread::sleep(hold);
@@ -314,7 +315,7 @@ pub async fn reservations_end_by_the_databases_clock(url: &str) {
     tokio::time::sleep(hold * 2).await;
     let first = stock.sweep(120).await.unwrap();
     assert_eq!((first.expired, first.more), (120, true));
-    // It fails when it has ended a hundred.
+    // The sweep fails after it has ended a hundred.
     let (closed, close) = open_pool(url, &locks, 1).await;
     let closed = super::stock(&closed, "reserved");
     let step = move |step: &str| {
@@ -331,7 +332,7 @@ pub async fn reservations_end_by_the_databases_clock(url: &str) {
     assert_eq!((snapshot.available(), snapshot.held()), (999, 1));
 }
 
-/// And an id is a new one then, swept or not.
+/// Records are deleted after their retention, swept or not, and their ids count as new.
 pub async fn records_whose_time_is_over_are_thrown_away(url: &str) {
     let (_locks, stocks) = start(url, 2).await;
     let retention = Duration::from_millis(50);
@@ -362,7 +363,7 @@ pub async fn records_whose_time_is_over_are_thrown_away(url: &str) {
     assert_eq!((audit.sold, audit.forgotten), (0, 20), "what is sold stays sold");
 }
 
-/// Of all who are told that an order is sold, one is told that it is new.
+/// Several callers sell one order; exactly one of them is told that it is new.
 pub async fn of_several_with_one_id_one_is_told_that_it_is_new(url: &str) {
     let (_locks, stocks) = start(url, 4).await;
     let stock = stock(&stocks, "one");
@@ -373,7 +374,7 @@ pub async fn of_several_with_one_id_one_is_told_that_it_is_new(url: &str) {
     assert!(stock.audit().await.unwrap().agrees());
 }
 
-/// Counts that somebody has changed.
+/// The audit finds counts that were changed from outside.
 pub async fn an_audit_sees_what_was_changed_behind_its_back(url: &str) {
     let (_locks, stocks) = start(url, 2).await;
     let stock = stock(&stocks, "audited");
@@ -389,7 +390,7 @@ pub async fn an_audit_sees_what_was_changed_behind_its_back(url: &str) {
     assert!(audit.counted.balances() && !audit.agrees(), "{audit:?}");
 }
 
-/// What is over is sold again without a sweep, also by many at once.
+/// Units of expired reservations are sold again without a sweep, also by many callers at once.
 pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
     let (_locks, stocks) = start(url, 2).await;
     let stock = stock(&stocks, "overdue");
@@ -404,7 +405,8 @@ pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
     assert!(error.is_sold_out(), "{error}");
     assert!(matches!(stock.confirm(7).await, Err(StockError::Expired { .. })));
 
-    // Of ten who come at once, one ends what is over, and the others don't take that for sold out.
+    // One of ten concurrent callers ends the expired reservations. The others do not report a
+    // sold-out stock.
     for round in 0..5_u64 {
         for order in 0..10_u64 {
             let id = 1000 + round * 100 + order;
@@ -424,8 +426,7 @@ pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
     }
 }
 
-/// All kinds of operations from several tasks, none of which has the lock of another's rows for
-/// what it changes but sales.
+/// Several tasks run all kinds of operations. Only sales lock the segments that they change.
 pub async fn everything_at_once_adds_up(url: &str) {
     const TASKS: u64 = 4;
     let (locks, stocks) = start(url, 4).await;
@@ -442,7 +443,7 @@ pub async fn everything_at_once_adds_up(url: &str) {
         let books = task.await.unwrap();
         (sold, put_in) = (sold + books.0, put_in + books.1);
     }
-    // Whatever is reserved still is over.
+    // All remaining reservations have expired by then.
     tokio::time::sleep(Duration::from_millis(20)).await;
     while stock.sweep(7).await.unwrap().more {}
     let snapshot = stock.snapshot().await.unwrap();
@@ -452,7 +453,7 @@ pub async fn everything_at_once_adds_up(url: &str) {
     eventually(async || leftovers(&locks).keys == 0, PATIENCE).await;
 }
 
-/// A task's own books: what it has sold, and what it has put in.
+/// Runs one task's operations. Returns the units that it has sold, and those that it has added.
 async fn work(stock: &SegmentedStock, task: u64) -> (u64, u64) {
     let mut dice = Dice::new(task);
     let (mut sold, mut put_in) = (0, 0);
@@ -492,7 +493,7 @@ async fn work(stock: &SegmentedStock, task: u64) -> (u64, u64) {
     (sold, put_in)
 }
 
-/// Changes rows behind the library's back.
+/// Changes rows without the library.
 async fn change(url: &str, statement: &str) {
     if url.starts_with("postgres:") {
         let pool = sqlx::PgPool::connect(url).await.unwrap();
@@ -503,7 +504,7 @@ async fn change(url: &str, statement: &str) {
     }
 }
 
-/// How many records of operations there are.
+/// Returns the number of operation records.
 async fn records(url: &str) -> i64 {
     let count = "SELECT COUNT(*) FROM lock_stock_operation WHERE operation <> ''";
     if url.starts_with("postgres:") {

@@ -1,4 +1,4 @@
-//! [`Journal`]: what a seller writes down before it asks, and after it was told.
+//! [`Journal`]: a seller's notes of its questions, written before it asks, and of their answers.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -10,27 +10,27 @@ use lock_runtime::segmented::{SegmentedStock, StockError};
 
 use crate::clock::now_nanos;
 
-/// What is asked for an order.
+/// A question about an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// So many units.
+    /// Sell this many units.
     Take(u64),
-    /// So many units, for so long.
+    /// Reserve this many units for this long.
     Reserve(u64, Duration),
-    /// The reservation becomes a sale.
+    /// Turn the reservation into a sale.
     Confirm,
-    /// The reservation is given up.
+    /// Give up the reservation.
     Cancel,
-    /// What was sold comes back.
+    /// Take back the units that were sold.
     GiveBack,
 }
 
-/// What was told.
+/// An answer about an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is so now.
+    /// It has been done, now or before.
     Done,
-    /// There are not enough.
+    /// There are not enough units.
     SoldOut,
     /// [`StockError::Cancelled`].
     Cancelled,
@@ -64,11 +64,11 @@ const ANSWERS: [(Answer, &str); 10] = [
 ];
 
 impl Answer {
-    /// What an answer of a stock comes to; the error when it tells nothing about the order.
+    /// Converts a stock's answer. Returns the error if it tells nothing about the order.
     ///
     /// # Errors
     ///
-    /// The error itself.
+    /// The stock's error.
     pub fn of<T>(result: Result<T, StockError>) -> Result<Self, StockError> {
         Ok(match result {
             Ok(_) => Self::Done,
@@ -91,7 +91,7 @@ impl Ask {
     ///
     /// # Errors
     ///
-    /// When it was not told.
+    /// When the answer tells nothing about the order.
     pub async fn send(self, stock: &SegmentedStock, order: &str) -> Result<Answer, StockError> {
         match self {
             Self::Take(quantity) => Answer::of(stock.take(order, quantity).await),
@@ -106,11 +106,11 @@ impl Ask {
 /// One line of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When, on the clock that all processes share.
+    /// The time, on the clock that all processes share.
     pub at: u64,
-    /// Which order.
+    /// The order.
     pub order: String,
-    /// What is about to be asked, or what was told.
+    /// The question that is about to be asked, or the answer.
     pub what: Result<Answer, Ask>,
 }
 
@@ -152,12 +152,12 @@ impl Entry {
     }
 }
 
-/// A file that survives its writer, not the machine: one `write` for a line, and no `fsync`.
+/// A file that survives its writer, but not the machine: one `write` for each line, and no `fsync`.
 #[derive(Debug)]
 pub struct Journal(File);
 
 impl Journal {
-    /// Opens or creates it.
+    /// Opens or creates the journal.
     ///
     /// # Errors
     ///
@@ -176,11 +176,11 @@ impl Journal {
         (&self.0).write_all(line.as_bytes()).expect("the journal can be written");
     }
 
-    /// All lines.
+    /// Returns all lines.
     ///
     /// # Errors
     ///
-    /// When the file can't be read, or a line is none of ours.
+    /// When the file can't be read, or a line is not an entry.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
         let strange = |line: &str| io::Error::new(io::ErrorKind::InvalidData, format!("no entry: {line:?}"));
         let text = std::fs::read_to_string(path)?;

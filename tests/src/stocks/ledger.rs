@@ -1,4 +1,4 @@
-//! [`Ledger`]: what sellers' journals come to, to be compared with the stock.
+//! [`Ledger`]: the sum of sellers' journals, to be compared with the stock.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use lock_runtime::segmented::SegmentedStock;
 use super::journal::{Answer, Ask, Entry, Journal};
 use super::seller::ask;
 
-/// Where an order stands as far as its seller was told.
+/// The state of an order, according to its seller's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Standing {
     #[default]
@@ -24,41 +24,41 @@ enum Standing {
 struct Order {
     quantity: u64,
     standing: Standing,
-    /// Asked, and not told.
+    /// The question that has no answer.
     open: Option<Ask>,
-    /// When what is open, or was told last, was asked.
+    /// When the open question, or the last answered one, was asked.
     asked: u64,
-    /// When that was asked, and told, which has brought it to where it stands.
+    /// When the question that led to the present state was asked, and when it was answered.
     changed: (u64, u64),
 }
 
-/// What all orders come to.
+/// The sum of all orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Units.
+    /// Number of units sold.
     pub sold: u64,
-    /// Units.
+    /// Number of units held.
     pub held: u64,
-    /// Orders whose sellers do not know what came of what they asked last.
+    /// Number of orders whose last question has no answer.
     pub open: usize,
-    /// Orders.
+    /// Number of orders.
     pub orders: usize,
 }
 
-/// What a store has forgotten of what it had told.
+/// The answers that a store has forgotten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Orders that stand otherwise than their sellers were told.
+    /// Number of orders whose records differ from their answers.
     pub orders: usize,
-    /// Their units.
+    /// The units of these orders.
     pub units: u64,
-    /// When the first of them was told.
+    /// When the first of them was answered.
     pub first: Option<u64>,
-    /// When the last of those was asked for that stand as they were told.
+    /// When the last order that agrees with its answers was asked for.
     pub kept: Option<u64>,
 }
 
-/// What sellers' journals come to.
+/// The sum of sellers' journals.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     orders: BTreeMap<String, Order>,
@@ -69,7 +69,7 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// When one can't be read, or what a seller was told does not fit together.
+    /// When a journal can't be read, or its answers contradict each other.
     #[track_caller]
     pub fn read<P: AsRef<Path>>(journals: impl IntoIterator<Item = P>) -> Self {
         let mut ledger = Self::default();
@@ -81,11 +81,11 @@ impl Ledger {
         ledger
     }
 
-    /// One entry after the other.
+    /// Adds one entry.
     ///
     /// # Panics
     ///
-    /// When it contradicts those before it.
+    /// When it contradicts the entries before it.
     pub fn enter(&mut self, entry: &Entry) {
         let order = self.orders.entry(entry.order.clone()).or_default();
         match entry.what {
@@ -106,7 +106,7 @@ impl Ledger {
         }
     }
 
-    /// What it comes to.
+    /// Returns the sum of all orders.
     #[must_use]
     pub fn sum(&self) -> Sum {
         let mut sum = Sum { orders: self.orders.len(), ..Sum::default() };
@@ -121,11 +121,11 @@ impl Ledger {
         sum
     }
 
-    /// Sends again whatever was not told, until it is.
+    /// Repeats every question without an answer, until it is answered.
     ///
     /// # Panics
     ///
-    /// When an answer contradicts what was told before.
+    /// When an answer contradicts an earlier one.
     pub async fn settle(&mut self, stock: &SegmentedStock) {
         for (name, order) in &mut self.orders {
             if let Some(open) = order.open.take() {
@@ -136,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// Confirms what is reserved still; what is too late for that is over.
+    /// Confirms all remaining reservations; some may have expired.
     ///
     /// # Panics
     ///
@@ -150,9 +150,8 @@ impl Ledger {
         }
     }
 
-    /// Compares what sellers were told with the records of a store, which are `S`, `T`, `H`, `C`,
-    /// `E`, `B`, `N`, or nothing. What is open is left out, and so are reservations that may have
-    /// expired.
+    /// Compares the answers with a store's records, which are `S`, `T`, `H`, `C`, `E`, `B`, `N`, or
+    /// nothing. Open questions are left out, and so are reservations that may have expired.
     pub fn loss(&self, mut record: impl FnMut(&str) -> Option<char>) -> Loss {
         let mut loss = Loss::default();
         for (name, order) in self.orders.iter().filter(|(_, order)| order.open.is_none()) {
@@ -165,7 +164,7 @@ impl Ledger {
                 Standing::GivenBack => record == Some('B'),
             };
             if same {
-                // Who was told that there is nothing was told nothing that could be forgotten.
+                // An order that was never sold or reserved has nothing that could be forgotten.
                 if order.standing != Standing::Nothing {
                     loss.kept = loss.kept.max(Some(order.changed.0));
                 }
@@ -196,7 +195,8 @@ impl Order {
             (Ask::Confirm, Answer::Cancelled, Over) => Over,
             (Ask::Cancel, Answer::Done, Nothing | Held | Over) => Over,
             (Ask::Cancel, Answer::Confirmed, Sold) => Sold,
-            // A take that nobody was told of had come after all; a reservation is cancelled.
+            // A take without an answer had been carried out after all; a reservation would be
+            // cancelled.
             (Ask::Cancel, Answer::NotReserved, Nothing | Sold) => Sold,
             (Ask::GiveBack, Answer::Done, Sold | GivenBack) => GivenBack,
             (Ask::GiveBack, Answer::StillHeld, Held) => Held,

@@ -1,6 +1,5 @@
-//! Where the stocks of a test are ([`Place`], [`on_every_stock!`](crate::on_every_stock)), who
-//! sells from them ([`Seller`]), what sellers write down ([`Journal`]), and what that comes to
-//! ([`Ledger`]).
+//! Places of a test's stocks ([`Place`], [`on_every_stock!`](crate::on_every_stock)), sellers
+//! ([`Seller`]), their notes ([`Journal`]), and the sum of these ([`Ledger`]).
 
 mod journal;
 mod ledger;
@@ -19,7 +18,7 @@ pub use ledger::{Ledger, Loss, Sum};
 pub use place::{Client, Kept, Place};
 pub use seller::{Habits, Seller};
 
-/// Dice that tell their seed when the test fails. `LOCK_STOCK_SEED` repeats one.
+/// Dice that print their seed when the test fails. `LOCK_STOCK_SEED` repeats a run.
 #[derive(Debug)]
 pub struct Chance {
     seed: u64,
@@ -27,11 +26,11 @@ pub struct Chance {
 }
 
 impl Chance {
-    /// A seed that nobody has chosen, or the one that was asked for.
+    /// Draws a seed, or takes the one in `LOCK_STOCK_SEED`.
     ///
     /// # Panics
     ///
-    /// When that is no number.
+    /// When that is not a number.
     #[must_use]
     pub fn new() -> Self {
         let seed = std::env::var("LOCK_STOCK_SEED").map_or_else(
@@ -41,7 +40,7 @@ impl Chance {
         Self { seed, dice: Dice::new(seed) }
     }
 
-    /// Dice for the `n`th user.
+    /// Returns dice for the `n`th user.
     #[must_use]
     pub fn fork(&self, n: u64) -> Dice {
         self.dice.fork(n)
@@ -63,22 +62,22 @@ impl Drop for Chance {
     }
 }
 
-/// Puts a list into an order of its own.
+/// Shuffles a list.
 pub fn shuffle<T>(list: &mut [T], dice: &mut Dice) {
     for last in (1..list.len()).rev() {
         list.swap(last, dice.below(last as u64 + 1) as usize);
     }
 }
 
-/// Asks again for as long as the answer says that others came in between.
+/// Asks again for as long as the answer is that others interfered.
 ///
 /// # Errors
 ///
-/// Any other.
+/// Any other error of the stock.
 ///
 /// # Panics
 ///
-/// When others come in between for ever.
+/// When others interfere again and again.
 pub async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, StockError>
 where
     F: Future<Output = Result<T, StockError>>,
@@ -92,12 +91,12 @@ where
     panic!("others come in between for ever");
 }
 
-/// Several take under one id at once, beside others who give it back. Of those who are told that it
-/// is sold, one is told that it is new.
+/// Takes several times under one id at once, while other callers give it back. Of the callers that
+/// are told that it is sold, exactly one must be told that it is new.
 ///
 /// # Panics
 ///
-/// When it is not so.
+/// When more than one is told so, or none.
 pub async fn one_is_new(stock: &SegmentedStock, order: u64) {
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..6 {
@@ -121,8 +120,8 @@ pub async fn one_is_new(stock: &SegmentedStock, order: u64) {
     assert_eq!(told.iter().filter(|repeated| !**repeated).count(), 1, "{told:?}");
 }
 
-/// Polls `future` at most so often, each time when it asks for it, and drops it. What it came to,
-/// if it did.
+/// Polls `future` at most `polls` times, each time when it is woken, and drops it. Returns its
+/// output if it completed.
 pub async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
@@ -140,11 +139,12 @@ pub async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Outpu
     .await
 }
 
-/// Available, held and sold, of a stock at rest that balances, and whose records agree with that.
+/// Returns the units available, held and sold. The stock must be at rest, balance, and agree with
+/// its records.
 ///
 /// # Panics
 ///
-/// When it does not, or can't be asked.
+/// When the stock does not balance or agree, or does not answer.
 #[track_caller]
 pub fn counts(stock: &SegmentedStock) -> impl Future<Output = (u64, u64, u64)> {
     let caller = std::panic::Location::caller();

@@ -9,7 +9,7 @@ use lock_runtime::segmented::{Layout, SegmentedStock};
 
 use crate::RedisServer;
 
-/// How the stocks of a place are kept.
+/// How the stocks of a place are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// In this process.
@@ -21,7 +21,7 @@ pub enum Kept {
 }
 
 impl Kept {
-    /// Its name on a command line.
+    /// Returns the name on a command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,13 +31,13 @@ impl Kept {
         }
     }
 
-    /// The one of this name.
+    /// Returns the value of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Memory, Self::OneSlot, Self::Spread].into_iter().find(|kept| kept.name() == name)
     }
 
-    /// Somebody who sells from stocks that are kept so behind `url`.
+    /// Connects a client that uses stocks stored this way behind `url`.
     ///
     /// # Panics
     ///
@@ -60,7 +60,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A fresh one.
+    /// Starts a new store.
     ///
     /// # Panics
     ///
@@ -82,19 +82,19 @@ impl Place {
         }
     }
 
-    /// How its stocks are kept.
+    /// Returns how the stocks are stored.
     #[must_use]
     pub fn kept(&self) -> Kept {
         self.kept
     }
 
-    /// Where other processes find it; `None`: they can't.
+    /// Returns the URL for other processes; `None` for a store in memory.
     #[must_use]
     pub fn url(&self) -> Option<&str> {
         self.server.is_some().then_some(self.url.as_str())
     }
 
-    /// Somebody who sells there. To the store each is what another process would be.
+    /// Connects a client. To the store, each client is like another process.
     ///
     /// # Panics
     ///
@@ -103,11 +103,11 @@ impl Place {
         self.kept.connect(&self.url).await
     }
 
-    /// Several who sell there.
+    /// Connects several clients.
     ///
     /// # Panics
     ///
-    /// When one can't connect.
+    /// When a client can't connect.
     pub async fn clients<const N: usize>(&self) -> [Client; N] {
         let mut clients = Vec::new();
         for _ in 0..N {
@@ -117,17 +117,17 @@ impl Place {
     }
 }
 
-/// Somebody who sells.
+/// A client of stocks.
 #[derive(Clone)]
 pub struct Client(Arc<dyn Fn(&str) -> SegmentedStock + Send + Sync>);
 
 impl Client {
-    /// Whoever finds stocks like this.
+    /// Creates a client that finds stocks with `find`.
     pub fn new(find: impl Fn(&str) -> SegmentedStock + Send + Sync + 'static) -> Self {
         Self(Arc::new(find))
     }
 
-    /// The stock of this name.
+    /// Returns the stock of this name.
     #[must_use]
     pub fn stock(&self, name: &str) -> SegmentedStock {
         (self.0)(name)
@@ -140,7 +140,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Makes each function a test for every way in which stocks are kept, in real time.
+/// Makes a test of each function for every way in which stocks are stored, in real time.
 ///
 /// ```
 /// lock_tests::on_every_stock! {

@@ -1,5 +1,4 @@
-//! [`Seller`]: takes, reserves, confirms, cancels and gives back at random, and writes down what it
-//! was told.
+//! [`Seller`]: takes, reserves, confirms, cancels and gives back at random, and notes the answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,41 +12,42 @@ use crate::dice::Dice;
 /// How a seller sells.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
-    /// Orders that it works on at a time.
+    /// Number of orders that it works on at the same time.
     pub tasks: u64,
-    /// The largest order.
+    /// Maximum quantity of an order.
     pub most: u64,
-    /// For how long it reserves, from and to.
+    /// Minimum and maximum duration of its reservations.
     pub hold: (Duration, Duration),
 }
 
 impl Default for Habits {
-    /// Reservations do not end by themselves.
+    /// Returns habits with such long reservations that they do not expire.
     fn default() -> Self {
         let long = Duration::from_secs(600);
         Self { tasks: 4, most: 25, hold: (long, long * 2) }
     }
 }
 
-/// Sells until it is told to stop.
+/// A seller, which sells until it is told to stop.
 #[derive(Clone, Debug)]
 pub struct Seller {
-    /// What it sells from.
+    /// The stock that it sells from.
     pub stock: SegmentedStock,
-    /// In front of the numbers of its orders.
+    /// Prefix of the numbers of its orders.
     pub name: String,
     /// How it sells.
     pub habits: Habits,
-    /// Where it writes.
+    /// The journal that it writes.
     pub journal: Arc<Journal>,
 }
 
-/// Asks until it is told, and returns what for. A take that is sold out while an earlier copy of it
-/// may be on its way is cancelled: that copy can't come through any more then, or has already.
+/// Asks until there is an answer, and returns it with its question. A sold-out take is cancelled if
+/// an earlier copy of it may be under way. The copy either has been carried out before, or never
+/// will be.
 ///
 /// # Panics
 ///
-/// When the answer is an error that tells nothing and does not go away by asking again.
+/// When the error tells nothing about the order and does not go away by asking again.
 pub(super) async fn ask(stock: &SegmentedStock, order: &str, what: Ask, doubtful: bool) -> (Ask, Answer) {
     let (mut what, mut doubtful) = (what, doubtful);
     loop {
@@ -65,17 +65,17 @@ pub(super) async fn ask(stock: &SegmentedStock, order: &str, what: Ask, doubtful
     }
 }
 
-/// Fails for errors after which nobody is to ask again.
+/// Fails for errors that do not allow another attempt.
 fn again(order: &str, what: Ask, error: &StockError) {
     assert!(error.is_retryable(), "{order}: {what:?}: {error}");
 }
 
 impl Seller {
-    /// Sells while `go_on` says so, and returns how many orders came to something.
+    /// Sells while `go_on` returns true. Returns how many orders were completed.
     ///
     /// # Panics
     ///
-    /// When it is told something that makes no sense.
+    /// When an answer makes no sense.
     pub async fn sell(&self, dice: &Dice, go_on: impl Fn() -> bool + Clone + Send + Sync + 'static) -> u64 {
         let mut tasks = JoinSet::new();
         for task in 0..self.habits.tasks {
@@ -89,7 +89,7 @@ impl Seller {
                     }
                     orders += 1;
                     if dice.once_in(20) {
-                        // Whoever comes by may do it, and nobody has to.
+                        // Any caller may sweep, and none has to.
                         let _ = seller.stock.sweep(10).await;
                     }
                 }
@@ -99,8 +99,8 @@ impl Seller {
         tasks.join_all().await.into_iter().sum()
     }
 
-    /// One order from beginning to end; `None`: it was told to stop, or there is nothing to sell
-    /// from any more.
+    /// Processes one order from beginning to end. Returns `None` when it was told to stop, or when
+    /// the stock is gone.
     async fn order(&self, order: &str, dice: &mut Dice, go_on: &impl Fn() -> bool) -> Option<()> {
         // Small ones mostly.
         let most = if dice.once_in(4) { self.habits.most } else { 3.min(self.habits.most) };
@@ -122,7 +122,7 @@ impl Seller {
         for what in script {
             match self.told(order, *what, go_on).await? {
                 Answer::Missing => return None,
-                // There is nothing to be confirmed or brought back.
+                // There is nothing to confirm or to give back.
                 Answer::SoldOut => break,
                 Answer::Expired | Answer::Cancelled if !matches!(what, Ask::Cancel) => break,
                 _ => {}
@@ -144,7 +144,7 @@ impl Seller {
                 Ok(Answer::Missing) => return Some(Answer::Missing),
                 Ok(answer) => {
                     self.journal.write(order, Ok(answer));
-                    // The order is over for whoever had to cancel it.
+                    // An order that had to be cancelled is over.
                     return Some(if what == Ask::Cancel && doubtful { Answer::SoldOut } else { answer });
                 }
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! [`Verdict`]: what a run came to.
+//! [`Verdict`]: the result of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,37 +6,37 @@ use std::time::Duration;
 use super::Plan;
 use crate::history::{Check, History, Kind, Limits, Violation, Want, check};
 
-/// How much has happened.
+/// The size of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Processes, with those that were killed.
+    /// Number of processes, including killed ones.
     pub processes: usize,
-    /// Of them, killed.
+    /// Number of killed processes.
     pub killed: usize,
-    /// Stops.
+    /// Number of stops.
     pub stops: usize,
-    /// Faults of the server and its connections.
+    /// Number of faults of the server and its connections.
     pub faults: usize,
-    /// Requests.
+    /// Number of requests.
     pub requests: usize,
-    /// Requests that were granted.
+    /// Number of granted requests.
     pub grants: usize,
-    /// Grants that were lost before they were given back.
+    /// Number of grants that were lost before their release.
     pub lost: usize,
-    /// Grants whose process was killed while it held.
+    /// Number of grants whose process was killed while it held the lock.
     pub died: usize,
-    /// Grants that excluded not everybody, from the beginning or later.
+    /// Number of grants that were shared, from the beginning or after a downgrade.
     pub shared: usize,
-    /// Grants of fair locks that were seen to come while others waited.
+    /// Number of grants of fair locks that were observed while others waited.
     pub turns: usize,
-    /// Requests without patience whose wait was over.
+    /// Number of refused requests.
     pub refused: usize,
-    /// The longest time from a patient request to its grant, stops of its process not counted.
+    /// Maximum time from a patient request to its grant, without the stops of its process.
     pub longest_wait: Duration,
 }
 
 impl Counts {
-    /// What a history has.
+    /// Counts the events of a history.
     #[must_use]
     pub fn of(history: &History) -> Self {
         let mut counts = Self {
@@ -74,12 +74,12 @@ impl Counts {
     }
 }
 
-/// What was found.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// How much has happened.
+    /// The size of the run.
     pub counts: Counts,
-    /// What is wrong.
+    /// The violations that the checkers have found.
     pub violations: Vec<Violation>,
 }
 
@@ -91,19 +91,19 @@ impl Verdict {
         Self { counts: Counts::of(history), violations: check(history, &limits) }
     }
 
-    /// Whether nothing was found.
+    /// Whether there is no violation.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// What one checker has found.
+    /// Returns the findings of one checker.
     pub fn found(&self, check: Check) -> impl Iterator<Item = &str> {
         let found = self.violations.iter().filter(move |violation| violation.check == check);
         found.map(|violation| violation.what.as_str())
     }
 
-    /// Whether it has found anything.
+    /// Whether this checker has found anything.
     #[must_use]
     pub fn has(&self, check: Check) -> bool {
         self.found(check).next().is_some()

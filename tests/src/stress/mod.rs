@@ -1,15 +1,14 @@
-//! Stress: processes that are killed and stopped at random while their tasks fight for a few keys,
-//! and checkers for everything that they have seen.
+//! Stress: processes are killed and stopped at random while their tasks compete for a few keys.
+//! Checkers judge everything that they have seen.
 //!
-//! The parent ([`run`]) starts workers (the program `stress` of this package), ends and stops them
-//! by a [schedule] that follows from a seed, stops the server and cuts its connections as well, and
-//! lets all calm down. Every worker writes what it asks for and what it gets to a
-//! [log](crate::history::Log) of its own, with times on the clock that all processes share. In the
-//! end the logs are put together to a [history](crate::history), which its checkers
-//! [judge](Verdict), and the server is looked at for what was left behind.
+//! The parent ([`run`]) starts workers, the program `stress` of this package. It kills and stops
+//! them by a [schedule] that follows from a seed, stops the server, cuts its connections, and lets
+//! all calm down. Every worker writes its requests and their answers to its own
+//! [log](crate::history::Log), with times on the clock that all processes share. In the end the
+//! logs become a [history](crate::history), which the checkers [judge](Verdict). The parent also
+//! checks the server for leftovers.
 //!
-//! A worker can be told to use a lock that is [broken](Lock) in a certain way, which shows that the
-//! checkers notice.
+//! A worker can use a [broken](Lock) lock, which shows that the checkers notice.
 
 mod judge;
 mod run;
@@ -28,39 +27,39 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Leases of locks that are not renewed.
+/// Lease of locks that are not renewed.
 pub const FIXED: Duration = Duration::from_millis(300);
 
 /// The lock that workers use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// The one under test.
+    /// The lock under test.
     Real,
-    /// Broken: `SET NX PX` and a `DEL` that does not look whose lock it is.
+    /// Broken: `SET NX PX`, and a `DEL` that does not check the owner.
     NoOwnerCheck,
-    /// Broken: the tokens mean nothing.
+    /// Broken: tokens are random.
     RandomToken,
-    /// Broken: one lock of each process is never given back.
+    /// Broken: each process never releases one of its locks.
     Leak,
-    /// Broken: waiters are woken by their own process only.
+    /// Broken: only waiters of the same process are woken.
     ForgetWaiter,
-    /// Broken: half of those who want a fair lock do not look at its queue.
+    /// Broken: half of the requests for fair locks ignore the queue.
     Unfair,
-    /// Broken: readers do not look for writers.
+    /// Broken: readers ignore writers.
     BlindReader,
 }
 
-/// The kinds of locks that take part.
+/// The kinds of locks in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kinds {
     /// Mutexes.
     Mutex,
-    /// All, and several keys at once.
+    /// All kinds, and several keys at once.
     All,
 }
 
 impl Kinds {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -92,13 +91,13 @@ impl Lock {
         (Self::BlindReader, "blind-reader"),
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(lock, _)| *lock == self).map_or("", |(_, name)| name)
     }
 
-    /// All names, for error texts.
+    /// Returns all names, for error texts.
     #[must_use]
     pub fn names() -> String {
         Self::NAMES.map(|(_, name)| name).join(", ")
@@ -114,33 +113,33 @@ impl FromStr for Lock {
     }
 }
 
-/// What a worker is told on its command line.
+/// A worker's command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// Of the server.
+    /// The URL of the server.
     pub url: String,
-    /// Its own log.
+    /// The path of its log.
     pub log: PathBuf,
     /// Its name in logs.
     pub name: String,
-    /// Where its choices come from.
+    /// The seed of its choices.
     pub seed: u64,
-    /// Tasks side by side.
+    /// Number of concurrent tasks.
     pub tasks: usize,
-    /// Keys that they fight for.
+    /// Number of keys that tasks compete for.
     pub keys: usize,
-    /// Of renewed locks.
+    /// Lease of renewed locks.
     pub lease: Duration,
-    /// How long requests wait that never give up.
+    /// Wait of patient requests.
     pub patience: Duration,
-    /// Which lock.
+    /// The lock that it uses.
     pub lock: Lock,
-    /// Of which kinds.
+    /// The kinds of locks.
     pub kinds: Kinds,
 }
 
 impl Orders {
-    /// As arguments.
+    /// Returns the orders as arguments.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         vec![
@@ -157,11 +156,11 @@ impl Orders {
         ]
     }
 
-    /// From arguments.
+    /// Parses arguments.
     ///
     /// # Errors
     ///
-    /// Says which argument is wrong.
+    /// When an argument is wrong; the text says which.
     pub fn from_args(args: &[String]) -> Result<Self, String> {
         fn number<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{what} is not a number: {text:?}"))

@@ -1,4 +1,4 @@
-//! The parent: starts, stops and kills workers, and looks at what is left.
+//! The parent: starts, stops and kills workers, and checks the leftovers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,46 +12,47 @@ use crate::dice::Dice;
 use crate::history::{ErrorClass, Event, History, Log, Loses, Remains};
 use crate::{Helper, RedisServer};
 
-/// How long programs may take to start and to end. Generous: the machine is busy.
+/// Maximum time for a program to start or to end. Generous: the machine is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For how long a fair queue outlives the last of its waiters, if they all die.
+/// How long a fair queue outlives its last waiter, if all of them die.
 const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
-/// The keys that are only wanted as fair locks, as the store names them.
+/// Returns the keys that are only used for fair locks, with their names in the store.
 fn fair_keys() -> Vec<String> {
     (0..2).map(|n| format!("lock:stress:fair{n}")).collect()
 }
 
-/// A run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The program `stress`.
     pub program: PathBuf,
-    /// Kills, stops and the workers' choices follow from it.
+    /// The seed of kills, stops and the workers' choices.
     pub seed: u64,
     /// How long faults happen.
     pub time: Duration,
     /// How long the workers go on after that.
     pub calm: Duration,
-    /// Processes at work.
+    /// Number of worker processes.
     pub processes: usize,
-    /// Tasks of each.
+    /// Number of tasks in each process.
     pub tasks: usize,
-    /// Keys that they fight for.
+    /// Number of keys that tasks compete for.
     pub keys: usize,
-    /// Of renewed locks; stops last longer.
+    /// Lease of renewed locks; stops last longer.
     pub lease: Duration,
     /// How long patient requests wait.
     pub patience: Duration,
-    /// Which lock.
+    /// The lock that workers use.
     pub lock: Lock,
-    /// Of which kinds.
+    /// The kinds of locks.
     pub kinds: Kinds,
 }
 
 impl Plan {
-    /// Four processes of sixteen tasks on eight keys, for `time` and a few quiet seconds.
+    /// Returns a plan of four processes with sixteen tasks on eight keys, for `time` and a few
+    /// quiet seconds.
     #[must_use]
     pub fn new(program: PathBuf, seed: u64, time: Duration) -> Self {
         Self {
@@ -69,13 +70,13 @@ impl Plan {
         }
     }
 
-    /// What is done to whom and when.
+    /// Returns the schedule of the run.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         schedule(self.seed, self.processes, self.time, self.lease)
     }
 
-    /// What is granted to a busy machine on top of every bound.
+    /// Returns the allowance for a busy machine on top of every bound.
     pub(super) fn slack(&self) -> Duration {
         Duration::from_secs(15).min(self.patience)
     }
@@ -107,14 +108,14 @@ impl Worker {
         Ok(Self { helper, name, log: Log::open(&log)? })
     }
 
-    /// Notes what is done to the process. The signals of a stop are given between its two notes:
-    /// what counts as stopped is never less than it was.
+    /// Notes a stop or kill of the process. A stop's signals are sent between its two notes, so the
+    /// noted stop is never shorter than the real one.
     fn note(&self, event: &Event) {
         self.log.say(event);
     }
 }
 
-/// Something is done to the server that callers notice.
+/// Notes the beginning of a fault of the server that callers notice.
 fn begins(name: &str, run: &Log) {
     let errors = vec![ErrorClass::Unavailable];
     run.say(&Event::Fault { name: name.to_owned(), loses: Loses::Nothing, errors });
@@ -124,12 +125,12 @@ fn is_over(name: &str, run: &Log) {
     run.say(&Event::FaultOver { name: name.to_owned() });
 }
 
-/// Runs the plan with logs in the folder `logs`, which must be empty. `interrupted` is asked often;
-/// when it says so, everything is ended.
+/// Runs the plan with logs in the folder `logs`, which must be empty. Ends everything as soon as
+/// `interrupted` returns true; it is called often.
 ///
 /// # Errors
 ///
-/// When it was interrupted, or the logs can't be written.
+/// When the run was interrupted, or the logs can't be written.
 ///
 /// # Panics
 ///
@@ -198,8 +199,8 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         worker.helper.send("end");
     }
     let other = |name: String| run.say(&Event::Remains { what: Remains::Other, ttl: None, name });
-    // Tasks get as long as their patience to end what they have begun, and the manager its lease to
-    // become quiet.
+    // Tasks may use their patience to end what they have begun; managers get their lease to become
+    // quiet.
     let limit = plan.patience + plan.lease + PATIENCE;
     for worker in &mut workers {
         match quiet(&mut worker.helper, limit) {
@@ -212,7 +213,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     if let Some(watcher) = watcher {
         watcher.end();
     }
-    // The locks of those that were killed last, and queues in which nobody is left.
+    // Locks of processes that were killed last, and queues without living waiters.
     let queues = if plan.kinds == Kinds::All { QUEUE_LIFE } else { Duration::ZERO };
     let clean_by = Instant::now() + plan.lease.max(queues) + plan.slack().min(Duration::from_secs(5));
     while !left_on(&server).is_empty() && Instant::now() < clean_by {
@@ -226,8 +227,8 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     Ok(Verdict::of(&History::read(logs)?, plan))
 }
 
-/// Awaits what a worker has left after its tasks have ended. `ready` of one that was started late
-/// comes first.
+/// Waits for a worker's leftovers after its tasks have ended. The line `ready` of a worker that was
+/// started late comes first.
 fn quiet(helper: &mut Helper, limit: Duration) -> Option<String> {
     let deadline = Instant::now() + limit;
     loop {
@@ -239,13 +240,13 @@ fn quiet(helper: &mut Helper, limit: Duration) -> Option<String> {
     }
 }
 
-/// What is on the server that should not be there when nobody holds or wants a lock.
+/// Returns leftovers on the server: all that should not exist when nobody holds or wants a lock.
 fn left_on(server: &RedisServer) -> Vec<Event> {
     let mut left = Vec::new();
     for key in server.cli(&["KEYS", "*"]).lines().filter(|key| !key.is_empty()) {
         let ttl = server.cli(&["PTTL", key]).trim().parse().ok().map(Duration::from_millis);
         if !key.starts_with("redisson_lock_token:") {
-            // There has been time enough for it to end.
+            // It has had enough time to end.
             left.push(Event::Remains { what: Remains::Other, ttl, name: format!("key {key}") });
         } else if ttl.is_none() {
             left.push(Event::Remains { what: Remains::Counter, ttl, name: key.to_owned() });
@@ -259,7 +260,7 @@ fn left_on(server: &RedisServer) -> Vec<Event> {
     left
 }
 
-/// Connections that outlive their processes.
+/// Returns the connections that outlive their processes.
 fn connections(server: &RedisServer) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {

@@ -1,38 +1,38 @@
-//! What is done to whom and when: a function of the seed.
+//! The faults of a run and their times: a function of the seed.
 
 use std::time::Duration;
 
 use crate::dice::Dice;
 
-/// Something that is done to a process, by its place, or to the server.
+/// A fault of a process, given by its place, or of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// SIGKILL; another one takes its place at once.
+    /// SIGKILL; another process takes its place at once.
     Kill(usize),
     /// SIGSTOP.
     Stop(usize),
     /// SIGCONT.
     Continue(usize),
-    /// All connections are cut: what was under way has an unknown outcome.
+    /// All connections are cut: requests under way have an unknown outcome.
     Cut,
-    /// SIGSTOP for the server: what is sent waits in its buffers, and is carried out late.
+    /// SIGSTOP for the server: requests wait in its buffers, and are carried out late.
     Freeze,
     /// SIGCONT for the server.
     Thaw,
 }
 
-/// One deed of a schedule.
+/// One fault of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// After the start.
+    /// Time since the start.
     pub at: Duration,
-    /// What is done.
+    /// The fault.
     pub deed: Deed,
 }
 
-/// The deeds of one run, in order of time. Stops last longer than `lease`, and end by a
-/// continuation or a kill before `time` is over. A process that has just been started or continued
-/// is left alone for a while.
+/// Returns the faults of one run in the order of their times. Stops last longer than `lease`, and
+/// end by a continuation or a kill before `time` is over. A process that has just been started or
+/// continued is left alone for a while.
 #[must_use]
 pub fn schedule(seed: u64, processes: usize, time: Duration, lease: Duration) -> Vec<Fault> {
     let dice = Dice::new(seed);

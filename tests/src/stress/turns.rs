@@ -1,8 +1,8 @@
-//! Looks at the store's fair queues from the side, again and again, for the checker of turns.
+//! Observes the store's fair queues from outside, again and again, for the checker of turns.
 //!
-//! Each look is one atomic script, so it needs no clock but the server's. Between two looks nobody
-//! may have become the holder while somebody whose place was before, and who counted as alive for
-//! the whole time, still waits.
+//! Each look is one atomic script, so it needs no clock except the server's. Between two looks a
+//! waiter must not become the holder before another one that was ahead of it in the queue. The
+//! other one must count as alive for the whole time, and still wait.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::clock::now_nanos;
 use crate::history::{Event, Log};
 use crate::redis::{Connection, Reply};
 
-/// In front of every key at the store.
+/// Prefix of every key in the store.
 const PREFIX: &str = "lock:";
 
-/// A hold whose end has moved by so many nanoseconds was renewed.
+/// Minimum shift of a hold's end, in nanoseconds, that counts as a renewal.
 const RENEWED: u64 = 100_000_000;
 
-/// Holder, time that it has left, then each waiter and for how long it counts as alive, in
-/// milliseconds.
+/// Returns the holder, its remaining time, then each waiter and how long it counts as alive; times
+/// in milliseconds.
 const LOOK: &str = "
 local time, lock = redis.call('TIME'), KEYS[1]
 local now = math.floor(time[1] * 1000 + time[2] / 1000)
@@ -34,7 +34,8 @@ end
 return reply";
 
 /// Turns the `reply` to a look at `key` into an event. A waiter that counts as dead keeps its place
-/// until another call removes it: if it asks again before that, it waits on in the same place.
+/// until another call removes it. If it asks again before that, it goes on waiting in the same
+/// place.
 fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     let Reply::List(parts) = reply else { return None };
     let mut parts = parts.into_iter();
@@ -54,7 +55,7 @@ fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
 /// Holders, waiters, and the end of the hold.
 type Noted = (Vec<String>, Vec<String>, u64);
 
-/// Looks at the queues of `keys` until it is ended.
+/// A thread that looks at the queues of `keys` until it is ended.
 #[derive(Debug)]
 pub(super) struct Watcher {
     ended: Arc<AtomicBool>,
@@ -80,18 +81,18 @@ impl Watcher {
 }
 
 fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
-    // A look that says nothing new is not noted.
+    // A look without news is not noted.
     let mut before: Vec<Option<Noted>> = vec![None; keys.len()];
     let mut connection = None;
     while !ended.load(Ordering::Relaxed) {
         for (key, before) in keys.iter().zip(&mut before) {
-            // Cut now and then, as everybody is.
+            // Faults cut this connection too.
             let connected =
                 connection.take().or_else(|| Connection::open(addr, Duration::from_secs(20)).ok());
             let Some(mut connected) = connected else { break };
             let Ok(reply) = connected.command(&["EVAL", LOOK, "1", key]) else { break };
             connection = Some(connected);
-            // After the answer, so that no time is too early.
+            // The time is read after the answer, so it is never too early.
             let name = key.strip_prefix(PREFIX).unwrap_or(key);
             let Some(seen) = look(name, now_nanos(), reply) else { continue };
             let Event::Seen { holders, queue, expires, .. } = &seen else { continue };

@@ -1,4 +1,4 @@
-//! What workers ask for when all kinds of locks take part.
+//! [`Wish`]: the requests of workers when all kinds of locks take part.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use super::{FIXED, Lock};
 use crate::dice::Dice;
 use crate::history::{Kind, Want};
 
-/// How a key is wanted.
+/// The kind of lock for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// As a mutex.
+    /// A mutex.
     Mutex,
-    /// In turn.
+    /// A fair lock.
     Fair,
-    /// For reading.
+    /// A read lock.
     Read,
-    /// For writing.
+    /// A write lock.
     Write,
 }
 
 impl Part {
-    /// As histories have it.
+    /// Returns the kind in histories.
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
@@ -34,7 +34,7 @@ impl Part {
     }
 }
 
-/// One or more keys, and how they are wanted.
+/// One or more keys, and their kinds of lock.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// Sorted by key.
@@ -45,14 +45,15 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// One of the mutexes.
+    /// Returns a request for a mutex.
     #[must_use]
     pub fn mutex(key: String, lock: Lock, dice: &mut Dice) -> Self {
         Self { parts: vec![(key, Part::Mutex)], lease: lease(dice), lock, patient: true }
     }
 
-    /// A lock of any kind. Each key has its kind, but one, which is wanted in every kind. Who wants
-    /// that or several keys has no right to get them, so nobody waits for it patiently.
+    /// Returns a random request. Each key has its own kind of lock, except one key, which is used
+    /// with every kind. Requests for that key or for several keys may starve, so none of them waits
+    /// patiently.
     #[must_use]
     pub fn any(lock: Lock, dice: &mut Dice) -> Self {
         let (parts, patient) = match dice.below(20) {
@@ -68,7 +69,7 @@ impl Wish {
         Self { parts, lease: lease(dice), lock, patient }
     }
 
-    /// How much a caller wants it who would want it so much, and for how long.
+    /// Adapts a caller's patience and wait: some requests must not be patient.
     #[must_use]
     pub fn temper(&self, want: Want, wait: Duration, dice: &mut Dice) -> (Want, Duration) {
         match want {
@@ -79,23 +80,23 @@ impl Wish {
         }
     }
 
-    /// Its fixed lease; `None` if it is renewed.
+    /// Returns the fixed lease; `None` if the lock is renewed.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.lease
     }
 
-    /// Whether it is for writing one key.
+    /// Whether it is for writing a single key.
     #[must_use]
     pub fn writes(&self) -> bool {
         matches!(self.parts[..], [(_, Part::Write)])
     }
 
-    /// The request.
+    /// Makes the request.
     ///
     /// # Panics
     ///
-    /// When it is for no key.
+    /// When there is no key.
     pub fn request(&self, locks: &LockManager, dice: &mut Dice) -> Request {
         let request = match &self.parts[..] {
             [(key, part)] => match part {

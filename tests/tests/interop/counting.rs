@@ -25,7 +25,7 @@ async fn is_free(locks: &LockManager, name: &str) -> bool {
     locks.semaphore(name).try_acquire().await.unwrap().is_some()
 }
 
-/// Acquires a permit in Java, for a minute; the permit's id.
+/// Acquires a permit in Java for a minute, and returns its id.
 async fn java_permit(semaphore: &JavaLock<'_>) -> String {
     let answer = semaphore.call("acquire", &[("lease", "60000")]).await;
     answer.value().as_str().expect("a permit's id").to_owned()
@@ -76,7 +76,7 @@ async fn a_permit_passes_from_one_side_to_the_other_at_once() {
     let (mut to_java, mut to_rust) = (Vec::new(), Vec::new());
     // The first round loads classes and scripts.
     for round in 0..=ROUNDS {
-        // A name for each: nobody listens for it yet.
+        // A new name for each round, so that nobody listens for it yet.
         let name = format!("s{round}");
         let channel = format!("redisson_sc:{{{name}}}");
         let semaphore = java.lock("a", "semaphore", &name);
@@ -115,7 +115,7 @@ async fn never_more_permits_are_held_than_there_are() {
     let (locks, java) = with_defaults(&server).await;
     assert!(locks.semaphore("s").try_set_permits(PERMITS as u32).await.unwrap());
     let end = Instant::now() + TIME;
-    // When somebody had a permit for certain: (since, until).
+    // The times when somebody certainly had a permit: (since, until).
     let held = Arc::new(Mutex::new(Vec::new()));
     let tasks: Vec<_> = (0..5)
         .map(|_| {
@@ -155,7 +155,7 @@ async fn never_more_permits_are_held_than_there_are() {
     let of_java = held.iter().filter(|(_, _, java)| *java).count();
     println!("{of_java} permits of Java, {} of Rust", held.len() - of_java);
     assert!(of_java > 0 && of_java < held.len());
-    // Who leaves at a moment leaves before the one who enters then.
+    // At equal times, those that leave come before those that enter.
     let mut changes: Vec<(u64, i64)> =
         held.iter().flat_map(|&(since, until, _)| [(since, 1), (until, -1)]).collect();
     changes.sort_unstable();
@@ -167,8 +167,8 @@ async fn never_more_permits_are_held_than_there_are() {
     assert_eq!(locks.semaphore("s").available_permits().await.unwrap(), PERMITS);
 }
 
-/// Redisson compares leases with its own clock: it is a second ahead here, less than two thirds of
-/// the lease.
+/// Redisson compares leases with its own clock, which is a second ahead here: less than two thirds
+/// of the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_permit_is_kept_for_three_leases_and_that_of_a_killed_process_comes_back() {
     let server = Shared::start();
@@ -201,7 +201,7 @@ async fn a_rust_permit_is_kept_for_three_leases_and_that_of_a_killed_process_com
     assert_eq!(locks.semaphore("s").available_permits().await.unwrap(), 2);
 }
 
-/// Redisson does not renew permits: one with a lease comes back when that is over.
+/// Redisson does not renew permits: one with a lease comes back when the lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permit_of_a_killed_java_process_comes_back_when_its_lease_is_over() {
     let server = Shared::start();
@@ -223,7 +223,7 @@ async fn a_permit_of_a_killed_java_process_comes_back_when_its_lease_is_over() {
     assert_eq!(locks.semaphore("s").total_permits().await.unwrap(), 1);
 }
 
-/// Both sides make it, count it down, and wait for it.
+/// Both sides create the latch, count it down, and wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_latch_is_counted_down_by_both_sides_and_opens_for_both() {
     let server = Shared::start();
@@ -269,7 +269,7 @@ async fn a_latch_is_counted_down_by_both_sides_and_opens_for_both() {
                 after(java_entered.end),
                 after(of_rust.await.unwrap())
             );
-            // It is gone, so nobody waits.
+            // The latch is gone, so nobody waits.
             assert!(theirs.call("await", &[("wait", "1")]).await.is_true());
             ours.wait(ms(1)).await.unwrap();
             assert_eq!(server.ask(&name, &["EXISTS", &name]), "0");
@@ -287,7 +287,7 @@ async fn a_wait_for_a_latch_ends_at_its_limit_on_both_sides() {
     assert!(ours.wait(ms(300)).await.is_err());
 }
 
-/// By Redisson's own `delete`, those who wait for a latch of Redisson's are not told.
+/// Redisson's own `delete` does not notify those that wait for a latch of Redisson's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_latch_that_rust_deletes_opens_for_those_who_wait_in_java() {
     let server = Shared::start();
@@ -296,7 +296,7 @@ async fn a_latch_that_rust_deletes_opens_for_those_who_wait_in_java() {
     assert!(ours.try_set_count(1).await.unwrap());
     let mut of_java = theirs.call("await", &[]).within(SLACK);
     clients_wait(&server, "redisson_countdownlatch__channel__{l}", 1).await;
-    // It has subscribed, looks once more, and then goes to sleep.
+    // The waiter has subscribed, checks once more, and then goes to sleep.
     tokio::time::sleep(ms(300)).await;
     of_java.assert_still_out();
     assert!(ours.delete().await.unwrap());

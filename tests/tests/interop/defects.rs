@@ -1,5 +1,5 @@
-//! Where Redisson itself misbehaves, or fails its own documentation: what that looks like, and that
-//! our side stays correct beside it. `docs/interop.md` says what to avoid.
+//! Defects of Redisson, and differences from its own documentation: how they show, and that our
+//! side stays correct beside them. `docs/interop.md` says what to avoid.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use lock_runtime::{LockError, LockManager};
 use lock_tests::eventually;
 use lock_tests::java::{Java, Kind, SLACK, Servers, Settings, Shared, connect};
 
-/// Redisson's watchdog, short enough to see it at work a few times.
+/// Lease of Redisson's watchdog, short enough to see a few renewals.
 const WATCHDOG: Duration = Duration::from_secs(1);
 
 fn ms(millis: u64) -> Duration {
@@ -19,13 +19,13 @@ async fn both(server: &impl Servers) -> (LockManager, Java) {
     (connect(server, |builder| builder).await, java)
 }
 
-/// Milliseconds that the lock has left; nothing when it is free.
+/// Returns the milliseconds that the lock has left; `None` if it is free.
 fn time_left(server: &impl Servers) -> Option<u64> {
     server.ask("k", &["PTTL", "k"]).parse().ok()
 }
 
-/// Redisson keeps the lease of a hold that expired for the next hold of the same object, which then
-/// has less than its watchdog's first period to live.
+/// Redisson keeps the lease of an expired hold for the next hold of the same object. That hold may
+/// end before the watchdog's first renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_hold_with_the_lease_of_an_expired_one_ends_early_and_rust_has_the_next() {
     let server = Shared::start();
@@ -39,7 +39,7 @@ async fn a_java_hold_with_the_lease_of_an_expired_one_ends_early_and_rust_has_th
     let left = time_left(&server).expect("it is held");
     assert!(left <= 500, "{left} ms, although the watchdog has {watchdog:?}: is the defect mended?");
     let guard = locks.mutex("k").wait(SLACK).acquire().await.unwrap();
-    // Java believes that it holds the lock, and renews: but only what is its own.
+    // Java believes that it holds the lock, and goes on renewing, but only finds its own holds.
     let start = Instant::now();
     while start.elapsed() < watchdog / 3 + ms(1000) {
         assert!(!guard.is_lost());
@@ -55,15 +55,15 @@ async fn is_ours(locks: &LockManager, guard: &lock_runtime::LockGuard) -> bool {
     status.holders.len() == 1 && status.last_token == Some(guard.fencing_token())
 }
 
-/// A thread that is interrupted while its script is on the way leaves a lock that nobody holds, and
-/// that Redisson renews for ever.
+/// A thread that is interrupted while its script is in flight leaves a lock that nobody holds, and
+/// that Redisson renews forever.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_left_by_an_interrupted_java_thread_is_seen_and_freed_by_force() {
     let Some(mut server) = Shared::single_only("it stops the server") else { return };
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "lock", "k");
-    // The scripts are known to the server: one command takes the lock.
+    // The server knows the scripts now: one command takes the lock.
     lock.lock().await.done();
     lock.unlock().await.done();
     server.stop();
@@ -88,7 +88,7 @@ async fn a_lock_left_by_an_interrupted_java_thread_is_seen_and_freed_by_force() 
     guard.release().await.unwrap();
 }
 
-/// The client of an interrupted waiter may go on listening, which looks like a waiter to us.
+/// The client of an interrupted waiter may go on listening, so it looks like a waiter to us.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_java_waiter_takes_nothing_with_it() {
     let server = Shared::start();
@@ -100,8 +100,8 @@ async fn an_interrupted_java_waiter_takes_nothing_with_it() {
     let exception = waiting.await.exception().to_owned();
     assert!(["InterruptedException", "RedisException"].contains(&exception.as_str()), "{exception}");
     guard.release().await.unwrap();
-    // Nobody locks for a thread that is gone; a release that it hears is followed by a short step
-    // back at most.
+    // No lock is taken for a thread that is gone; after a release, a waiter that hears of it costs
+    // the others at most a short step back.
     let start = Instant::now();
     for _ in 0..100 {
         locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
@@ -115,8 +115,8 @@ async fn an_interrupted_java_waiter_takes_nothing_with_it() {
     assert_eq!(time_left(&server), None);
 }
 
-/// Each hold of Redisson starts a timer that is not stopped at its unlock: after many quick ones
-/// the next is renewed as many times in each period.
+/// Each hold of Redisson starts a timer that its unlock does not stop. After many quick holds, the
+/// next one is renewed that many times in each period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timers_of_former_java_holds_do_not_touch_a_rust_lease() {
     let server = Shared::start();
@@ -145,7 +145,7 @@ async fn every_waiting_thread_and_task_gets_in_without_a_lease_running_out() {
     let mut calls = Vec::new();
     for thread in &threads {
         let lock = java.lock(thread, "lock", "k");
-        // A thread does one after the other, so it unlocks as soon as it has locked.
+        // A thread handles its calls in order, so it unlocks as soon as it has locked.
         calls.push((lock.lock(), lock.unlock()));
     }
     let tasks: Vec<_> = (0..8)
@@ -170,7 +170,8 @@ async fn every_waiting_thread_and_task_gets_in_without_a_lease_running_out() {
     assert!(released.elapsed() < SLACK);
 }
 
-/// By its documentation `tryLockAndGetToken()` returns null when the lock is taken. It waits.
+/// Its documentation says that `tryLockAndGetToken()` returns null when the lock is taken. In fact
+/// it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn try_lock_and_get_token_waits_and_gets_a_larger_token_than_ours() {
     let server = Shared::start();
@@ -181,7 +182,7 @@ async fn try_lock_and_get_token_waits_and_gets_a_larger_token_than_ours() {
     let mut call = lock.call("trytoken", &[]);
     eventually(async || Kind::Fenced.waiting_clients(&server, "k") == 1, SLACK).await;
     call.assert_still_out();
-    // The way to ask without waiting.
+    // This is how to ask without waiting.
     let other = java.lock("b", "fenced", "k");
     assert!(other.call("trytoken", &[("wait", "0")]).await.value().is_null());
     guard.release().await.unwrap();
@@ -192,7 +193,7 @@ async fn try_lock_and_get_token_waits_and_gets_a_larger_token_than_ours() {
 /// `lockAndGetToken(lease)` takes a lock without a fixed lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_given_to_lock_and_get_token_is_ignored_and_rust_waits_for_the_unlock() {
-    // Renewed every third of it: a busy machine may be late by the rest.
+    // Renewed every third of the lease: a busy machine may be late by the rest.
     let watchdog = ms(6000);
     let server = Shared::start();
     let java = Java::start_with(&server, Settings::default().watchdog(watchdog)).await;
@@ -210,7 +211,7 @@ async fn a_lease_given_to_lock_and_get_token_is_ignored_and_rust_waits_for_the_u
     guard.release().await.unwrap();
 }
 
-/// A spin lock of Redisson tells nobody that it is free.
+/// A spin lock of Redisson publishes nothing when it is released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_waiter_behind_a_spin_lock_enters_when_it_looks_again() {
     let server = Shared::start();
@@ -229,8 +230,8 @@ async fn a_rust_waiter_behind_a_spin_lock_enters_when_it_looks_again() {
     guard.release().await.unwrap();
 }
 
-/// Redisson and Redis Cluster disagree about the slots of such names; Java can lock them and not
-/// unlock them there.
+/// Redisson and Redis Cluster disagree about the slots of such names: Java can lock them there, but
+/// not unlock them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_with_a_lone_brace_is_refused_here() {
     let server = Shared::start();

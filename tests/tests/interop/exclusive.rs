@@ -1,5 +1,5 @@
-//! Redisson's own client and ours on the same lock: who is inside keeps the others out, whatever
-//! side they are on, and who leaves lets them in at once.
+//! Redisson's own client and ours on the same lock: a holder keeps others of both sides out, and
+//! its release lets the next one in at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use lock_tests::java::{
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::{Helper, eventually};
 
-/// Of both sides. Much longer than [`SLACK`], so that a hand-off is never the end of a lease.
+/// Lease on both sides. Much longer than [`SLACK`], so that a hand-off is never the end of a lease.
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 15;
 
@@ -21,7 +21,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Waits until a client, of whatever side, has found the lock taken and listens.
+/// Waits until a client of either side has found the lock taken and listens.
 async fn somebody_waits(kind: Kind, server: &Shared, name: &str) {
     eventually(async || kind.waiting_clients(server, name) == 1, SLACK).await;
 }
@@ -55,7 +55,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let lock = kind.on(&java, "a", "k");
         let guard = kind.acquire(&locks, "k").await.unwrap();
         assert!(!lock.try_lock().await.is_true());
-        // Redisson may look at a replica, which hears of it later.
+        // Redisson may ask a replica, which hears of it later.
         eventually(async || lock.status().await.locked, SLACK).await;
         let status = lock.status().await;
         assert_eq!((status.locked, status.mine, status.count), (true, false, 0));
@@ -108,7 +108,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         println!("{kind:?}: {} sections of Java, {rust} of Rust", first.0 + second.0);
         assert_eq!(report.total() as u64, first.0 + second.0 + rust);
         assert!(first.0 > 0 && second.0 > 0 && rust > 0);
-        // Nothing is left but the counter of the fencing tokens.
+        // Only the counter of fencing tokens is left.
         eventually(async || server.keys() == ["redisson_lock_token:{mixed}"], SLACK).await;
     }
 
@@ -118,7 +118,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let mut times = Vec::new();
         // The first round loads classes and scripts.
         for round in 0..=ROUNDS {
-            // A name for each: nobody listens for it yet.
+            // A new name for each round, so that nobody listens for it yet.
             let name = format!("round:{round}");
             let lock = kind.on(&java, "a", &name);
             let guard = kind.acquire(&locks, &name).await.unwrap();
@@ -168,8 +168,8 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let answer = lock.try_lock_within(limit).await;
         assert!(!answer.is_true());
-        // Redisson takes whole milliseconds off its wait after each step, so it ends a little
-        // early.
+        // Redisson subtracts whole milliseconds from its wait after each step, so the wait ends a
+        // little early.
         let least = limit - ms(5);
         assert!(answer.took() >= least && answer.took() < limit + SLACK, "{:?}", answer.took());
         guard.release().await.unwrap();
@@ -180,7 +180,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(start.elapsed() >= limit && start.elapsed() < limit + SLACK, "{:?}", start.elapsed());
         lock.unlock().await.done();
-        // Who gave up does not listen any more, and got nothing.
+        // A waiter that gave up no longer listens, and got nothing.
         eventually(async || kind.waiting_clients(&server, "k") == 0, SLACK).await;
         assert_eq!(server.ask("k", &["EXISTS", "k"]), "0");
     }
@@ -225,7 +225,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let guard = kind.acquire(&locks, "k").await.unwrap();
         let after = Duration::from_nanos(now_nanos() - locked.start);
         assert!(after >= lease && after < lease + SLACK, "{after:?}");
-        // The former holder learns of it, and does not disturb the next one.
+        // The former holder learns of the loss, and does not disturb the next one.
         assert_eq!(lock.unlock().await.exception(), "IllegalMonitorStateException");
         assert!(!guard.is_lost());
         guard.release().await.unwrap();
@@ -263,7 +263,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let mut holder = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [server.url(), lease]);
         assert_eq!(holder.line(SLACK * 2), "ready");
         assert!(holder.ask(&format!("acquire k kind={}", kind.holder())).starts_with("acquired"));
-        // The holder has the default prefix, which is a part of the name as Java sees it.
+        // The holder has the default prefix, which is a part of the name for Java.
         let lock = kind.on(&java, "a", "lock:k");
         let waiting = lock.lock();
         somebody_waits(kind, &server, "lock:k").await;
@@ -278,7 +278,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     async fn a_killed_waiter_of_one_side_takes_nothing_with_it(kind: Kind) {
         let server = Shared::start();
         let locks = connect(&server, |builder| builder.lease(LEASE)).await;
-        // In a fair queue the dead keep their places until Redisson's wait for them is over, 5
+        // In a fair queue, dead waiters keep their places until Redisson's wait for them is over, 5
         // minutes by default.
         let mut java =
             Java::start_with(&server, Settings::default().alone().watchdog(LEASE).fair_wait(LEASE)).await;
@@ -327,7 +327,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         java.is_parked("next").await;
         assert!(kind.on(&java, "admin", "k").force_unlock().await.is_true());
         waiting.await.done();
-        // The holder hears of it at its next renewal.
+        // The holder notices it at its next renewal.
         tokio::time::timeout(LEASE + SLACK, guard.lost()).await.expect("the lock is lost");
         match guard.release().await {
             Err(LockError::Lost { why, .. }) => assert_eq!(why, Loss::TakenAway),
@@ -403,12 +403,12 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         println!(
             "{kind:?}: Java {java_rounds} times, Rust {rust} times in {time:?}; Java's longest wait {longest:.2?}"
         );
-        // 16 tasks keep the lock among themselves for a window, 250 ms at most, and then step back;
-        // on a busy machine Java may miss its turn more than once.
+        // 16 tasks may keep the lock to themselves for a window of at most 250 ms, and then step
+        // back. On a busy machine Java may miss its turn more than once.
         let soon = longest < time / 2;
-        // Redisson's message for a freed write lock wakes threads that wait already: one that has
-        // looked, and does not wait yet, misses it and looks again when the lease would be over.
-        // See docs/interop.md.
+        // Redisson's message for a freed write lock only wakes threads that already wait. A thread
+        // that has checked, and does not wait yet, misses it and checks again when the lease would
+        // end. See docs/interop.md.
         let missed = kind == Kind::Write && longest.abs_diff(DEFAULT_LEASE) < Duration::from_secs(1);
         assert!(soon || missed, "{longest:?}");
         assert!(java_rounds >= 10, "{java_rounds}");

@@ -1,5 +1,5 @@
-//! Fair locks that Redisson's threads and our tasks wait for in one queue: its order, the dead in
-//! it, clocks that differ.
+//! Fair locks with Redisson's threads and our tasks in one queue: its order, dead waiters in it,
+//! and clocks that differ.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,10 +17,10 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Who entered, by the clock of both sides.
+/// The waiters that entered, with the times, by a clock common to both sides.
 type Entered = Arc<Mutex<Vec<(u64, String)>>>;
 
-/// A queue of waiters of both sides who lock, and unlock at once.
+/// A queue of waiters of both sides that lock, and unlock at once.
 struct Line<'a> {
     server: &'a Shared,
     entered: Entered,
@@ -40,7 +40,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A task joins the queue and waits at most `wait`, or for ever.
+    /// Adds a task to the queue, which waits at most `wait`, or forever.
     async fn rust(&mut self, locks: &LockManager, wait: Option<Duration>) {
         let who = format!("Rust {}", self.expected.len());
         let lock = locks.fair(NAME);
@@ -58,7 +58,7 @@ impl<'a> Line<'a> {
         self.joined(before).await;
     }
 
-    /// A thread joins the queue and waits at most `wait`, or for as long as Redisson does.
+    /// Adds a thread to the queue, which waits at most `wait`, or for as long as Redisson does.
     async fn java(&mut self, java: &Java, wait: Option<Duration>) {
         let who = format!("Java {}", self.expected.len());
         let thread = who.replace(' ', "-");
@@ -70,12 +70,12 @@ impl<'a> Line<'a> {
         self.joined(before).await;
     }
 
-    /// Waits until the queue has one more.
+    /// Waits until the queue has one more waiter.
     async fn joined(&self, before: usize) {
         eventually(async || queue(self.server).len() == before + 1, SLACK).await;
     }
 
-    /// Waits until all have entered and left, each in its turn.
+    /// Waits until all have entered and left in the order of the queue.
     async fn in_order(self) {
         let Self { server, entered, expected, tasks, calls } = self;
         for (who, locked, unlocked) in calls {
@@ -100,7 +100,7 @@ fn queue(server: &Shared) -> Vec<String> {
     answer.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Nothing but the counter of the fencing tokens.
+/// Waits until only the counter of fencing tokens is left.
 async fn nothing_is_left(server: &Shared) {
     let counter = redis_name("redisson_lock_token", NAME);
     eventually(async || server.keys() == [counter.as_str()], SLACK).await;
@@ -114,13 +114,12 @@ async fn java_with_short_lease(server: &Shared) -> Java {
     Java::start_with(server, Settings::default().watchdog(LEASE)).await
 }
 
-/// A Java program whose waiters count as dead when the holder's lease and about three seconds more
-/// are over.
+/// Starts a Java program whose waiters count as dead about three seconds after the holder's lease.
 async fn java_soon_given_up(server: &Shared) -> Java {
     Java::start_with(server, Settings::default().alone().watchdog(LEASE).fair_wait(LEASE)).await
 }
 
-/// Another process that waits for the lock.
+/// Starts another process that waits for the lock.
 async fn helper_waits(server: &Shared) -> Helper {
     let before = queue(server).len();
     let mut helper = helper(server);
@@ -136,8 +135,8 @@ fn helper(server: &Shared) -> Helper {
     helper
 }
 
-/// Twelve waiters of two programs of each side. Their waits differ, and so what each takes off the
-/// deadlines of the others when it goes.
+/// Runs twelve waiters of two programs on each side. Their waits differ, and so does the time that
+/// each takes off the deadlines of the others when it leaves.
 async fn twelve_in_a_row(ahead: [i64; 2]) {
     let server = Shared::start();
     let (one, two) = (connect(&server, |builder| builder).await, connect(&server, |builder| builder).await);
@@ -166,7 +165,7 @@ async fn twelve_in_a_row(ahead: [i64; 2]) {
         line.java(&left, Some(minute * 2)).await;
         line.java(&right, Some(minute * 2)).await;
         line.rust(&two, Some(minute)).await;
-        // Long enough for waiters of ours to have been kept once or twice.
+        // Long enough for our waiters to renew their places once or twice.
         tokio::time::sleep(ms(2500)).await;
         let start = Instant::now();
         match guard {
@@ -188,8 +187,8 @@ async fn clocks_of_java_that_are_two_seconds_off_change_no_order() {
     twelve_in_a_row([2000, -2000]).await;
 }
 
-/// Every grant of Java moves the deadlines of all that wait behind it. Ours have short waits here,
-/// so that deadlines which are moved too far would be over.
+/// Every grant of Java moves the deadlines of all waiters behind it. Ours have short waits here, so
+/// a deadline that is moved too far would be over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
     let server = Shared::start();
@@ -209,7 +208,7 @@ async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
     };
     let joined = ours(&server);
     assert_eq!(joined.len(), 4);
-    // Strangers ask too, and each look of Redisson purges who is overdue.
+    // Strangers ask too, and each attempt of Redisson removes overdue waiters.
     let asking = java.lock("asking", "fair", NAME);
     let start = Instant::now();
     while start.elapsed() < LEASE {
@@ -220,8 +219,8 @@ async fn grants_of_java_put_no_living_rust_waiter_out_of_the_queue() {
     line.in_order().await;
 }
 
-/// A Rust waiter and a Java waiter are killed in the queue. The first is passed over when it has
-/// not been heard of for three seconds, the second when its deadline is over, as with Redisson.
+/// A Rust waiter and a Java waiter are killed in the queue. The first is passed over after three
+/// seconds without a sign of life, the second at its deadline, as with Redisson.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_dead_of_both_sides_are_passed_over_and_the_living_keep_their_order() {
     let server = Shared::start();
@@ -281,9 +280,9 @@ async fn killed_holders_of_both_sides_are_followed_by_the_next_in_the_queue() {
     }
 }
 
-/// The limit: Redisson does not know our signs of life. Nobody of it looks while a dead waiter of
-/// ours is the first and the lock is free; the first of ours who asks puts an end to that, and does
-/// not pass the one who waits.
+/// Shows the limit: Redisson does not know our signs of life. While a dead waiter of ours is the
+/// head and the lock is free, Redisson's waiters do not ask again. The first of ours that asks
+/// removes it, and does not pass the Java waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
     let server = Shared::start();
@@ -297,7 +296,7 @@ async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
     eventually(async || queue(&server).len() == 2, SLACK).await;
     dead.kill();
     holder.unlock().await.done();
-    // Dead for us after three seconds, and for Redisson minutes later.
+    // It is dead for us after three seconds, and for Redisson minutes later.
     let start = Instant::now();
     while start.elapsed() < LEASE * 2 {
         waiting.assert_still_out();
@@ -317,14 +316,14 @@ async fn a_java_waiter_behind_a_dead_rust_head_waits_until_some_rust_asks() {
     nothing_is_left(&server).await;
 }
 
-/// As many scripts as the server of the lock has run.
+/// Returns the number of scripts that the lock's server has run.
 fn scripts(server: &Shared) -> u64 {
     let stats = server.ask(NAME, &["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok();
     stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
 }
 
-/// Redisson's waiters poll thousands of times a second behind a dead head. Ours look about once a
+/// Behind a dead head, Redisson's waiters poll thousands of times a second. Ours look about once a
 /// second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rust_waiters_behind_a_dead_java_head_do_not_poll_and_enter_at_its_deadline() {
@@ -371,8 +370,8 @@ async fn who_gives_up_leaves_no_ghost_in_the_queue() {
     line.in_order().await;
 }
 
-/// A forced unlock of one side passes the lock to the first of the queue, whichever side that is
-/// on.
+/// A forced unlock by either side passes the lock to the head of the queue, on whichever side that
+/// is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_unlock_lets_the_first_of_the_queue_in() {
     let server = Shared::start();
@@ -397,7 +396,7 @@ async fn a_forced_unlock_lets_the_first_of_the_queue_in() {
             let start = Instant::now();
             line.in_order().await;
             assert!(start.elapsed() < SLACK);
-            // It was lost, whether its holder has heard of that by now or not.
+            // The lock was lost, whether its holder has noticed or not.
             assert!(held.release().await.is_err());
         }
     }
@@ -411,7 +410,7 @@ async fn an_unlock_after_the_lease_is_over_does_not_disturb_the_next_holder() {
     let expired = java.lock("a", "fair", NAME);
     expired.lock_for(ms(300)).await.done();
     eventually(async || server.ask(NAME, &["EXISTS", NAME]) == "0", SLACK).await;
-    // It succeeds; is the defect mended?
+    // It succeeds. If this fails, Redisson has fixed the defect.
     expired.unlock().await.done();
     expired.lock_for(ms(300)).await.done();
     let guard = locks.fair(NAME).acquire().await.unwrap();
@@ -427,8 +426,8 @@ async fn an_unlock_after_the_lease_is_over_does_not_disturb_the_next_holder() {
     nothing_is_left(&server).await;
 }
 
-/// `delete()` removes the queue with the lock and tells nobody. Redisson's waiters sleep on; ours
-/// miss their places.
+/// `delete()` removes the queue with the lock and notifies nobody. Redisson's waiters sleep on;
+/// ours notice that their places are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
     let server = Shared::start();
@@ -440,7 +439,7 @@ async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
     }
     let start = Instant::now();
     assert!(java.lock("admin", "fair", NAME).call("delete", &[]).await.is_true());
-    // Who is first is a race now.
+    // The order is a race now.
     for task in std::mem::take(&mut line.tasks) {
         task.await.unwrap();
     }
@@ -450,7 +449,7 @@ async fn a_fair_lock_that_java_deletes_is_taken_by_rust_waiters_soon() {
     eventually(async || server.ask(NAME, &["EXISTS", NAME]) == "0" && queue(&server).is_empty(), SLACK).await;
 }
 
-/// What an operator sees of Java's holders and waiters.
+/// An operator sees Java's holders and waiters too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn status_shows_the_holders_and_waiters_of_both_sides() {
     let server = Shared::start();
@@ -497,8 +496,8 @@ async fn status_shows_the_holders_and_waiters_of_both_sides() {
     guard.release().await.unwrap();
 }
 
-/// A client of Java's whose clock is ahead by more than a new waiter of ours has told Redisson to
-/// count with takes it for dead. It joins again.
+/// A Java client removes a new waiter of ours if its clock is further ahead than the deadline that
+/// we have set allows. The waiter joins again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_waiter_that_a_fast_java_clock_puts_out_of_the_queue_joins_again() {
     let server = Shared::start();
@@ -510,7 +509,7 @@ async fn a_rust_waiter_that_a_fast_java_clock_puts_out_of_the_queue_joins_again(
     let task = tokio::spawn(async move { lock.acquire().await });
     let joined = async || eventually(async || queue(&server).len() == 1, SLACK).await;
     joined().await;
-    // Its first second; after that our side has moved its deadline.
+    // Within its first second; after that, our side has moved its deadline.
     assert!(!java.lock("b", "fair", NAME).try_lock().await.is_true());
     joined().await;
     holder.unlock().await.done();

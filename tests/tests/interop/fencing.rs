@@ -1,5 +1,5 @@
-//! One counter of fencing tokens for Redisson's `RFencedLock` and for ours. Java's tokens are those
-//! that `lockAndGetToken()` returns to the program.
+//! One counter of fencing tokens for Redisson's `RFencedLock` and for our locks. Java's tokens are
+//! those that `lockAndGetToken()` returns to the program.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ async fn both(server: &Shared) -> (LockManager, Java) {
     (connect(server, |builder| builder).await, Java::start(server).await)
 }
 
-/// One grant to Java, and back.
+/// Locks in Java, unlocks, and returns the token.
 async fn java_token(lock: JavaLock<'_>) -> u64 {
     let token = lock.lock_and_get_token().await.number();
     lock.unlock().await.done();
     token
 }
 
-/// One grant to us, and back.
+/// Acquires in Rust, releases, and returns the token.
 async fn rust_token(locks: &LockManager) -> u64 {
     let guard = locks.mutex("k").acquire().await.unwrap();
     let token = guard.fencing_token().get();
@@ -42,7 +42,7 @@ async fn tokens_of_both_sides_grow_over_a_thousand_alternating_grants() {
     }
     println!("1000 grants in {:.2?}, the last token is {last}", start.elapsed());
     assert_eq!(server.ask(COUNTER, &["GET", COUNTER]), last.to_string());
-    // Whoever was first: nothing lets the counter expire.
+    // Whichever side was first, the counter does not expire.
     assert_eq!(server.ask(COUNTER, &["PTTL", COUNTER]), "-1");
 }
 
@@ -88,7 +88,7 @@ async fn a_counter_that_was_to_expire_is_kept_from_the_next_rust_grant_on() {
     let (locks, java) = both(&server).await;
     let lock = java.lock("a", "fenced", "k");
     let first = java_token(lock).await;
-    // What Redisson's `expire()` does to a fenced lock.
+    // Redisson's `expire()` does this to a fenced lock.
     assert_eq!(server.ask(COUNTER, &["PEXPIRE", COUNTER, "60000"]), "1");
     let second = rust_token(&locks).await;
     assert_eq!(server.ask(COUNTER, &["PTTL", COUNTER]), "-1");
@@ -105,7 +105,7 @@ async fn without_keep_the_counter_expires_and_java_begins_again_at_one() {
     let first = rust_token(&locks).await;
     eventually(async || server.ask(COUNTER, &["EXISTS", COUNTER]) == "0", SLACK).await;
     assert_eq!(java_token(java.lock("a", "fenced", "k")).await, 1, "why a mixed fleet needs `Keep`");
-    // Ours go by the server's clock then.
+    // Our tokens continue from the server's clock then.
     assert!(rust_token(&locks).await > first);
 }
 

@@ -1,4 +1,4 @@
-//! The tests with the real Redisson client. Their servers are what `LOCK_INTEROP_SERVERS` says.
+//! The tests with the real Redisson client, on the servers that `LOCK_INTEROP_SERVERS` names.
 #![allow(clippy::print_stdout, reason = "figures, shown with --nocapture")]
 
 mod counting;

@@ -1,4 +1,4 @@
-//! The Java program itself: what the other tests rely on when they see nothing go wrong.
+//! The Java program itself: the properties that the other tests rely on.
 
 use lock_tests::clock::now_nanos;
 use lock_tests::eventually;
@@ -24,7 +24,7 @@ async fn threads_are_told_apart_and_run_side_by_side() {
     let owner = first.lock().await.owner;
     assert!(owner.starts_with(java.client()));
     let mut waiting = second.lock();
-    // One thread's second command is answered while the other's first is not.
+    // One thread's second command is answered before the other's first.
     let entered_again = first.lock().await;
     assert_eq!(entered_again.owner, owner);
     waiting.assert_still_out();
@@ -44,9 +44,9 @@ async fn a_call_to_a_killed_program_fails_at_once() {
     waiting.within(SLACK).await.done();
 }
 
-/// By how many milliseconds the wall clock that Redisson sends is ahead of the server's: the
-/// deadline of a waiter in the queue of a fair lock is when it asked, plus what the holder has
-/// left, plus how long it would wait.
+/// Returns by how many milliseconds the wall clock of Redisson is ahead of the server's. It follows
+/// from the deadline of a waiter in a fair queue: the time of its request, plus the holder's
+/// remaining lease, plus its own wait.
 async fn wall_clock_ahead(server: &Shared, java: &Java, name: &str) -> i64 {
     const LEASE: i64 = 60_000;
     const WAIT: i64 = 300_000;

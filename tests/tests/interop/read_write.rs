@@ -1,5 +1,5 @@
-//! Read and write locks of both sides on the same keys: who is inside together, who keeps whom out,
-//! and for how long. Two writers are in `exclusive.rs`.
+//! Read and write locks of both sides on the same keys: which holders share a lock, which exclude
+//! each other, and for how long. Two writers are in `exclusive.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +42,7 @@ async fn may_write(locks: &LockManager, name: &str) -> bool {
     locks.write(name).try_acquire().await.unwrap().is_some()
 }
 
-/// Waits until so many clients, of whatever side, have found the lock taken and listen.
+/// Waits until `clients` clients of either side have found the lock taken and listen.
 async fn clients_wait(server: &Shared, name: &str, clients: usize) {
     eventually(async || Kind::Write.waiting_clients(server, name) == clients, SLACK).await;
 }
@@ -135,7 +135,7 @@ async fn a_java_waiter_enters_at_once_when_rust_gives_way() {
         let mut times = Vec::new();
         // The first round loads classes and scripts.
         for round in 0..=ROUNDS {
-            // A name for each: nobody listens for it yet.
+            // A new name for each round, so that nobody listens for it yet.
             let name = format!("{java_kind}:{round}");
             let guard = if rust_writes {
                 locks.write(&*name).acquire().await.unwrap()
@@ -259,7 +259,7 @@ async fn a_downgrade_of_rust_lets_waiting_java_readers_in_at_once() {
     nothing_is_left(&server).await;
 }
 
-/// The same as Redisson's: a read lock inside the write lock, which is given back first.
+/// As Redisson allows: a read lock inside the write lock, which is released first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rust_read_lock_inside_a_write_lock_outlives_it_beside_java_readers() {
     let server = Shared::start();
@@ -278,8 +278,8 @@ async fn a_rust_read_lock_inside_a_write_lock_outlives_it_beside_java_readers() 
     nothing_is_left(&server).await;
 }
 
-/// Redisson tells nobody of its downgrade; its own waiting readers sleep until the lease is over.
-/// Ours look again, the less often the longer they have waited.
+/// Redisson does not announce its downgrade; its own waiting readers sleep until the lease is over.
+/// Ours look again, less often the longer they have waited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_downgrade_of_java_lets_waiting_rust_readers_in_when_they_look_again() {
     let server = Shared::start();
@@ -305,14 +305,14 @@ async fn a_downgrade_of_java_lets_waiting_rust_readers_in_when_they_look_again()
         reader.unlock().await.done();
         assert!(!guard.is_lost());
         guard.release().await.unwrap();
-        // The last reader that leaves says so.
+        // The last reader that leaves publishes its release.
         of_java.within(SLACK).await.done();
         java.lock("b", "read", &name).unlock().await.done();
     }
     nothing_is_left(&server).await;
 }
 
-/// Readers come and go on both sides, each with Redisson's look at all holds when it goes.
+/// Readers come and go on both sides; each time one of Redisson's leaves, it looks at all holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_of_both_sides_keep_what_they_hold_for_three_leases_while_others_come_and_go() {
     let server = Shared::start();
@@ -367,7 +367,7 @@ async fn readers_of_both_sides_keep_what_they_hold_for_three_leases_while_others
     assert!(may_write(&locks, "k").await);
 }
 
-/// Who leaves sets the time of the whole lock by the holds that are left.
+/// A reader that leaves sets the expiry of the whole lock by the holds that are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_leaves_takes_its_own_time_along_and_not_that_of_others() {
     let server = Shared::start();
@@ -381,8 +381,8 @@ async fn a_reader_that_leaves_takes_its_own_time_along_and_not_that_of_others() 
     assert!(left > 0 && left <= 3000, "{left}");
     guard.release().await.unwrap();
 
-    // Again, with more than one hold of a thread. Another lock: Redisson's object would keep its
-    // former lease.
+    // Again, with more than one hold of a thread. On another lock, since Redisson's object would
+    // keep its former lease.
     let lock = java.lock("a", "read", "j");
     let guard = read(&locks, "j").await;
     for _ in 0..2 {
@@ -405,7 +405,7 @@ async fn a_reader_that_leaves_takes_its_own_time_along_and_not_that_of_others() 
     nothing_is_left(&server).await;
 }
 
-/// Another process that reads.
+/// Starts another process that reads.
 fn helper_reads(server: &Shared) -> Helper {
     let lease = format!("lease={}", LEASE.as_millis());
     let mut helper = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [server.url(), lease]);
@@ -439,7 +439,7 @@ async fn a_killed_reader_of_one_side_lets_a_writer_of_the_other_in_within_its_le
     nothing_is_left(&server).await;
 }
 
-/// A dead reader's lease is over while others read on: when the last of those leaves, a writer
+/// A dead reader's lease is over while others still read. When the last of those leaves, a writer
 /// enters at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
@@ -448,7 +448,7 @@ async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
     let mut doomed = Java::start_with(&server, Settings::default().alone().watchdog(LEASE)).await;
     let holds = |server: &Shared| server.keys().iter().filter(|key| key.contains(":rwlock_timeout:")).count();
 
-    // Dead: Rust; reads on: Java; enters: Rust.
+    // Dead: Rust; still reads: Java; enters: Rust.
     let mut helper = helper_reads(&server);
     let reader = java.lock("a", "read", "lock:k");
     reader.lock().await.done();
@@ -462,7 +462,7 @@ async fn a_dead_reader_does_not_outlive_its_lease_because_others_read_on() {
     println!("Rust in {:.2?} after the last living reader", Duration::from_nanos(entered - unlocked.start));
     guard.release().await.unwrap();
 
-    // Dead: Java; reads on: Rust; enters: Java.
+    // Dead: Java; still reads: Rust; enters: Java.
     doomed.lock("a", "read", "j").lock().await.done();
     let guard = read(&locks, "j").await;
     doomed.kill();
@@ -510,7 +510,7 @@ async fn a_forced_unlock_of_either_side_takes_the_lock_from_the_readers_of_both(
     nothing_is_left(&server).await;
 }
 
-/// No bound exists for how long Java's readers can keep a writer of ours waiting.
+/// There is no bound on how long Java's readers can keep a writer of ours waiting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
     let server = Shared::start();
@@ -525,7 +525,7 @@ async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
     assert!(b.try_lock().await.is_true());
     a.unlock().await.done();
     assert!(!writer.is_finished());
-    // Refreshed for as long as it waits.
+    // Renewed for as long as the writer waits.
     let start = Instant::now();
     while start.elapsed() < ms(2500) {
         assert!(!may_read(&other, "k").await);
@@ -537,7 +537,7 @@ async fn a_waiting_rust_writer_keeps_rust_readers_out_and_not_those_of_java() {
 }
 
 /// Readers of ours that come without a pause share a hold, which takes no more of them after its
-/// window. Redisson's writers leave no sign that they wait.
+/// window. Redisson's waiting writers leave no intent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_writer_has_its_share_beside_rust_readers_without_a_pause() {
     let server = Shared::start();
@@ -572,7 +572,7 @@ async fn a_java_writer_has_its_share_beside_rust_readers_without_a_pause() {
     nothing_is_left(&server).await;
 }
 
-/// Redisson stops renewing a write lock when its thread gives a read lock inside it back.
+/// Redisson stops renewing a write lock when its thread releases a read lock inside it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_write_lock_whose_renewal_a_read_unlock_has_ended_is_followed_by_rust() {
     let server = Shared::start();
@@ -596,7 +596,7 @@ async fn a_java_write_lock_whose_renewal_a_read_unlock_has_ended_is_followed_by_
     nothing_is_left(&server).await;
 }
 
-/// Each re-entry of Redisson's write lock adds a lease to what is left.
+/// Each re-entry of Redisson's write lock adds a lease to the remaining time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_nested_java_write_lock_that_has_grown_is_waited_for_and_not_shortened() {
     let server = Shared::start();

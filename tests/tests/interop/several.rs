@@ -1,6 +1,6 @@
-//! Locks of several keys: Redisson's multi lock, which takes one after the other in the order in
-//! which they are named, and ours, which takes all or none. In a cluster most of the keys here are
-//! in different slots.
+//! Locks of several keys: Redisson's multi lock, which takes the keys one by one in the order
+//! given, and ours, which takes all or none. In a cluster most of the keys here are in different
+//! slots.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,7 +81,7 @@ async fn several_keys_pass_from_one_side_to_the_other_at_once() {
     let (mut to_java, mut to_rust) = (Vec::new(), Vec::new());
     // The first round loads classes and scripts.
     for round in 0..=ROUNDS {
-        // Names for each: nobody listens for them yet.
+        // New names for each round, so that nobody listens for them yet.
         let (a, b) = (format!("a{round}"), format!("b{round}"));
         let members = format!("lock:{b},lock:{a}");
         let multi = java.lock("a", "multi", &members);
@@ -111,7 +111,7 @@ async fn several_keys_pass_from_one_side_to_the_other_at_once() {
     judge("several keys, Java to Rust", to_rust);
 }
 
-/// Redisson's holds one while it waits for the other, ours holds nothing while it waits.
+/// Redisson holds one key while it waits for the other; our side holds nothing while it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_keys_in_opposite_orders_go_on_on_both_sides() {
     let server = Shared::start();
@@ -162,7 +162,8 @@ async fn the_same_keys_in_opposite_orders_go_on_on_both_sides() {
     nothing_is_left(&server).await;
 }
 
-/// In one slot of a cluster: a lock of ours with keys in several stands in no queue.
+/// The keys are in one slot of a cluster, since a lock of ours over several slots has no place in a
+/// queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_keys_of_several_kinds_are_the_same_on_both_sides() {
     let server = Shared::start();

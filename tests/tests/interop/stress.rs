@@ -1,7 +1,8 @@
-//! Everything at once: two Java programs and two Rust managers on eight keys, locks of all kinds,
-//! and a checker for who was inside with whom.
+//! A stress test of both sides: two Java programs and two Rust managers use locks of all kinds on
+//! eight keys, and a checker looks for overlaps.
 //!
-//! Ten seconds each; `LOCK_INTEROP_SECONDS=60 cargo xtask test interop` makes it a minute.
+//! Each run takes ten seconds; `LOCK_INTEROP_SECONDS=60 cargo xtask test interop` makes it a
+//! minute.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use lock_tests::java::{Java, SLACK, Servers, Settings, Shared, connect};
 use lock_tests::overlap::{Recorder, Report};
 use tokio::task::JoinSet;
 
-// Names with the same hash tag are in the same slot of a cluster: those that one lock of ours has.
+// Names with the same hash tag share a slot of a cluster, as those of one lock of ours do.
 
-/// Of both sides. What Redisson's waiters sleep at the longest when they miss a message.
+/// Lease on both sides, and maximum sleep of a Redisson waiter that misses a message.
 const LEASE: Duration = Duration::from_secs(5);
 /// How long a thread stays with one lock.
 const SPELL: Duration = Duration::from_millis(400);
@@ -23,9 +24,9 @@ const THREADS: usize = 4;
 const TASKS: usize = 6;
 const HOLD: Duration = Duration::from_millis(1);
 
-/// What Java's threads lock, by Redisson's kinds. Multi locks in one order, which is not ours:
-/// Redisson does not sort them, and its threads block each other for seconds when they differ in
-/// that.
+/// Locks of Java's threads, by Redisson's kinds. Multi locks name their keys in one order, which is
+/// not ours. Redisson does not sort them, and its threads block each other for seconds when their
+/// orders differ.
 const JAVA: [(&str, &str); 13] = [
     ("lock", "{0}:mutex"),
     ("read", "{0}:rw"),
@@ -42,16 +43,16 @@ const JAVA: [(&str, &str); 13] = [
     ("fair", "{0}:fair"),
 ];
 
-/// What a task of ours does in one round.
+/// The work of one of our tasks in one round.
 #[derive(Clone, Copy, Debug)]
 enum Rust {
     Mutex(&'static str),
     Fair(&'static str),
     Read(&'static str),
-    /// With a lease and so a hold of its own.
+    /// With a lease, and so with a separate hold.
     ReadFor(&'static str),
     Write(&'static str),
-    /// Writes, then reads, without letting go.
+    /// Writes, then reads, without releasing in between.
     Downgrade(&'static str),
     /// `{2}:both:0` and `{2}:both:1`.
     Both,
@@ -111,7 +112,7 @@ impl Rust {
     }
 }
 
-/// What one kind of worker did.
+/// The counts of one kind of worker.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u64,
@@ -128,7 +129,7 @@ fn add(tallies: &mut Tallies, name: String, other: &Tally) {
     tally.longest = tally.longest.max(other.longest);
 }
 
-/// Is inside for a moment, and notes it for each key.
+/// Stays inside for a moment, and records it for each key.
 async fn inside(recorder: &Recorder, guard: &LockGuard, reads: impl Fn(&str) -> bool) {
     let mut sections = Vec::new();
     for (key, token) in guard.tokens() {
@@ -147,8 +148,7 @@ async fn inside(recorder: &Recorder, guard: &LockGuard, reads: impl Fn(&str) -> 
 
 async fn task(locks: LockManager, recorder: Arc<Recorder>, first: usize, end: Instant) -> Tallies {
     let mut tallies = Tallies::new();
-    // A step that has no factor in common with the number of things to do: each task does all of
-    // them.
+    // The step is coprime to the number of things to do, so each task does all of them.
     for work in (0..).map(|round| RUST[(first + round * 3) % RUST.len()]) {
         let asked = Instant::now();
         if asked >= end {
@@ -205,8 +205,8 @@ async fn thread(java: Arc<Java>, log: String, first: usize, end: Instant) -> Tal
     tallies
 }
 
-/// One more Java program after the other, each killed in the middle of what its threads do. Not in
-/// the queues of fair locks, where Redisson's dead keep their places for minutes.
+/// Starts one Java program after another, and kills each while its threads work. None of them
+/// queues for fair locks, where Redisson's dead waiters keep their places for minutes.
 async fn doomed(server: Arc<Shared>, log: String, end: Instant) -> usize {
     let mut killed = 0;
     while Instant::now() < end {
@@ -222,7 +222,7 @@ async fn doomed(server: Arc<Shared>, log: String, end: Instant) -> usize {
         drop(calls);
         java.kill();
         killed += 1;
-        // Until what it had is free again, and a while in which all go on.
+        // Until its locks are free again, and for a while in which all others go on.
         tokio::time::sleep(LEASE * 3 / 2).await;
     }
     killed
@@ -290,10 +290,10 @@ async fn everybody(kills: bool) {
         let name = format!("Rust {}", work.name());
         assert!(tallies.get(&name).is_some_and(|tally| tally.rounds > 0), "{name}");
     }
-    // Nothing but the counters of fencing tokens is left.
+    // Only the counters of fencing tokens are left.
     let is_counter = |key: &String| key.starts_with("redisson_lock_token:");
-    // Those who are killed leave what ends with their leases, and what Redisson remembers of
-    // unlocks for 20 s.
+    // Killed programs leave locks that end with their leases, and Redisson's records of unlocks,
+    // which last 20 s.
     let deadline = Instant::now() + if kills { SLACK * 4 } else { SLACK };
     while !server.keys().iter().all(is_counter) {
         assert!(Instant::now() < deadline, "left behind: {:?}", server.keys());

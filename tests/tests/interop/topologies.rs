@@ -1,4 +1,4 @@
-//! Both sides while servers change places: a failover by Sentinel, a slot of a cluster that moves.
+//! Both sides while servers change roles: a failover by Sentinel, a slot of a cluster that moves.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use lock_tests::java::{
 use lock_tests::{Cluster, RedisServer, eventually};
 use tokio::task::JoinHandle;
 
-/// What a change of servers may take, on both sides.
+/// Maximum time for a change of servers, on both sides.
 const CHANGE: Duration = Duration::from_secs(60);
-/// Of both sides, the default. The old primary takes renewals for some seconds more, and they are
-/// lost; one of Redisson's that meets the change fails after some seconds, and the next comes a
-/// third of the lease later. Much shorter leases may end before that.
+/// Lease on both sides, the default. For some seconds the old primary still takes renewals, which
+/// are lost. A Redisson renewal during the change fails after some seconds, and the next comes a
+/// third of the lease later. A much shorter lease may end before that.
 const LONG_LEASE: Duration = Duration::from_secs(30);
 
 async fn both(servers: &impl Servers) -> (LockManager, Java) {
@@ -27,7 +27,7 @@ fn waiter(kind: Kind, locks: &LockManager, name: &'static str) -> JoinHandle<Loc
     tokio::spawn(async move { kind.acquire_within(&locks, name, CHANGE).await.unwrap() })
 }
 
-/// Waits until a lock has more time to live than before.
+/// Waits until a lock's time to live has grown.
 async fn is_renewed(servers: &impl Servers, name: &str) {
     let mut last = i64::MAX;
     let longer = async || {
@@ -38,7 +38,7 @@ async fn is_renewed(servers: &impl Servers, name: &str) {
     eventually(longer, LONG_LEASE).await;
 }
 
-/// What both sides hold while the servers `change` stays theirs, what they wait for is handed over.
+/// Checks that holders keep their locks and waiters get theirs while the servers `change`.
 async fn holders_and_waiters_outlive(kind: Kind, servers: &impl Servers, change: impl FnOnce()) {
     let (locks, java) = both(servers).await;
     let (of_java, of_rust) = (kind.on(&java, "a", "java"), kind.acquire(&locks, "rust").await.unwrap());
@@ -51,7 +51,7 @@ async fn holders_and_waiters_outlive(kind: Kind, servers: &impl Servers, change:
     let start = Instant::now();
     tokio::task::block_in_place(change);
     println!("{kind:?}: changed after {:.2?}", start.elapsed());
-    // Both are renewed where they are now.
+    // Both are renewed on the servers where they are now.
     for name in ["java", "rust"] {
         is_renewed(servers, name).await;
     }
@@ -95,7 +95,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         .await;
     }
 
-    /// And who comes after that. What becomes of Java's threads that wait meanwhile is below.
+    /// Later callers succeed too. Java threads that wait meanwhile are in the next test.
     async fn holders_of_both_sides_and_rust_waiters_outlive_the_move_of_their_slots(kind: Kind) {
         let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
         let (locks, java) = both(&cluster).await;
@@ -124,8 +124,8 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
     }
 }
 
-/// Redisson does not listen where the slot has gone: a thread that waits sleeps for what was left
-/// of the lease when it looked last, or fails. Other programs are not disturbed.
+/// Redisson does not listen on the slot's new server. A waiting thread sleeps for the rest of the
+/// lease that it last saw, or fails. Other programs are not disturbed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_thread_that_waits_while_its_slot_moves_misses_the_release_and_rust_goes_on() {
     let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
@@ -146,8 +146,8 @@ async fn a_java_thread_that_waits_while_its_slot_moves_misses_the_release_and_ru
     nothing_is_left(&cluster).await;
 }
 
-/// Messages are seen by those who listen at the server of the slot, and by nobody else: a plain
-/// `SUBSCRIBE` to the same name is another channel.
+/// Only clients that subscribe at the server of the slot get the messages: a plain `SUBSCRIBE` to
+/// the same name is another channel.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_listen_on_the_sharded_channel() {
     let Some(cluster) = Shared::cluster_only(cluster::Options::default()) else { return };
@@ -176,7 +176,7 @@ async fn both_sides_listen_on_the_sharded_channel() {
     waiting.await.unwrap().release().await.unwrap();
 }
 
-/// How often a server was asked a command.
+/// Returns how often a server has run a command.
 fn calls(server: &RedisServer, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let start = format!("cmdstat_{command}:calls=");
@@ -184,7 +184,7 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
 }
 
-/// Redisson adds a WAIT to every script that changes a lock, for as many replicas as there are.
+/// Redisson adds a WAIT for all replicas to every script that changes a lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_waits_for_the_replicas_and_rust_does_not() {
     let Some(sentinels) = Shared::sentinel_only() else { return };
@@ -203,7 +203,8 @@ async fn java_waits_for_the_replicas_and_rust_does_not() {
     assert!(waits() >= before + 20, "{} after {before}", waits());
 }
 
-/// `isLocked()` and `remainTimeToLive()`; not `isHeldByCurrentThread()` and `getHoldCount()`.
+/// `isLocked()` and `remainTimeToLive()` ask a replica; `isHeldByCurrentThread()` and
+/// `getHoldCount()` do not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn java_asks_a_replica_whether_a_lock_is_held_and_the_primary_whether_it_is_its_own() {
     let Some(sentinels) = Shared::sentinel_only() else { return };
@@ -213,7 +214,7 @@ async fn java_asks_a_replica_whether_a_lock_is_held_and_the_primary_whether_it_i
     const COMMANDS: [(&str, bool); 3] = [("exists", false), ("hexists", true), ("hget", true)];
     let asked = |server: &RedisServer| COMMANDS.map(|(command, _)| calls(server, command));
     let before = asked(sentinels.primary());
-    // It may not know yet.
+    // The replica may not know yet.
     eventually(async || lock.status().await.locked, SLACK).await;
     let after = asked(sentinels.primary());
     for (at, (command, by_primary)) in COMMANDS.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Names, databases and times at the end of their range on real servers: what works, works; what a
-//! server refuses is explained.
+//! Names, databases and times at the limits of their ranges on real servers: each works, or is
+//! refused with an explanation.
 
 use std::time::Duration;
 
@@ -26,8 +26,7 @@ async fn a_database_that_the_server_has_not_is_named() {
         let reason = refused(&format!("{}{path}", server.url())).await;
         assert!(reason.contains(said), "{path}: {reason}");
     }
-    // A manager that connects later says it with the first lock, at once and not when the wait is
-    // over.
+    // A manager that connects later reports it with the first lock, at once and not after the wait.
     let locks = LockManager::connect_lazy(format!("{}/99", server.url())).unwrap();
     let asked = locks.mutex("k").wait(600 * SECOND).acquire();
     let error = tokio::time::timeout(60 * SECOND, asked).await.expect("at once").unwrap_err();

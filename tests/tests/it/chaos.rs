@@ -27,7 +27,7 @@ fn outcome(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// Each of these faults once, and nothing is found.
+/// Runs each of these faults once, and asserts that nothing is found.
 fn holds_through(faults: impl IntoIterator<Item = Fault>) {
     let plan = Plan { only: faults.into_iter().collect(), ..plan() };
     let outcome = outcome(&plan);
@@ -40,7 +40,7 @@ fn holds_through(faults: impl IntoIterator<Item = Fault>) {
 
 #[test]
 fn promises_hold_through_every_fault_and_a_random_sequence_of_them() {
-    // Side by side, to take no longer than the longest: each part has servers of its own.
+    // In parallel, since each part has its own servers.
     let faults: Vec<Fault> = Fault::at(Topology::Single).collect();
     std::thread::scope(|scope| {
         for part in faults.chunks(faults.len().div_ceil(3)) {
@@ -54,7 +54,7 @@ fn promises_hold_through_every_fault_and_a_random_sequence_of_them() {
     });
 }
 
-/// A few quiet seconds with a broken lock, and what the checkers say to it.
+/// Runs a broken lock for a few quiet seconds, and returns what the checkers found.
 fn found(broken: Broken, only: Vec<Fault>) -> Vec<Check> {
     let second = Duration::from_secs(1);
     let time = only.is_empty().then_some(Duration::ZERO);
@@ -106,7 +106,7 @@ fn an_interrupted_run_ends_everything() {
     let interrupted = || calls.replace(calls.get() + 1) == 3;
     let error = run(&plan(), logs.path(), &interrupted, &|_| {}).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted);
-    // Nobody is left who writes.
+    // Nobody writes any more.
     let size = || -> u64 {
         let files = std::fs::read_dir(logs.path()).unwrap();
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()

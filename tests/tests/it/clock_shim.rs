@@ -1,5 +1,4 @@
-//! What it takes to test with clocks that are wrong: a server whose wall clock is set while it
-//! runs.
+//! The shim for tests with wrong clocks: it sets a server's wall clock while the server runs.
 #![cfg(target_os = "linux")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,10 +7,10 @@ use lock_tests::redis::Data;
 use lock_tests::{Offset, RedisServer, ServerClock, eventually_blocking};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// What a busy machine may take between two readings.
+/// Maximum delay between two readings, in seconds, on a busy machine.
 const SLACK: f64 = 20.0;
 
-/// By how many seconds the server's clock is ahead of this machine's.
+/// Returns by how many seconds the server's clock is ahead of this machine's.
 fn ahead(server: &RedisServer) -> f64 {
     let time = server.cli(&["TIME"]);
     let (seconds, micros) = time.split_once('\n').expect("two numbers");

@@ -1,4 +1,4 @@
-//! Managers on a cluster: everything together, while slots move.
+//! Managers on a cluster: all features at once, while slots move.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use lock_tests::{Cluster, RedisServer, eventually};
 
 const ROUNDS: usize = 40;
 
-/// Told of one server, which is enough to find the others.
+/// Connects to one server, which is enough to find the others.
 async fn manager(cluster: &Cluster) -> LockManager {
     LockManager::connect(format!("redis+cluster://{}", cluster.nodes()[0].addr())).await.unwrap()
 }
 
-/// Who is inside, and the highest token seen there.
+/// The number of holders inside, and the highest token seen there.
 #[derive(Default)]
 struct Inside {
     count: AtomicU64,

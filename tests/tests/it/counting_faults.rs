@@ -1,4 +1,4 @@
-//! Semaphores and latches when processes die, servers go, and networks break.
+//! Semaphores and latches when processes die, servers go away, and networks break.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lock_tests::{RedisServer, eventually, first_poll};
 use tokio::task::LocalSet;
 
 const LONG: Duration = Duration::from_secs(120);
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);
 
 const fn ms(millis: u64) -> Duration {
@@ -23,7 +23,7 @@ async fn manager(url: &str) -> LockManager {
 const FAULTS: [Fault; 5] =
     [Fault::Delay(ms(1200)), Fault::BlackHole, Fault::Close, Fault::HalfClose, Fault::Reset];
 
-/// Runs `case` for each fault in each direction, behind a proxy and with a name of its own.
+/// Runs `case` for each fault in each direction, with its own proxy and name.
 async fn for_each_fault<F>(server: &RedisServer, case: impl Fn(LockManager, Proxy, Way, Fault, String) -> F)
 where
     F: Future<Output = ()> + 'static,
@@ -52,14 +52,14 @@ async fn a_count_down_that_breaks_is_sent_again_and_counts_once() {
         let direct = direct.clone();
         async move {
             direct.latch(&name).try_set_count(4).await.unwrap();
-            // The server knows the script from here on, so that the next answer is that of a call
-            // that has counted.
+            // The server knows the script from here on, so the next answer belongs to a call that
+            // has counted.
             assert_eq!(locks.latch(&name).count_down().await.unwrap(), 3);
             let injection = proxy.next(1, Line::Commands, way, fault);
             assert_eq!(locks.latch(&name).count_down().await.unwrap(), 2, "{fault:?} {way:?}");
             assert_eq!(injection.hits(), 1);
             assert_eq!(locks.latch(&name).count_down().await.unwrap(), 1);
-            // A late copy of the first one, if there is one, has come by now.
+            // A late copy of the first call, if there is one, has arrived by now.
             tokio::time::sleep(ms(1500)).await;
             assert_eq!(direct.latch(&name).count().await.unwrap(), 1, "{fault:?} {way:?}");
         }
@@ -129,7 +129,7 @@ async fn who_waits_gets_on_without_any_messages() {
         }
     });
     tokio::time::sleep(ms(300)).await;
-    // Written by hand: nobody publishes anything.
+    // Written by hand: nothing is published.
     server.cli(&["SET", "lock:s", "1"]);
     server.cli(&["DEL", "lock:l"]);
     let all = async {
@@ -151,7 +151,7 @@ async fn without_a_server_waits_end_as_unavailable_and_go_on_when_it_is_back() {
     let latch = first_poll(async { locks.latch("l").wait_forever().await }).await;
     server.kill();
 
-    // One who is the first in line, and one who is not.
+    // One waiter at the head of the queue, and one behind it.
     let (first, second, waited) = tokio::join!(
         locks.semaphore("other").wait(ms(1500)).acquire(),
         locks.semaphore("s").wait(ms(1500)).acquire(),
@@ -169,7 +169,8 @@ async fn without_a_server_waits_end_as_unavailable_and_go_on_when_it_is_back() {
     let error = locks.latch("l").count_down().await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
 
-    // It comes back empty: the latch is gone, and somebody gives the semaphore permits again.
+    // The server comes back empty: the latch is gone, and somebody gives the semaphore permits
+    // again.
     server.restart(Data::Lost);
     tokio::time::timeout(SLACK, latch).await.unwrap().unwrap();
     eventually(async || locks.semaphore("s").try_set_permits(2).await.is_ok(), SLACK).await;

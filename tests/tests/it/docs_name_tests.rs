@@ -1,4 +1,4 @@
-//! The pages that name tests name tests that exist.
+//! The tests that the documentation names exist.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The Rust sources by their path without `.rs`, `/` between the folders.
+/// Collects the Rust sources by their path without `.rs`, with `/` between the folders.
 fn sources() -> BTreeMap<String, String> {
     fn collect(folder: &Path, root: &Path, found: &mut BTreeMap<String, String>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -47,12 +47,12 @@ fn has_test(source: &str, name: &str) -> bool {
     source.contains(&format!("fn {name}("))
 }
 
-/// What stands in backticks.
+/// Returns the texts in backticks.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// The cells of the rows of all tables whose heads are `head`.
+/// Returns the cells of the rows of all tables with the header `head`.
 fn rows<'a>(page: &'a str, head: &[&str]) -> Vec<Vec<&'a str>> {
     let cells =
         |line: &'a str| -> Vec<&'a str> { line.trim_matches('|').split('|').map(str::trim).collect() };
@@ -69,7 +69,7 @@ fn rows<'a>(page: &'a str, head: &[&str]) -> Vec<Vec<&'a str>> {
     found
 }
 
-/// The tests, as `file::test`, that no file has.
+/// Returns the tests, written `file::test`, that no file has.
 fn missing<'a>(tests: &[&'a str], sources: &BTreeMap<String, String>) -> Vec<&'a str> {
     let exists = |test: &str| {
         let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("no file: {test}"));
@@ -109,7 +109,7 @@ fn every_test_that_the_page_about_redissons_tests_names_exists() {
         assert!(!tests.is_empty() || reason, "neither a test nor a reason: {theirs}");
         none.extend(missing(&tests, &sources));
     }
-    // Of semaphores and latches, names may stand without a file; what is no name of a test is
+    // Names of tests for semaphores and latches may stand without a file; any other text there is
     // prose.
     let mut counting = rows(&page, &["line", "Redisson's test", "here"]);
     counting.extend(rows(&page, &["failure of Redisson's", "here", "test"]));
@@ -139,7 +139,7 @@ fn every_test_that_the_guarantees_name_exists() {
     assert!(more.len() > 10, "{} rows", more.len());
     for row in more {
         let [_, tests, file] = row[..] else { panic!("not three cells: {row:?}") };
-        // Behind the file may stand how it is run for longer.
+        // The file may be followed by how to run it for longer.
         let file = file.split(';').next().unwrap_or(file);
         missing.extend(missing_of(&sources, tests, file));
     }
@@ -165,7 +165,7 @@ fn every_test_that_the_page_about_java_names_exists() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// Those of `tests` that are not in `file`, with it.
+/// Returns those of `tests` that are not in `file`, as `name in file`.
 fn missing_of(sources: &BTreeMap<String, String>, tests: &str, file: &str) -> Vec<String> {
     let [place] = quoted(file)[..] else { panic!("not one file: {file}") };
     let path = match file.strip_prefix("conformance") {

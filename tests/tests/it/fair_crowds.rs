@@ -1,5 +1,5 @@
-//! Many who wait for one fair lock in one process: those far from the head are kept with little,
-//! and are served in order, and go with their process, as all others.
+//! Crowds that wait for one fair lock in one process. Waiters far from the head cost the server
+//! little; like all others, they are served in order, and leave with their process.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use lock_tests::{Helper, RedisServer};
 
 const LONG: Duration = Duration::from_secs(120);
 const CROWD: usize = 400;
-/// What a busy machine may take.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(30);
 
 async fn connect(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.unwrap()
 }
 
-/// Waits until so many of a crowd have been served, within `limit`.
+/// Waits until `count` waiters of a crowd have been served, within `limit`.
 async fn served_are(served: &Mutex<Vec<usize>>, count: usize, limit: Duration) {
     let began = Instant::now();
     while served.lock().unwrap().len() < count {
@@ -26,7 +26,7 @@ async fn served_are(served: &Mutex<Vec<usize>>, count: usize, limit: Duration) {
     }
 }
 
-/// Lets `count` tasks wait, one after the other. Each notes its number when it is served.
+/// Makes `count` tasks wait, in order. Each records its number when it is served.
 async fn crowd(locks: &LockManager, first: usize, count: usize, served: &Arc<Mutex<Vec<usize>>>) {
     for number in first..first + count {
         let (waiter, served) = (locks.fair("k").wait(LONG).acquire(), Arc::clone(served));
@@ -35,7 +35,7 @@ async fn crowd(locks: &LockManager, first: usize, count: usize, served: &Arc<Mut
             served.lock().unwrap().push(number);
             guard.release().await.unwrap();
         });
-        // In order, and not all the way to the server and back for each.
+        // In order, but without a round trip for each.
         if number % 50 == 49 {
             waiters_are(locks, "k", number as u64 + 1).await;
         } else {
@@ -52,14 +52,14 @@ async fn a_crowd_keeps_its_places_and_is_served_in_order() {
     let served = Arc::default();
     crowd(&locks, 0, CROWD, &served).await;
     crowd(&other, CROWD, 1, &served).await;
-    // Longer than a place lives without a sign of life, so that each has been kept.
+    // Longer than a place lives without a sign of life, so each has been renewed.
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(status(&locks, "k").await.waiters, CROWD as u64 + 1);
     held.release().await.unwrap();
     served_are(&served, CROWD + 1, SLACK).await;
     let served = served.lock().unwrap().clone();
     assert_eq!(*served.last().unwrap(), CROWD, "the other manager's came last");
-    // Two tasks whose requests leave within the same moment may change places.
+    // Two tasks whose requests leave at nearly the same time may change places.
     let passed = served.windows(2).filter(|two| two[0] > two[1] + 1).count();
     assert!(passed <= CROWD / 50, "{passed} of {served:?}");
     assert_eq!(server.cli(&["KEYS", "*"]).lines().filter(|key| !key.contains("token")).count(), 0);
@@ -102,7 +102,7 @@ async fn a_crowd_that_is_killed_holds_nobody_up() {
     waiters_are(&locks, "k", CROWD as u64).await;
     let behind = tokio::spawn(locks.fair("k").wait(LONG).acquire());
     waiters_are(&locks, "k", CROWD as u64 + 1).await;
-    // They have been kept as those who are far.
+    // Their places have been renewed as those of distant waiters are.
     tokio::time::sleep(Duration::from_secs(5)).await;
     doomed.kill();
     tokio::time::sleep(Duration::from_secs(4)).await;

@@ -1,5 +1,5 @@
-//! Waiters that die in a fair queue, or stand still: those behind pass over them, in order, and
-//! wait no longer than a dead one counts as alive.
+//! Waiters in a fair queue that die or pause: those behind pass over them, in order, and wait no
+//! longer than a dead waiter counts as alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const LONG: Duration = Duration::from_secs(60);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
-/// A waiter that joins the queue and is never heard of again.
+/// Joins the queue and is never heard of again.
 async fn dies_in_line(store: &Arc<dyn LockStore>, name: &str) {
     let item = Item {
         key: LockKey::new("dead").unwrap(),
@@ -42,7 +42,7 @@ async fn a_dead_head_is_passed_over_when_it_has_not_been_heard_of() {
     let start = Instant::now();
     held.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    // Not the minutes of a Redisson head that has died: the life of a waiter, and the next look.
+    // Not the minutes of a dead Redisson head: the life of a waiter, and the next check.
     assert!(start.elapsed() <= WAITER_LIFE + Duration::from_millis(1600), "{:?}", start.elapsed());
     assert_eq!(status(&locks, "dead").await.waiters, 0);
     guard.release().await.unwrap();
@@ -71,8 +71,8 @@ async fn a_head_that_has_long_been_dead_costs_nothing() {
     guard.release().await.unwrap();
 }
 
-/// The release goes to a head that dies before it can use the grant: its lease is short, and the
-/// next one's turn comes.
+/// The lock is released to a head that dies before it can use the grant. The lease of that grant is
+/// short, and then it is the next one's turn.
 #[tokio::test(start_paused = true)]
 async fn a_head_that_dies_as_it_is_granted_holds_the_others_up_for_a_short_lease_only() {
     let (locks, other, store) = rivals("dies-granted").await;

@@ -1,5 +1,5 @@
-//! Who is next for a fair lock: first come, first served, across managers; and who has no place in
-//! its queue.
+//! The queue of a fair lock: first come, first served, across managers; and the callers that have
+//! no place in it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Nothing in these tests is free because its lease is over.
+/// Lease that does not expire during these tests.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Three managers, which are to the store what three processes would be.
+/// Returns three managers, which are like three processes to the store.
 async fn three(site: &Site) -> [LockManager; 3] {
     let endless = |builder: lock_runtime::LockManagerBuilder| builder.lease(ENDLESS);
     [site.manager_with(endless).await, site.manager_with(endless).await, site.manager_with(endless).await]
@@ -26,31 +26,31 @@ async fn three(site: &Site) -> [LockManager; 3] {
 
 type Waiter = JoinHandle<Result<LockGuard, LockError>>;
 
-/// Waits for `key` in a task of its own; returns when it is in the queue, as the `place`th.
+/// Waits for `key` in a new task, and returns when that is in the queue as the `place`th.
 async fn queue(locks: &LockManager, key: &'static str, place: u64) -> Waiter {
     let waiter = tokio::spawn(locks.fair(key).wait(LONG).acquire());
     waiters_are(locks, key, place).await;
     waiter
 }
 
-/// Who does not take an offer within 20 ms is passed over, which a busy machine can cause, and
-/// paused time can't: there the first attempt has to succeed, on a server one of those that start
-/// within a minute.
+/// Repeats an attempt until it succeeds. A busy machine can cause a waiter to miss its offer for 20
+/// ms, and so to be passed over. Under paused time this can't happen, so the first attempt must
+/// succeed; on a server, one that starts within a minute.
 async fn in_one_of_a_few_attempts(site: &Site, attempt: impl AsyncFn() -> bool) {
     let end = Instant::now() + LONG;
     while !attempt().await {
         assert!(site.is_remote() && Instant::now() < end, "in none of its attempts");
-        // What keeps the machine busy does so for longer than an attempt takes.
+        // Whatever keeps the machine busy lasts longer than an attempt.
         tokio::time::sleep(ms(200)).await;
     }
 }
 
-/// The places in the queue of nine waiters, in the order in which they got in.
+/// Returns the places in the queue of nine waiters, in the order in which they got in.
 async fn order_of_nine(locks: &[LockManager; 3]) -> Vec<usize> {
     let held = locks[0].fair("order").wait(LONG).acquire().await.unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut running = Vec::new();
-    // Neighbours in the queue are of different managers, but for two of one in its middle.
+    // Neighbours in the queue belong to different managers, except for two in the middle.
     for (place, manager) in [0, 1, 2, 1, 1, 0, 2, 0, 1].into_iter().enumerate() {
         let waiter = queue(&locks[manager], "order", place as u64 + 1).await;
         let order = order.clone();
@@ -78,7 +78,7 @@ async fn order_of_nine(locks: &[LockManager; 3]) -> Vec<usize> {
 struct Entered {
     guard: LockGuard,
     at: Instant,
-    /// What was left of its validity a moment after that.
+    /// Its remaining validity a moment after that.
     remaining: Duration,
 }
 
@@ -104,8 +104,8 @@ on_every_store! {
             let waiter = queue(&locks[1], "try", 1).await;
             held.release().await.unwrap();
             let mut overtaken = false;
-            // Whether the waiter has it by now or is about to: its own process, the holder's and a
-            // third one are late.
+            // Whether the waiter already has the lock or is about to, its own process, the holder's
+            // and a third one come too late.
             for manager in &locks {
                 overtaken |= is_free(manager.fair("try")).await;
             }
@@ -136,7 +136,7 @@ on_every_store! {
         nothing_is_left(&site, &[a, b, c], &["refused"]).await;
     }
 
-    /// A wait that ends and a future that is dropped leave no ghost for the others to wait behind.
+    /// An expired wait and a dropped future leave no ghost for the others to wait behind.
     async fn who_gives_up_leaves_no_ghost_in_the_queue(site: Site) {
         let locks = three(&site).await;
         let held = locks[0].fair("ghost").acquire().await.unwrap();
@@ -186,7 +186,7 @@ on_every_store! {
         for place in 1..=6 {
             waiters.push(queue(&locks[place as usize % 3], "places", place).await);
         }
-        // As long as they wait, and are kept alive, there are no more and no less.
+        // While they wait and are kept alive, their number stays the same.
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(8) {
             tokio::time::sleep(ms(500)).await;
@@ -200,7 +200,7 @@ on_every_store! {
         assert_eq!(locks[1].status("places").await.unwrap().waiters, 0);
     }
 
-    /// Eight waiters with leases of one second, of which nobody gives the lock back.
+    /// Eight waiters have leases of one second, and none of them releases the lock.
     async fn leases_that_end_let_waiters_in_in_order(site: Site) {
         const LEASE: Duration = Duration::from_secs(1);
         let locks = three(&site).await;
@@ -278,8 +278,7 @@ on_every_store! {
         nothing_is_left(&site, &[a, b, c], &["forced"]).await;
     }
 
-    /// Who waits for a fair lock and a mutex of the same key shares nothing but the key: they
-    /// exclude each other.
+    /// A fair lock and a mutex of the same key exclude each other, but share nothing else.
     async fn a_fair_lock_and_a_mutex_of_one_key_exclude_each_other(site: Site) {
         let locks = three(&site).await;
         let fair = locks[0].fair("both").acquire().await.unwrap();
@@ -308,7 +307,7 @@ on_every_store! {
             let token = Some(held.fencing_token());
             held.release().await.unwrap();
             if round % 2 == 0 {
-                // It has been granted at the store, and does not know.
+                // The store has granted it, and the waiter does not know yet.
                 eventually(async || status(&locks[0], "passed on").await.last_token > token, LONG).await;
             }
             drop(leaver);
@@ -319,7 +318,7 @@ on_every_store! {
     }
 }
 
-/// As [`queue`], where others may be about to leave.
+/// Queues like [`queue`], but first waits until the others have left.
 async fn queue_behind_nobody(locks: &LockManager, key: &'static str) -> Waiter {
     waiters_are(locks, key, 0).await;
     queue(locks, key, 1).await

@@ -1,5 +1,5 @@
-//! The fuzz targets on their seeds, and on a few thousand changed ones that are the same in every
-//! run.
+//! The fuzz targets on their seeds, and on a few thousand mutations of them, which are the same in
+//! every run.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ mod targets;
 
 const CHANGED: usize = 4000;
 
-/// What breaks into these formats.
+/// Pieces that are likely to break these formats.
 const PIECES: [&[u8]; 22] = [
     b"<",
     b">",
@@ -46,7 +46,7 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// One change of a fuzzer's kind.
+/// Makes one change as a fuzzer does.
 fn change(input: &mut Vec<u8>, seeds: &[Vec<u8>], dice: &mut Dice) {
     let mut below = |end: usize| usize::try_from(dice.below(end as u64)).unwrap();
     let at = below(input.len() + 1);

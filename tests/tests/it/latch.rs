@@ -12,7 +12,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A task that waits for the latch, and is waiting for a while already.
+/// Starts a task that waits for the latch, and returns when it has waited for a while.
 async fn waiting(locks: &LockManager, name: &'static str) -> tokio::task::JoinHandle<Result<(), LockError>> {
     let locks = locks.clone();
     let task = tokio::spawn(async move { locks.latch(name).wait(LONG).await });

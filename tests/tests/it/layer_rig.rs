@@ -1,13 +1,13 @@
-//! What the tests of the layer over HTTP and gRPC share.
+//! Helpers for the tests of the layer over HTTP and over gRPC.
 
 use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder, testing};
 use lock_tests::{RedisServer, eventually};
 
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 pub(crate) const SLACK: Duration = Duration::from_secs(40);
-/// For those who wait for something that is about to happen.
+/// Wait of a request whose lock is about to be free.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 pub(crate) const fn ms(millis: u64) -> Duration {
@@ -25,7 +25,7 @@ pub(crate) async fn manager_with(
     settings(LockManager::builder()).connect(&redis.url()).await.expect("the server is up")
 }
 
-/// What must come before long.
+/// Awaits something that must happen soon.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(SLACK, future).await {
         Ok(it) => it,
@@ -33,12 +33,12 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Returns once `count` requests or calls wait for locks of `locks`.
+/// Waits until `count` requests or calls wait for locks of `locks`.
 pub(crate) async fn waiting(locks: &LockManager, count: usize) {
     eventually(async || testing::leftovers(locks).waiters == count, SLACK).await;
 }
 
-/// Returns once nobody has the lock, as the store sees it, and `locks` has nothing left of it.
+/// Waits until the store sees no holder of the lock, and `locks` has nothing left of it.
 pub(crate) async fn at_rest(locks: &LockManager, key: &str) {
     eventually(async || !locks.status(key).await.is_ok_and(|status| status.is_locked()), SLACK).await;
     let quiet = || {

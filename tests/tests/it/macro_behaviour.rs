@@ -1,4 +1,4 @@
-//! What an annotated function does when it is called.
+//! The behaviour of annotated functions when they are called.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use lock_runtime::{LockError, LockKey, LockManager, distributed_lock, testing, w
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-/// What the tests' own errors are.
+/// The tests' own error type.
 #[derive(Debug)]
 enum Refused {
     Lock(LockError),
@@ -373,7 +373,7 @@ mod exclusion {
 mod loss {
     use super::*;
 
-    /// Says when it is dropped.
+    /// Records when it is dropped.
     struct Witness(Option<oneshot::Sender<()>>);
 
     impl Drop for Witness {
@@ -442,7 +442,7 @@ mod loss {
     }
 }
 
-/// A job that each of several machines starts at nearly the same time.
+/// A job that several machines start at nearly the same time.
 mod jobs {
     use super::*;
 

@@ -1,5 +1,5 @@
-//! Bodies that do not run, change their arguments, or take a second lock. Known failures elsewhere,
-//! see `docs/rivals.md`.
+//! Bodies that do not run, change their arguments, or take a second lock. For known failures
+//! elsewhere, see `docs/rivals.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -61,7 +61,7 @@ async fn inner(locks: &LockManager, id: u32) -> Result<u32, LockError> {
 on_every_store! {
     async fn a_body_that_changes_its_arguments_frees_the_key_it_took(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
-        // What the key would be now is somebody else's.
+        // The key that the arguments would have now belongs to another holder.
         let held = other.mutex("order:b").acquire().await.unwrap();
         let mut order = Order { id: "a".to_owned() };
         assert_eq!(rename(&locks, &mut order, "b").await.unwrap(), "order:a");
@@ -86,7 +86,7 @@ on_every_store! {
         let body = async |_| calls.fetch_add(1, Ordering::SeqCst);
         let error = locks.mutex("waited for").no_wait().with(body).await.unwrap_err();
         assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
-        // Nor when the caller goes while it waits.
+        // Not even if the caller leaves while it waits.
         drop(first_poll(patient(&locks, &calls)).await);
         held.release().await.unwrap();
         other.mutex("waited for").wait(LONG).acquire().await.unwrap().release().await.unwrap();

@@ -1,8 +1,8 @@
-//! The expansion works where every name that it could lean on means something else.
+//! The expansion works where every name that it could rely on means something else.
 
 use lock_runtime::{distributed_lock, testing, with_default};
 
-/// Everything in here is out to be mistaken for something that the expansion needs.
+/// Everything here can be mistaken for something that the expansion needs.
 #[allow(
     dead_code,
     non_camel_case_types,
@@ -51,7 +51,7 @@ mod hostile {
     pub trait AsRef {}
     pub trait Display {}
 
-    // What the expansion calls things.
+    // Names that the expansion uses.
     pub struct KeyText;
     pub struct Returns;
     pub struct LockError;
@@ -243,7 +243,7 @@ mod hostile {
     }
 }
 
-/// The body's own names are its own, also where the expansion uses the same ones.
+/// The body's names are its own, even where the expansion uses the same ones.
 #[distributed_lock(key = "<__lock_guard>:<__lock_value>:<__lock_error>:<__lock_returns>:<__lock_acquire>")]
 async fn same_names(
     __lock_guard: u8,

@@ -1,4 +1,4 @@
-//! `kind = …` and `keys = …`: what annotated functions with them exclude, and what they let in.
+//! `kind = …` and `keys = …`: what functions annotated with them exclude, and what they let in.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lock_runtime::{
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 
-/// Long enough for everything that is going to happen: time is paused.
+/// Wait longer than anything in these tests takes: time is paused.
 const LONG: Duration = Duration::from_secs(60);
 
 mod kinds {
@@ -53,7 +53,7 @@ mod kinds {
         write(&locks, 1).await.unwrap();
     }
 
-    /// What a call holds is seen by the store as the kind that was named.
+    /// The store sees each call's hold as the kind that was named.
     #[tokio::test(start_paused = true)]
     async fn each_kind_excludes_the_others() {
         let locks = testing::memory_manager();
@@ -74,7 +74,7 @@ mod kinds {
         Ok(())
     }
 
-    /// A fair call stands in the store's queue while it waits.
+    /// A fair call is in the store's queue while it waits.
     #[tokio::test(start_paused = true)]
     async fn a_fair_call_waits_in_the_queue_of_the_store() {
         let locks = testing::memory_manager();
@@ -107,8 +107,8 @@ mod kinds {
         write(locks, 1).await
     }
 
-    /// A read call inside a write call enters; a write call inside a read call is an error at once,
-    /// and not "busy".
+    /// A read call inside a write call enters. A write call inside a read call fails at once, and
+    /// not because the lock is busy.
     #[tokio::test(start_paused = true)]
     async fn a_writer_may_read_inside_and_a_reader_may_not_write() {
         let locks = testing::memory_manager();
@@ -128,8 +128,8 @@ mod several {
         Ok(lock.tokens().into_iter().map(|(key, _)| key.to_string()).collect())
     }
 
-    /// Placeholders work in every text of the list; the keys are sorted, and one that is named
-    /// twice is one.
+    /// Placeholders work in every text of the list. The keys are sorted, and a key that is named
+    /// twice counts once.
     #[tokio::test(start_paused = true)]
     async fn the_texts_of_a_list_are_templates() {
         let locks = testing::memory_manager();
@@ -137,7 +137,7 @@ mod several {
         assert_eq!(transfer(&locks, 3, 3).await.unwrap(), ["account:3"]);
     }
 
-    /// With one key busy, none is taken.
+    /// If one key is busy, no key is taken.
     #[tokio::test(start_paused = true)]
     async fn all_keys_are_taken_or_none() {
         let locks = testing::memory_manager();
@@ -167,8 +167,7 @@ mod several {
         Ok(())
     }
 
-    /// Calls that name the same keys in any order neither overlap nor wait for each other in a
-    /// ring.
+    /// Calls that name the same keys in any order neither overlap nor deadlock in a ring.
     #[tokio::test(start_paused = true)]
     async fn calls_in_a_ring_all_end() {
         let locks = testing::memory_manager();
@@ -228,8 +227,8 @@ mod several {
         }
     }
 
-    /// `kind` is the kind of bare keys, a `MultiKey` has its own; the prefix goes before all of
-    /// them and is computed once.
+    /// `kind` applies to bare keys; a `MultiKey` has its own. The prefix goes before all of them
+    /// and is computed once.
     #[tokio::test(start_paused = true)]
     async fn a_list_may_mix_templates_keys_and_kinds() {
         let shop = Shop { locks: testing::memory_manager(), tenant: "t" };
@@ -263,7 +262,7 @@ mod several {
         format!("page:{id}")
     }
 
-    /// An expression is iterated over once, before the wait; its bare keys are of the function's
+    /// The expression is iterated over once, before the wait. Its bare keys get the function's
     /// kind.
     #[tokio::test(start_paused = true)]
     async fn the_keys_are_computed_once_and_before_the_body() {
@@ -287,8 +286,8 @@ mod several {
         Ok(())
     }
 
-    /// The default manager serves several keys too; none set, no keys, and one key in two kinds are
-    /// errors that say so.
+    /// The default manager serves several keys too. No manager, no keys, and one key in two kinds
+    /// are errors that say so.
     #[tokio::test(start_paused = true)]
     async fn keys_that_make_no_lock_are_misconfigured() {
         let reason = |error: LockError| match error {

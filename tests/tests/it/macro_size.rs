@@ -1,14 +1,14 @@
-//! The attribute's price in memory: an annotated function's future beside the plain one's.
+//! The attribute's price in memory: the size of an annotated function's future beside the plain
+//! one's.
 //!
-//! An argument that the body hands on by value (to a callee that is awaited, or into a variable of
-//! its own) is not in here: it is counted once more, because the function has to keep it while it
-//! waits for the lock.
+//! Arguments that the body moves on (into an awaited call, or a variable) are not measured here.
+//! They count once more, since the function must keep them while it waits for the lock.
 
 use std::mem::size_of_val;
 
 use lock_runtime::{LockError, LockManager, MultiKey, distributed_lock, testing};
 
-/// What the attribute may add, in bytes.
+/// Maximum number of bytes that the attribute may add.
 const BUDGET: usize = 256;
 
 struct Order {
@@ -22,7 +22,7 @@ impl Order {
     }
 }
 
-/// The body that both functions have; a macro, because a call would be a future of its own.
+/// Makes both functions with the same body; a macro, because a call would be another future.
 macro_rules! pair {
     ($plain:ident, $locked:ident, ($($arg:pat_param => $ty:ty),*) $body:block, $($options:tt)*) => {
         async fn $plain($($arg: $ty),*) -> Result<u8, LockError> $body
@@ -77,7 +77,7 @@ pair!(plain_several, locked_several, (order => Order, locks => LockManager) {
     Ok(buffer[1] + order.payload[1])
 }, keys = ["order:<order.id>", "all", MultiKey::read("rates")], kind = write, prefix = "shop:", guard = _lock, manager = locks);
 
-// The figures are for whoever runs it with `--nocapture`.
+// The figures are for runs with `--nocapture`.
 #[allow(clippy::print_stdout)]
 #[track_caller]
 fn within_budget(name: &str, plain: usize, locked: usize) {

@@ -1,7 +1,7 @@
 //! The integration tests: real servers, rival processes, the attribute.
 //!
-//! They are one program, since linking takes longer than most of them. A test that sets what is one
-//! per process, such as an allocator, is a program of its own beside this folder.
+//! They are one program, since linking takes longer than most of them. A test that sets something
+//! process-wide, such as an allocator, is a separate program beside this folder.
 
 mod accepted;
 mod bad_input;

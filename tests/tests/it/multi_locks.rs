@@ -1,8 +1,8 @@
 //! Locks of several keys: all or nothing, in whatever order they are named, with one wait, one
 //! guard and one end.
 //!
-//! Keys with `{s}` in their names are in one slot of a cluster. Only such requests take nothing
-//! while they wait, not even for a moment, and have places in queues.
+//! Keys with `{s}` in their names are in one slot of a cluster. Only requests for keys of one slot
+//! have places in queues. Others may hold some of their keys for a moment while they wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop, val
 use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Nothing in these tests is free because its lease is over.
+/// Lease that does not expire during these tests.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
@@ -25,7 +25,7 @@ fn endless(builder: LockManagerBuilder) -> LockManagerBuilder {
     builder.lease(ENDLESS)
 }
 
-/// One key of each kind.
+/// Returns one key of each kind.
 fn mixed() -> [MultiKey; 4] {
     [MultiKey::write("{s}w"), MultiKey::mutex("{s}m"), MultiKey::fair("{s}f"), MultiKey::read("{s}r")]
 }
@@ -115,7 +115,7 @@ on_every_store! {
         let waiter = locks.multi(["{s}a", "{s}b"]).wait(limit);
         let start = Instant::now();
         let (error, ()) = tokio::join!(waiter.acquire(), async {
-            // One of the keys becomes free on the way; that begins no new wait.
+            // One of the keys becomes free halfway; that begins no new wait.
             tokio::time::sleep(limit / 2).await;
             a.release().await.unwrap();
         });
@@ -126,7 +126,7 @@ on_every_store! {
         b.release().await.unwrap();
     }
 
-    /// Everybody names two of three keys in an order of its own, again and again.
+    /// Each task names two of three keys in a different order, again and again.
     async fn opposite_orders_never_deadlock(site: Site) {
         const ROUNDS: u64 = 20;
         let orders = [["a", "b"], ["b", "a"], ["b", "c"], ["c", "b"], ["c", "a"], ["a", "c"]];
@@ -158,7 +158,7 @@ on_every_store! {
         nothing_is_left(&site, &[a, b], &["a", "b", "c"]).await;
     }
 
-    /// Ten callers, one attempt, leases that nobody gives back: one wins, and the others know at
+    /// Ten callers try once, with leases that nobody releases: one wins, and the others know at
     /// once.
     async fn one_of_ten_tries_gets_all_keys(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
@@ -198,8 +198,8 @@ on_every_store! {
         nothing_is_left(&site, &[&locks, &other], &["{s}f", "{s}m", "{s}r", "{s}w"]).await;
     }
 
-    /// For each kind one of the keys is busy, and then free: the lock of several comes as its
-    /// waiters do.
+    /// For each kind, one of the keys is busy and then free: the lock of several keys is granted as
+    /// a single waiter would be.
     async fn a_lock_of_all_kinds_waits_for_any_of_its_keys(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
         for (kind, key) in MIXED {
@@ -254,7 +254,7 @@ on_every_store! {
         assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
     }
 
-    /// Whichever key is taken away, the guard is lost as a whole, once, and the body cancelled.
+    /// Whichever key is taken away, the guard is lost as a whole, once, and the body is cancelled.
     async fn the_loss_of_one_key_is_the_loss_of_all(site: Site) {
         let lease = ms(900);
         let (locks, other) = (site.manager_with(|builder| builder.lease(lease)).await, site.manager().await);
@@ -268,7 +268,7 @@ on_every_store! {
             assert!(start.elapsed() < site.at_most(lease), "{kind:?}: {:?}", start.elapsed());
             assert!(guard.is_lost() && view.is_lost() && !view.is_held() && token.is_cancelled());
             assert!(guard.remaining().is_zero());
-            // The others are given back without anybody asking.
+            // The other keys are released without anybody asking.
             for (kind, key) in MIXED {
                 eventually(async || is_free(lock(&other, rival_of(kind), key)).await, site.at_most(lease)).await;
             }
@@ -312,7 +312,7 @@ on_every_store! {
         }
     }
 
-    /// A fair key of a lock of several has its place in that key's queue, before and behind others.
+    /// A fair key of a lock of several has a place in that key's queue, before and behind others.
     async fn a_fair_key_of_several_waits_in_its_queue(site: Site) {
         let (locks, other) = (site.manager_with(endless).await, site.manager_with(endless).await);
         let held = locks.fair("{s}f").acquire().await.unwrap();
@@ -331,7 +331,7 @@ on_every_store! {
             token
         };
         let (first, several, last) = tokio::join!(get(first), get(several), get(last));
-        // Who does not take an offer in time is passed over, which a busy machine can cause; paused
+        // A busy machine can cause a waiter to miss its offer, and so to be passed over; paused
         // time can't.
         let in_order = first < several && several < last;
         assert!(in_order || site.is_remote(), "{first} {several} {last}");

@@ -1,5 +1,5 @@
-//! Locks of several keys inside others, and others inside them: which keys are entered again, which
-//! are taken, and whom siblings exclude.
+//! Locks of several keys inside others, and the other way round: which keys are entered again,
+//! which are taken, and which calls siblings exclude.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// One key of each kind.
+/// Returns one key of each kind.
 fn mixed() -> [MultiKey; 4] {
     [MultiKey::write("w"), MultiKey::mutex("m"), MultiKey::fair("f"), MultiKey::read("r")]
 }
@@ -35,7 +35,7 @@ on_every_store! {
             inner.release().await.unwrap();
             assert!(!is_free(lock(&other, rival_of(kind), key)).await, "{kind:?} is still held outside");
         }
-        // Of the written key a reader, too; others in other kinds conflict.
+        // The written key may also be read; other kinds conflict.
         outer.scope(locks.read("w").try_acquire()).await.unwrap().expect("read inside write").release().await.unwrap();
         let error = outer.scope(locks.write("r").try_acquire()).await.unwrap_err();
         assert!(matches!(error, LockError::KindConflict { .. }), "{error:?}");
@@ -63,7 +63,7 @@ on_every_store! {
             assert_eq!(own.1, outer.fencing_token(), "it has one token, and one hold");
             assert_eq!(locked(&other, &["a", "b", "c"]).await, [true; 3]);
             assert_eq!(status(&other, outside).await.holders.len(), 1);
-            // Inside it, each of the keys is an own one.
+            // Inside it, each of the keys counts as held.
             let nested = inner.scope(locks.multi(["c", "a"]).try_acquire()).await.unwrap().expect("own keys");
             nested.release().await.unwrap();
             inner.release().await.unwrap();
@@ -76,7 +76,7 @@ on_every_store! {
         nothing_is_left(&site, &[&locks, &other], &["a", "b", "c"]).await;
     }
 
-    /// The key that was held outside is lost: so is the guard of several that entered it.
+    /// The key that was held outside is lost, and so is the guard of several keys that entered it.
     async fn a_guard_of_several_is_lost_with_the_key_that_was_held_outside(site: Site) {
         let locks = site.manager().await;
         let outer = locks.mutex("b").acquire().await.unwrap();

@@ -25,7 +25,8 @@ on_every_store! {
             let token = guard.fencing_token();
             tokio::time::sleep(second * 4).await;
             assert!(!guard.is_lost());
-            // Asked of the counter: the next token would be larger by the server's clock, too.
+            // Read from the counter, since the next token would also be larger by the server's
+            // clock.
             assert!(other.status("renewed").await.unwrap().last_token >= Some(token));
             guard.release().await.unwrap();
             assert!(other.mutex("renewed").acquire().await.unwrap().fencing_token() > token);
@@ -65,8 +66,8 @@ on_every_store! {
         let locks = site.manager().await;
         let guard = locks.mutex("margin").lease(ms(500)).acquire().await.unwrap();
         guard.lost().await;
-        // Promise P3: by the local deadline, which the store's comes after, whatever the store
-        // says.
+        // Promise P3: it is lost at the local deadline, which is earlier than the store's, whatever
+        // the store says.
         assert!(guard.is_lost());
         assert_eq!(guard.remaining(), Duration::ZERO);
         eventually(async || !locks.status("margin").await.unwrap().is_locked(), site.at_most(ms(500))).await;

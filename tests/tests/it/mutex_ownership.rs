@@ -1,5 +1,5 @@
-//! Whose lock it is: guards that have lost theirs, siblings, thieves, and releases that nobody
-//! waits for. Known failures elsewhere, see `docs/rivals.md`.
+//! Ownership: guards that have lost their lock, siblings, thieves, and releases that nobody awaits.
+//! For known failures elsewhere, see `docs/rivals.md`.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Nothing in these tests is free because its lease is over.
+/// Lease that does not expire during these tests.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
@@ -20,14 +20,14 @@ async fn owner(locks: &LockManager, key: &str) -> Option<OwnerId> {
     status.holders.first().map(|(owner, _)| owner.clone())
 }
 
-/// Waits for the loss of a lock, and not for ever.
+/// Waits for the loss of a lock, with a time-out.
 async fn lost(guard: &LockGuard) {
     tokio::time::timeout(LONG, guard.lost()).await.expect("it is lost by its deadline");
 }
 
 on_every_store! {
-    /// The guard believes in its lock until the store says otherwise: its release is the first to
-    /// hear.
+    /// The guard believes in its lock until it hears otherwise from the store; its release is the
+    /// first to hear.
     async fn a_release_that_finds_the_lock_gone_says_so(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let guard = locks.mutex("gone").acquire().await.unwrap();
@@ -60,7 +60,7 @@ on_every_store! {
     async fn a_release_whose_caller_leaves_is_carried_out(site: Site) {
         let settings = |b: lock_runtime::LockManagerBuilder| b.lease(ENDLESS);
         let (locks, other) = (site.manager_with(settings).await, site.manager().await);
-        // Never polled; and left when the release is under way.
+        // One release is never polled, and one is dropped while it is in flight.
         drop(locks.mutex("left").acquire().await.unwrap().release());
         other.mutex("left").wait(LONG).acquire().await.unwrap().release().await.unwrap();
         let guard = locks.mutex("left").acquire().await.unwrap();
@@ -77,7 +77,7 @@ on_every_store! {
             let token = held.fencing_token();
             held.release().await.unwrap();
             if round % 2 == 0 {
-                // The lock was granted when the caller goes, which was never told, and may have
+                // The lock was granted when the caller leaves, which was never told, and may have
                 // been taken back already.
                 let granted = async || other.status("offered").await.unwrap().last_token > Some(token);
                 eventually(granted, LONG).await;
@@ -87,7 +87,7 @@ on_every_store! {
         other.mutex("offered").wait(LONG).acquire().await.unwrap().release().await.unwrap();
     }
 
-    /// Two guards of one handle are two holds: what the first may do ends with its lease.
+    /// Two guards of one handle are two holds: the rights of the first end with its lease.
     async fn a_stale_guard_touches_nothing_of_its_sibling(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let mutex = locks.mutex("siblings").wait(LONG);
@@ -108,7 +108,7 @@ on_every_store! {
                 }
                 _ => drop(stale),
             }
-            // Whatever was sent in the background has arrived before this.
+            // Everything sent in the background has arrived before this.
             locks.mutex("another").acquire().await.unwrap().release().await.unwrap();
             assert!(!sibling.is_lost(), "{way}");
             assert_eq!(owner(&other, "siblings").await, held_by, "{way}");
@@ -151,7 +151,7 @@ on_every_store! {
         stolen.release().await.expect("nobody touched it");
     }
 
-    /// No thread and no task owns a lock: its guard does.
+    /// The guard owns the lock, and not a thread or a task.
     async fn a_guard_is_used_and_released_by_any_task(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let guard = locks.mutex("moved").lease(LONG).acquire().await.unwrap();

@@ -1,5 +1,5 @@
 //! The behaviour that Redisson's own tests pin for its `RLock`, on both stores.
-//! `docs/redisson-parity.md` says which test is whose.
+//! `docs/redisson-parity.md` says which test corresponds to which.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ on_every_store! {
                     guard.release().await.expect("held until here");
                     Ok::<_, lock_runtime::LockError>(())
                 }));
-                // Both ways of giving back.
+                // Both ways of releasing.
                 if round % 2 == 0 { guard.release().await.unwrap() } else { drop(guard) }
             }
             for waiter in waiting {
@@ -92,7 +92,7 @@ on_every_store! {
             guard.release().await.unwrap();
         }
         eventually(async || !is_locked(&other, "abandoned").await, site.at_most(ms(1000))).await;
-        // And nobody renews what nobody holds: it stays free.
+        // And no renewal keeps a lock without a holder: it stays free.
         tokio::time::sleep(ms(1500)).await;
         assert!(!is_locked(&other, "abandoned").await);
     }
@@ -132,7 +132,7 @@ on_every_store! {
         assert!(!is_locked(&locks, "forced").await);
         let next = other.mutex("forced").try_acquire().await.unwrap().expect("the lock is free");
         assert!(next.fencing_token() > token, "the counter survives");
-        // The former holder can't touch it, and hears of its loss at the next renewal at the
+        // The former holder can't touch it, and learns of its loss at the next renewal at the
         // latest.
         drop(guard);
         tokio::time::sleep(ms(50)).await;
@@ -221,8 +221,8 @@ on_every_store! {
         first.release().await.unwrap();
         assert!(other.mutex("twice").try_acquire().await.unwrap().is_none());
         second.release().await.unwrap();
-        // At once, but on a quorum: there a server may still have it, or be about to give back what
-        // the try before took.
+        // At once, except on a quorum, where a server may still have it, or be about to undo the
+        // previous try.
         let within = if site.is_quorum() { LONG } else { Duration::ZERO };
         eventually(async || is_free(other.mutex("twice")).await, within).await;
     }

@@ -1,5 +1,5 @@
-//! Renewal and validity while the store is slow, silent or refuses. Known failures elsewhere, see
-//! `docs/rivals.md`.
+//! Renewal and validity while the store is slow, silent or refuses. For known failures elsewhere,
+//! see `docs/rivals.md`.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Waits for the loss of a lock, and not for ever.
+/// Waits for the loss of a lock, with a time-out.
 async fn lost(guard: &LockGuard) {
     tokio::time::timeout(LONG, guard.lost()).await.expect("it is lost by its deadline");
 }
@@ -79,8 +79,8 @@ async fn validity_counts_from_when_the_store_was_asked() {
     guard.release().await.unwrap();
 }
 
-/// A renewal that is not answered holds up neither the body nor the next renewal, one that is
-/// refused ends nothing.
+/// A renewal without an answer holds up neither the body nor the next renewal, and a refused one
+/// ends nothing.
 #[tokio::test(start_paused = true)]
 async fn a_body_goes_on_while_its_renewals_fail() {
     for trouble in [Renewals::Hang, Renewals::Fail] {
@@ -111,7 +111,7 @@ async fn a_body_goes_on_while_its_renewals_fail() {
     }
 }
 
-/// It is no reason to give up what is still valid, here or at the store.
+/// A failure is no reason to give up a lock that is still valid, here or at the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_extension_releases_nothing() {
     let mut server = RedisServer::start();
@@ -129,8 +129,7 @@ async fn a_failed_extension_releases_nothing() {
     guard.release().await.unwrap();
 }
 
-/// Neither earlier, when its first renewal is not answered, nor later, when the call that hangs
-/// ends.
+/// Neither earlier, when its first renewal gets no answer, nor later, when the hanging call ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs() {
     let mut server = RedisServer::start();
@@ -162,6 +161,6 @@ async fn a_server_that_falls_silent_is_unavailable_when_the_wait_ends() {
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
     server.cont();
-    // And what was given up meanwhile is not in the way.
+    // And the abandoned calls are not in the way.
     locks.mutex("k").wait(LONG).acquire().await.unwrap().release().await.unwrap();
 }

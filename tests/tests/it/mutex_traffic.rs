@@ -1,4 +1,4 @@
-//! What a mutex costs its store: renewals, polls, tasks. Counted, not timed. Known failures
+//! The load of a mutex on its store: renewals, polls, tasks. Counted, not timed. For known failures
 //! elsewhere, see `docs/rivals.md`.
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ fn manager(settings: LockManagerBuilder, probe: &Arc<Probe>) -> LockManager {
     manager_on(settings, probe.clone())
 }
 
-/// Renewals fall due a third of a lease after the last one, or up to a sixtieth earlier: 30 to 31
-/// in ten leases.
+/// Renewals are due a third of a lease after the last one, or up to a sixtieth earlier: 30 to 31 in
+/// ten leases.
 #[tokio::test(start_paused = true)]
 async fn a_held_lock_is_renewed_three_times_a_lease_whatever_came_before() {
     for lease in [SECOND / 10, SECOND / 5, SECOND / 2, SECOND, 30 * SECOND] {
@@ -35,7 +35,7 @@ async fn a_held_lock_is_renewed_three_times_a_lease_whatever_came_before() {
         assert!(!guard.is_lost());
         let renewals = probe.keeps();
         assert!((29..=33).contains(&renewals), "{renewals} renewals in ten leases of {lease:?}");
-        // One of two guards holds it as well as both.
+        // One of two guards keeps it as well as both.
         drop(inner);
         sleep(lease * 10).await;
         let renewals = probe.keeps() - renewals;
@@ -81,7 +81,7 @@ async fn many_held_locks_share_their_renewals_and_need_no_tasks_of_their_own() {
     }
     sleep(300 * SECOND).await;
     assert!(guards.iter().all(|guard| !guard.is_lost()));
-    // A hundred to a call.
+    // A hundred in each call.
     let calls = probe.keeps();
     assert!((29 * HELD / 100..=33 * HELD / 100).contains(&calls), "{calls}");
     assert_eq!(leftovers(&locks).tasks, 0);
@@ -89,8 +89,8 @@ async fn many_held_locks_share_their_renewals_and_need_no_tasks_of_their_own() {
     assert!(tasks < 10, "{tasks}");
 }
 
-/// The fallback doubles from a quarter of a second to five, less up to a quarter: 20 attempts in a
-/// minute at most.
+/// The fallback doubles from a quarter of a second to five, less up to a quarter: at most 20
+/// attempts in a minute.
 #[tokio::test(start_paused = true)]
 async fn waiters_ask_seldom_and_with_one_voice() {
     let (holding, waiting) = {
@@ -120,7 +120,7 @@ async fn waiters_ask_seldom_and_with_one_voice() {
     }
 }
 
-/// How many scripts the server has run.
+/// Returns the number of scripts that the server has run.
 fn scripts(server: &RedisServer) -> usize {
     let calls = |line: &str| -> Option<usize> {
         let (name, numbers) = line.strip_prefix("cmdstat_eval")?.split_once(":calls=")?;
@@ -130,7 +130,7 @@ fn scripts(server: &RedisServer) -> usize {
     server.cli(&["INFO", "commandstats"]).lines().filter_map(calls).sum()
 }
 
-/// A renewal tells nobody to look again, neither the holder nor a waiter.
+/// A renewal wakes neither the holder nor a waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lock_with_a_waiter_costs_a_redis_server_few_scripts() {
     let server = RedisServer::start();
@@ -145,9 +145,9 @@ async fn a_held_lock_with_a_waiter_costs_a_redis_server_few_scripts() {
     let (before, start) = (scripts(&server), Instant::now());
     sleep(lease * 3).await;
     let count = scripts(&server) - before;
-    // The waiter looks again at the end of each lease that it was told of, after its fallback, and
-    // four times to begin with. A slow machine makes the time longer, and may repeat what it was
-    // too slow for.
+    // The waiter checks again at the end of each lease that it heard of, after its fallback, and
+    // four times at the start. A slow machine makes the run longer, and may repeat calls that it
+    // was too slow for.
     let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 1;
     assert!(!held.is_lost());
     assert!((3..=seconds * 10).contains(&count), "{count} scripts in {seconds} seconds");

@@ -13,8 +13,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// `tasks` tasks that queue for one lock in a known order and come back `rounds` times each take
-/// turns.
+/// Makes `tasks` tasks queue for one lock in a known order, `rounds` times each, and checks that
+/// they take turns.
 async fn hand_off(site: &Site, tasks: usize, rounds: usize) {
     let locks = site.manager().await;
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -36,8 +36,7 @@ async fn hand_off(site: &Site, tasks: usize, rounds: usize) {
                 if round == rounds {
                     return guard.release().await.unwrap();
                 }
-                // Queue again before giving it back: the others are ahead, and the next one is
-                // known.
+                // Queues again before the release: the others are ahead, and the next one is known.
                 let next = first_poll({
                     let locks = locks.clone();
                     async move { locks.mutex("handed on").wait(LONG).acquire().await }
@@ -53,8 +52,8 @@ async fn hand_off(site: &Site, tasks: usize, rounds: usize) {
         task.await.unwrap();
     }
     let order = order.lock().unwrap();
-    // Whoever does not take an offer in time is passed over, which a busy machine can cause; paused
-    // time can't.
+    // A busy machine can cause a waiter to miss its offer, and so to be passed over; paused time
+    // can't.
     if !site.is_remote() {
         let in_turn = order.iter().enumerate().all(|(i, (task, _))| *task == i % tasks);
         assert!(in_turn, "first come, first served: {order:?}");
@@ -133,10 +132,10 @@ on_every_store! {
 
     async fn of_a_thousand_impatient_tasks_exactly_one_gets_a_lock_that_is_kept(site: Site) {
         let locks = site.manager().await;
-        // The connection is warm: what is measured is the lock, not the first round trip.
+        // The connection is warm: the lock is measured, not the first round trip.
         locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
         let (winners, mut guards) = tokio::sync::mpsc::unbounded_channel();
-        // Servers on a busy machine take their time to answer.
+        // Servers on a busy machine are slow to answer.
         let wait = if site.is_remote() { ms(2000) } else { ms(10) };
         let tasks: Vec<_> = (0..1000)
             .map(|_| {
@@ -180,8 +179,8 @@ on_every_store! {
     async fn a_waiter_that_is_never_polled_does_not_block_the_others(site: Site) {
         let locks = site.manager().await;
         let held = locks.mutex("parked").acquire().await.unwrap();
-        // As an arm of `select!` whose loop is busy elsewhere: alive, first in the queue, and not
-        // polled.
+        // Like an arm of `select!` whose loop is busy elsewhere: alive, at the head of the queue,
+        // and not polled.
         let parked = first_poll(locks.mutex("parked").wait(LONG).acquire()).await;
         let waiter = tokio::spawn({
             let locks = locks.clone();
@@ -248,7 +247,7 @@ fn a_blocked_worker_holds_up_nobody_elses_requests() {
             }
         });
         has_begun.await.unwrap();
-        // Nobody has it, so it does not wait for the worker to go on.
+        // The lock is free, so this does not wait for the worker to go on.
         drop(one.mutex("other").wait_forever().acquire().await.unwrap());
         go_on.send(()).unwrap();
         blocked.await.unwrap();

@@ -1,5 +1,5 @@
-//! Getting a mutex that another one gives back: by whom waiters are woken, when, in which order,
-//! and how long they wait in all. Known failures elsewhere, see `docs/rivals.md`.
+//! Handing a mutex over: what wakes its waiters, when, in which order, and how long they wait in
+//! all. For known failures elsewhere, see `docs/rivals.md`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,13 +16,13 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Two managers on one memory store, as two processes would be.
+/// Returns two managers on one memory store, like two processes.
 async fn rivals() -> (LockManager, LockManager) {
     let site = Site::memory();
     (site.manager().await, site.manager().await)
 }
 
-/// How evenly `counts` are spread: 1 for all the same, 1/n when one has everything (Jain's index).
+/// Returns Jain's index of `counts`: 1 if they are equal, 1/n if one of n has everything.
 fn evenness(counts: &[usize]) -> f64 {
     let exact = |n: usize| f64::from(u32::try_from(n).expect("small"));
     let sum: f64 = counts.iter().map(|count| exact(*count)).sum();
@@ -30,15 +30,15 @@ fn evenness(counts: &[usize]) -> f64 {
     sum * sum / (squares * exact(counts.len()))
 }
 
-/// `tasks` tasks that all want one lock again as soon as they have given it back, until it was
-/// granted `total` times; how often each of them had it.
+/// Runs `tasks` tasks that want one lock again as soon as they have released it, until it was
+/// granted `total` times. Returns the number of grants of each.
 async fn hot_key(tasks: Vec<LockManager>, total: usize) -> Vec<usize> {
     let granted = Arc::new(AtomicUsize::new(0));
     let gate = tasks[0].mutex("hot").acquire().await.unwrap();
     let mut running = Vec::new();
     for locks in tasks {
         let granted = granted.clone();
-        // All of them stand in line before the first one is let in.
+        // All of them are in line before the first one is let in.
         let mut next = first_poll(locks.mutex("hot").wait(LONG).acquire()).await;
         running.push(tokio::spawn(async move {
             let mut mine = 0;
@@ -63,8 +63,8 @@ async fn hot_key(tasks: Vec<LockManager>, total: usize) -> Vec<usize> {
 }
 
 on_every_store! {
-    /// Leases of ten minutes: nothing but a message or the fallback can wake a waiter, and channels
-    /// are left and subscribed again at every turn, which is when a message can be missed.
+    /// The leases last ten minutes, so only a message or the fallback can wake a waiter. Channels
+    /// are left and subscribed again at every turn, when a message can be missed.
     async fn no_hand_off_between_processes_is_missed(site: Site) {
         const ROUNDS: usize = 400;
         let released = Arc::new(Mutex::new(Instant::now()));
@@ -87,7 +87,8 @@ on_every_store! {
         }
         for task in tasks {
             let longest = task.await.unwrap();
-            // Under paused time the first fallback is far away: who needed it was not woken.
+            // Under paused time the first fallback is far away: a waiter that needed it was not
+            // woken.
             assert!(longest < site.at_most(ms(100)), "free for {longest:?} while others waited");
         }
     }
@@ -109,7 +110,7 @@ on_every_store! {
         }
         drop(crowd);
         held.release().await.unwrap();
-        // Nobody was promised the lock who has left, here or there.
+        // A waiter that left, here or there, was promised nothing.
         for manager in [&other, &locks] {
             let guard = manager.mutex("left").wait(LONG).acquire().await.unwrap();
             guard.release().await.unwrap();
@@ -118,8 +119,8 @@ on_every_store! {
     }
 }
 
-/// Timers have a resolution of a millisecond, and polls are tens of them apart: what takes no time
-/// under paused time goes through neither.
+/// Timers have a resolution of a millisecond, and polls are tens of them apart: an acquire that
+/// takes no time under paused time used neither.
 #[tokio::test(start_paused = true)]
 async fn a_free_lock_needs_no_timer() {
     let locks = memory_manager();
@@ -173,7 +174,7 @@ async fn short_waits_end_when_they_should() {
     }
 }
 
-/// First for a holder of its own process, then, when that one has lost the lock, for one of another
+/// First for a holder in its own process, and, when that one has lost the lock, for one in another
 /// process.
 #[tokio::test(start_paused = true)]
 async fn waiting_here_and_then_elsewhere_is_one_wait() {
@@ -209,7 +210,7 @@ async fn a_lock_that_was_waited_for_is_valid_for_all_of_its_lease() {
     }
 }
 
-/// Everything works where a round trip takes longer than many a fixed pause.
+/// Everything works where a round trip takes longer than many of the fixed delays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_far_away_can_be_used() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
-//! Durations and numbers of zero: each one works or is refused with a reason, and none panics or
-//! spins. Known failures elsewhere, see `docs/rivals.md`.
+//! Durations and numbers of zero: each works or is refused with a reason, and none panics or spins.
+//! For known failures elsewhere, see `docs/rivals.md`.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const REFUSED: [Setting; 8] = [
     ("token_retention", |b| b.token_retention(TokenRetention::For(ZERO))),
 ];
 
-/// Tasks of two managers that take turns.
+/// Runs tasks of two managers that take turns.
 async fn contend(site: &Site, setting: fn(LockManagerBuilder) -> LockManagerBuilder) {
     let managers = [site.manager_with(setting).await, site.manager_with(setting).await];
     let tasks: Vec<_> = (0..8)

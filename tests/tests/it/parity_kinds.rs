@@ -1,5 +1,5 @@
-//! What Redisson's own tests pin for each of its locks, on every kind: taking, giving back,
-//! waiting, leases, loss. The mutex has tests of its own, in the files `mutex_…`; here it is beside
+//! The behaviour that Redisson's own tests pin for each of its locks, on every kind: acquiring,
+//! releasing, waiting, leases, loss. The mutex also has the files `mutex_…`; here it runs beside
 //! the others where that costs nothing.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use lock_tests::{eventually, on_every_store, validity};
 use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Nothing in these tests is free because its lease is over.
+/// Lease that does not expire during these tests.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
@@ -105,8 +105,8 @@ on_every_store! {
                     }
                     let guard = lock(&locks, held, "woken").acquire().await.unwrap();
                     let waiter = tokio::spawn(lock(manager, wanted, "woken").wait(LONG).acquire());
-                    // Under paused time it has subscribed when time passes; on a server this is
-                    // likely, no more.
+                    // Under paused time it has subscribed when time passes; on a server that is
+                    // only likely.
                     tokio::time::sleep(ms(20)).await;
                     assert!(!waiter.is_finished(), "{wanted:?} beside {held:?}");
                     let start = Instant::now();
@@ -134,7 +134,7 @@ on_every_store! {
                 assert!(matches!(error, LockError::TimedOut { .. }), "{kind:?}: {error:?}");
             }
             held.release().await.unwrap();
-            // The places of those who gave up are taken back in the background.
+            // The places of waiters that gave up are taken back in the background.
             eventually(async || is_free(lock(&locks, kind, "limit")).await, LONG).await;
         }
         nothing_is_left(&site, &[&locks, &other], &["limit"]).await;
@@ -277,7 +277,7 @@ on_every_store! {
             waiters_are(&locks, "forced", 1).await;
             let start = Instant::now();
             assert!(locks.force_release("forced").await.unwrap(), "{kind:?}");
-            // The holder in this process hears at once.
+            // The holder in this process learns of it at once.
             timeout(LONG, guard.lost()).await.expect("it was taken away");
             let next = waiter.await.unwrap().unwrap();
             assert!(start.elapsed() < site.at_most(ms(100)), "{kind:?}: {:?}", start.elapsed());
@@ -285,14 +285,13 @@ on_every_store! {
             let error = guard.release().await.unwrap_err();
             assert!(matches!(error, LockError::Lost { .. }), "{kind:?}: {error:?}");
             next.release().await.unwrap();
-            // On a quorum a release is answered by most of the servers; the last one may hear of it
-            // later.
+            // On a quorum, most of the servers answer a release; the last one may hear of it later.
             eventually(async || !locks.force_release("forced").await.unwrap(), LONG).await;
         }
         nothing_is_left(&site, &[&locks, &other], &["forced"]).await;
     }
 
-    /// The holder hears of it at its next renewal, although nobody in its process had a hand in it.
+    /// The holder learns of it at its next renewal, although its own process had no part in it.
     async fn a_holder_of_any_kind_hears_that_its_lock_was_taken_away(site: Site) {
         let lease = ms(900);
         let (locks, other) = (site.manager_with(|builder| builder.lease(lease)).await, site.manager().await);
@@ -366,8 +365,7 @@ on_every_store! {
         assert_eq!(number.load(Ordering::SeqCst), 100);
     }
 
-    /// Tokens grow in the order in which holders were inside, whatever kind they were of and
-    /// whoever they were.
+    /// Tokens grow in the order of the holders, of whatever kind and manager.
     async fn tokens_grow_under_contention_of_all_kinds(site: Site) {
         let last = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();

@@ -1,4 +1,4 @@
-//! Callers of every kind who leave: acquires that are dropped at any moment, guards that are
+//! Callers of every kind that leave: acquires that are dropped at any moment, guards that are
 //! dropped, managers that are shut down. They leave no hold, no place in a queue and no intent.
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lock_tests::{eventually, first_poll, on_every_store, poll_once_and_drop};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Nothing in these tests is free because its lease is over.
+/// Lease that does not expire during these tests.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
@@ -50,7 +50,7 @@ on_every_store! {
                 if round % 3 == 2 {
                     let token = Some(held.fencing_token());
                     held.release().await.unwrap();
-                    // It has been granted, and does not know.
+                    // The store has granted it, and the waiter does not know yet.
                     eventually(async || status(&other, "left").await.last_token > token, LONG).await;
                     drop(waiting);
                 } else {
@@ -64,7 +64,7 @@ on_every_store! {
         }
     }
 
-    /// An acquire that is aborted at any moment of a busy lock leaves no entry, no intent and no
+    /// An acquire of a busy lock that is aborted at any moment leaves no entry, no intent and no
     /// hold.
     async fn waiters_of_all_kinds_that_are_aborted_at_any_moment_leave_nothing(site: Site) {
         let managers = [site.manager_with(endless).await, site.manager_with(endless).await];

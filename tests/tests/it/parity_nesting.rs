@@ -1,5 +1,5 @@
-//! Calls inside locked calls, of every kind: who enters again, who is told at once that it can't
-//! be, and whom siblings exclude.
+//! Calls inside locked calls, of every kind: which ones re-enter, which ones fail at once, and
+//! which calls siblings exclude.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What a call of kind `wanted` is told inside one of kind `held`.
+/// Asserts the error of a call of kind `wanted` inside one of kind `held`.
 fn assert_conflict(error: &LockError, held: Kind, wanted: Kind) {
     match error {
         LockError::KindConflict { held: h, wanted: w, key } if (*h, *w) == (held, wanted) => {
@@ -27,7 +27,7 @@ fn assert_conflict(error: &LockError, held: Kind, wanted: Kind) {
     }
 }
 
-/// Counts how many are inside at the same time, at most.
+/// Counts the maximum number of holders inside at the same time.
 #[derive(Default)]
 struct Crowd {
     inside: AtomicUsize,
@@ -98,7 +98,7 @@ on_every_store! {
         nothing_is_left(&site, &[&locks], &["conflict", "unrelated"]).await;
     }
 
-    /// Two that tried would wait for each other for ever.
+    /// Two readers that tried would wait for each other forever.
     async fn a_reader_can_not_become_a_writer(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         let (one, two) = (locks.read("up").acquire().await.unwrap(), other.read("up").acquire().await.unwrap());
@@ -110,7 +110,7 @@ on_every_store! {
             );
             assert!(!reader.is_lost());
         }
-        // Outside of the read lock it is a writer like others.
+        // Outside of the read lock it is an ordinary writer.
         one.release().await.unwrap();
         two.release().await.unwrap();
         locks.write("up").acquire().await.unwrap().release().await.unwrap();
@@ -122,7 +122,7 @@ on_every_store! {
         let reader = writer.scope(locks.read("inside").acquire()).await.unwrap();
         assert_eq!(reader.fencing_token(), writer.fencing_token());
         let nested = reader.scope(locks.read("inside").acquire()).await;
-        // Under the read lock it is a reader's place, though the writer is around it.
+        // Inside the read lock it counts as a reader, though the writer is around it.
         nested.unwrap().release().await.unwrap();
         assert!(other.read("inside").try_acquire().await.unwrap().is_none(), "it is still a writer's");
         reader.release().await.unwrap();
@@ -132,7 +132,7 @@ on_every_store! {
         assert!(is_free(other.read("inside")).await);
     }
 
-    /// The read lock that was taken inside is what is left of the write lock: no writer comes
+    /// The read lock that was taken inside remains of the write lock, and no writer gets in
     /// between.
     async fn a_writer_that_leaves_before_its_reader_becomes_a_reader(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
@@ -144,7 +144,7 @@ on_every_store! {
             assert!(manager.write("downgraded").try_acquire().await.unwrap().is_none());
             assert!(is_free(manager.read("downgraded")).await);
         }
-        // It is no writer any more.
+        // It is not a writer any more.
         let error = reader.scope(locks.write("downgraded").try_acquire()).await.unwrap_err();
         assert!(matches!(error, LockError::KindConflict { .. }), "{error:?}");
         assert!(!reader.is_lost());
@@ -163,7 +163,7 @@ on_every_store! {
         let several = locks.multi([MultiKey::write("a"), MultiKey::write("b")]).acquire().await.unwrap();
         let error = several.downgrade().await.unwrap_err();
         assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
-        // A reader is one already.
+        // A reader already is one.
         let reader = locks.read("reader").acquire().await.unwrap();
         let token = reader.fencing_token();
         let reader = reader.downgrade().await.unwrap();
@@ -205,7 +205,7 @@ on_every_store! {
         outer.release().await.unwrap();
     }
 
-    /// A write and a read side by side, inside a write lock.
+    /// A write and a read as siblings, inside a write lock.
     async fn a_sibling_that_writes_excludes_one_that_reads(site: Site) {
         let locks = site.manager().await;
         let crowd = Crowd::default();
@@ -222,8 +222,8 @@ on_every_store! {
         outer.release().await.unwrap();
     }
 
-    /// A plain guard makes no scope: whoever holds it waits for itself like anybody else, as with
-    /// Redisson's locks that are not re-entrant, which raise an error.
+    /// A plain guard is not a scope: a task that asks again waits for itself like any other.
+    /// Redisson's non-reentrant locks do the same, with an error.
     async fn a_plain_guard_is_not_entered_again_by_the_task_that_has_it(site: Site) {
         let (locks, other) = (site.manager().await, site.manager().await);
         for kind in EXCLUSIVE {
@@ -259,7 +259,7 @@ on_every_store! {
         let writer = locks.write("renewed").acquire().await.unwrap();
         let reader = writer.scope(locks.read("renewed").acquire()).await.unwrap();
         reader.release().await.unwrap();
-        // One with a short lease of its own neither.
+        // Nor does one with a fixed short lease.
         let fixed = writer.scope(locks.read("renewed").lease(ms(300)).acquire()).await.unwrap();
         fixed.release().await.unwrap();
         let start = Instant::now();
@@ -328,7 +328,7 @@ on_every_store! {
             assert!(outer.is_lost());
             next.release().await.unwrap();
 
-            // The other way round: a longer one inside makes it longer.
+            // The other way round: a longer lease inside extends it.
             let outer = lock(&locks, kind, "leases").lease(short).acquire().await.unwrap();
             let start = Instant::now();
             let inner = outer.scope(lock(&locks, kind, "leases").lease(long).acquire()).await.unwrap();

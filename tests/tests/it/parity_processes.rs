@@ -1,11 +1,11 @@
-//! Locks of all kinds in processes that are killed or stand still, as holders and as waiters.
+//! Locks of all kinds in processes that are killed or paused, as holders and as waiters.
 #![cfg(unix)]
 
 use std::time::{Duration, Instant};
 
 use lock_tests::{Helper, RedisServer, eventually_blocking};
 
-/// What a busy two-core machine may take for something that needs no time.
+/// Time-out for something that needs no time, on a busy two-core machine.
 const SLACK: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(1);
 const KINDS: [&str; 4] = ["mutex", "fair", "read", "write"];
@@ -31,7 +31,7 @@ fn acquire(process: &mut Helper, kind: &str) -> u64 {
     token(&process.ask(&format!("acquire k kind={kind} wait=60000")))
 }
 
-/// Whom a holder of this kind keeps out.
+/// Returns a kind that a holder of this kind excludes.
 fn rival_of(kind: &str) -> &str {
     if kind == "read" { "write" } else { kind }
 }
@@ -41,7 +41,7 @@ fn queue_is(server: &RedisServer, length: usize) {
     eventually_blocking(|| queue() == length.to_string(), SLACK);
 }
 
-/// Nothing but counters of tokens.
+/// Waits until only counters of tokens are left.
 fn nothing_is_left(server: &RedisServer) {
     let left = || server.cli(&["KEYS", "*"]);
     eventually_blocking(|| left().lines().all(|key| key.starts_with("redisson_lock_token:")), SLACK);
@@ -55,7 +55,7 @@ fn a_killed_holder_of_any_kind_frees_the_key_within_its_lease() {
         let mut first = process(&server, &["lease=1000"]);
         let before = acquire(&mut first, kind);
         start(&mut second, rival_of(kind));
-        // Its process keeps it for more than a lease.
+        // The process of the first one keeps it for more than a lease.
         assert_eq!(second.try_line(LEASE * 2), None, "{kind}");
         first.kill();
         let killed = Instant::now();
@@ -66,8 +66,8 @@ fn a_killed_holder_of_any_kind_frees_the_key_within_its_lease() {
     nothing_is_left(&server);
 }
 
-/// A reader's renewals are of its own hold only: who is killed is not kept alive by another process
-/// that reads.
+/// A reader's renewals are for its own hold only: another process that reads does not keep the
+/// killed one's hold alive.
 #[test]
 fn a_killed_reader_is_not_kept_alive_by_others() {
     let server = RedisServer::start();
@@ -101,8 +101,8 @@ fn killed_waiters_of_a_fair_lock_are_passed_over() {
     waiters[2].kill();
     assert_eq!(holder.ask("release k"), "released");
     let released = Instant::now();
-    // In the order of the queue, unless a busy machine lets one of them miss its turn: whoever has
-    // it says so.
+    // In the order of the queue, unless a busy machine makes one of them miss its turn: the one
+    // that has the lock says so.
     let mut waiting = vec![1, 3, 4];
     while let Some(&next) = waiting.first() {
         let patience = Duration::from_millis(100);

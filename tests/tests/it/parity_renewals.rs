@@ -1,5 +1,5 @@
-//! Renewal of locks of all kinds in trouble: a call that fails among many, a server that forgets
-//! everything, clocks that are wrong.
+//! Renewal of locks of all kinds in trouble: one of many calls fails, a server forgets everything,
+//! clocks are wrong.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// So many holds of each kind; one call renews a hundred of them at most.
+/// Acquires `each` holds of each kind; one call renews at most a hundred of them.
 async fn many(locks: &LockManager, each: usize) -> BTreeMap<String, LockGuard> {
     let mut held = BTreeMap::new();
     for n in 0..each {
@@ -33,7 +33,7 @@ async fn many(locks: &LockManager, each: usize) -> BTreeMap<String, LockGuard> {
     held
 }
 
-/// A call that fails for a while costs nobody the lock, and the other calls are not held up by it.
+/// A call that fails for a while costs no lock, and does not hold up the other calls.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_fails_for_a_while_loses_none_of_many_locks() {
     for trouble in [Renewals::Fail, Renewals::Hang] {
@@ -51,8 +51,7 @@ async fn a_renewal_that_fails_for_a_while_loses_none_of_many_locks() {
     }
 }
 
-/// A call that fails for ever costs those their locks who are in it, at their deadlines, and nobody
-/// else.
+/// A call that fails forever costs the locks in it, at their deadlines, and no others.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_fails_for_ever_loses_the_locks_of_its_call_only() {
     for trouble in [Renewals::Fail, Renewals::Hang] {
@@ -74,8 +73,8 @@ async fn a_renewal_that_fails_for_ever_loses_the_locks_of_its_call_only() {
     }
 }
 
-/// As after a crash without persistence: every holder hears, and what is locked afterwards is
-/// renewed, twice.
+/// As after a crash without persistence: every holder learns of it, and later locks are renewed,
+/// twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_of_all_kinds_are_renewed_again_after_a_server_has_forgotten_them() {
     let lease = ms(1500);
@@ -136,8 +135,8 @@ async fn waiters_of_all_kinds_outlive_a_server_that_forgets_them() {
     drop(held);
 }
 
-/// No decision is made by a client's wall clock: nothing reads it but the memory store, which needs
-/// a first value for the tokens that it counts up.
+/// No decision depends on a client's wall clock. Only the memory store reads one, for a first value
+/// of its tokens.
 #[test]
 fn no_clients_wall_clock_is_read() {
     fn look(folder: &Path, root: &Path, found: &mut Vec<String>) {

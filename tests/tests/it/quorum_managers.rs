@@ -157,7 +157,7 @@ async fn managers_exclude_each_other_while_servers_die_and_come_back() {
         });
     }
     let servers = quorum.servers_mut();
-    // The gate, with its data lost; then the last is stopped for a while. The first has no vote
+    // The gate loses its data; then the last server is paused for a while. The first has no vote
     // until the end.
     tokio::time::sleep(Duration::from_millis(300)).await;
     servers[0].restart(Data::Lost);

@@ -1,4 +1,4 @@
-//! What administrators, restarts and full memories do to a lock: while it is held, while it is
+//! The effects of administrators, restarts and full memory on a lock: while it is held, while it is
 //! waited for, and before it is released. The outcomes are those of the table in
 //! `docs/guarantees.md`.
 
@@ -10,9 +10,9 @@ use lock_tests::{RedisServer, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Leases that nobody needs to renew, and waits that don't end.
+/// Lease that needs no renewal, and wait that does not end.
 const LONG: Duration = Duration::from_secs(120);
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);
 
 const LOCK: &str = "lock:k";
@@ -34,14 +34,14 @@ enum Event {
     ForbidChannels,
 }
 
-/// What becomes of a lock that is held.
+/// The fate of a lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// It is held as before; waiters get in when it is released.
     Kept,
-    /// Its holder is told at its next renewal or release; a waiter gets in at its next look.
+    /// Its holder learns of it at its next renewal or release; a waiter gets in at its next check.
     Gone,
-    /// As above, but waiters are told that something has to be changed.
+    /// As above, but waiters get an error that says what must be fixed.
     Foreign,
 }
 
@@ -58,7 +58,7 @@ impl Event {
         }
     }
 
-    /// Lets it happen, and makes sure that it has.
+    /// Makes the event happen, and makes sure that it has.
     async fn happen(self, server: &mut RedisServer) {
         match self {
             Self::RestartWithData => {
@@ -80,7 +80,7 @@ impl Event {
             Self::Overwrite => assert_eq!(server.cli(&["SET", LOCK, DATA]), "OK"),
             Self::Evict => evict(server),
             Self::ForbidChannels => {
-                // The server cuts off who has subscribed to what is forbidden now.
+                // The server cuts off clients whose subscriptions are now forbidden.
                 assert_eq!(server.cli(&["ACL", "SETUSER", "ann", "resetchannels"]), "OK");
                 eventually(async || listeners(server) == "0", SLACK).await;
             }
@@ -88,7 +88,7 @@ impl Event {
     }
 }
 
-/// How many connections have subscribed to the lock's channel.
+/// Returns the number of connections that have subscribed to the lock's channel.
 fn listeners(server: &RedisServer) -> String {
     server.cli(&["PUBSUB", "NUMSUB", CHANNEL]).lines().nth(1).unwrap_or_default().to_owned()
 }
@@ -97,7 +97,7 @@ fn owner(server: &RedisServer) -> String {
     server.cli(&["HKEYS", LOCK])
 }
 
-/// Memory is short, and the server throws keys away, until the lock of the present owner is among
+/// Limits memory, so that the server evicts keys, until the lock of the present owner is among
 /// them.
 fn evict(server: &RedisServer) {
     let holder = owner(server);
@@ -115,7 +115,7 @@ fn evict(server: &RedisServer) {
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0"]);
 }
 
-/// A server, a holder, and a manager that is to it what another process would be.
+/// A server, a holder, and a manager that is like another process to the store.
 struct Scene {
     server: RedisServer,
     event: Event,
@@ -138,7 +138,8 @@ impl Scene {
         Self { server, event, holding, other }
     }
 
-    /// The other manager waits for the lock, and has subscribed to its releases.
+    /// Makes the other manager wait for the lock, and returns when it has subscribed to its
+    /// releases.
     async fn waiter(&self) -> JoinHandle<Result<LockGuard, LockError>> {
         let other = self.other.clone();
         let waiter = tokio::spawn(async move { other.mutex("k").wait(LONG).acquire().await });
@@ -147,7 +148,7 @@ impl Scene {
         waiter
     }
 
-    /// The other manager has waited, and its subscription lingers.
+    /// Makes the other manager wait and stop, so that its subscription lingers.
     async fn listener(&self) {
         let waiter = self.waiter().await;
         waiter.abort();
@@ -156,14 +157,13 @@ impl Scene {
 
     async fn happen(&mut self) {
         self.event.happen(&mut self.server).await;
-        // A connection that was cut is made again by now: what follows is not the error of the cut.
+        // A connection that was cut is made again by now, so later errors are not those of the cut.
         for locks in [&self.holding, &self.other] {
             eventually(async || locks.status("another").await.is_ok(), SLACK).await;
         }
     }
 
-    /// The last part of each test: somebody's data is still there, and whoever comes next gets a
-    /// larger token.
+    /// Ends each test: foreign data is still there, and the next holder gets a larger token.
     async fn finish(self, highest: FencingToken) {
         if self.event.outcome() == Outcome::Foreign {
             let error = self.other.mutex("k").wait(LONG).acquire().await.unwrap_err();
@@ -184,13 +184,13 @@ impl Scene {
     }
 }
 
-/// The holder was told why its lock is gone.
+/// Asserts that the holder is told why its lock is gone.
 async fn assert_taken_away(guard: LockGuard) {
     let error = guard.release().await.unwrap_err();
     assert!(matches!(error, LockError::Lost { why: Loss::TakenAway, .. }), "{error:?}");
 }
 
-/// The holder hears of it at its next renewal, or goes on as if nothing had been.
+/// The holder learns of it at its next renewal, or goes on as if nothing had happened.
 async fn while_held(event: Event) {
     const LEASE: Duration = Duration::from_secs(12);
     let mut scene = Scene::start(event, |builder| builder.lease(LEASE)).await;
@@ -242,7 +242,7 @@ async fn while_waited_for(event: Event) {
             assert_taken_away(guard).await;
             assert_eq!(owner(&scene.server), held_by);
             let highest = next.fencing_token();
-            // Memory that was short for a moment longer may have cost it its lock too.
+            // If memory stayed short for a moment longer, it may have lost its lock too.
             if event == Event::Evict {
                 drop(next.release().await);
             } else {
@@ -262,7 +262,7 @@ async fn while_waited_for(event: Event) {
     scene.finish(highest).await;
 }
 
-/// The release says what happened.
+/// The release reports what happened.
 async fn at_release(event: Event) {
     let mut scene = Scene::start(event, |builder| builder.lease(LONG)).await;
     let guard = scene.holding.mutex("k").acquire().await.unwrap();

@@ -1,4 +1,4 @@
-//! A Redis server that is dead, stopped, restarted, or that others look at.
+//! A Redis server that is dead, paused, restarted, or inspected by others.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ async fn connect(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.expect("the server is up")
 }
 
-/// A connection error names where, and is silent about the password.
+/// Asserts that a connection error names the server, and does not show the password.
 fn assert_tells_where(error: &ConnectError, port: u16) {
     assert!(matches!(error, ConnectError::Unavailable { .. }), "{error:?}");
     for text in [error.to_string(), format!("{error:?}")] {
@@ -43,7 +43,7 @@ async fn connecting_to_a_dead_server_fails_and_says_where() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connecting_to_a_silent_server_fails_within_the_connect_timeout() {
-    // The system accepts the connection, nobody answers.
+    // The system accepts the connection, but nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let start = Instant::now();
@@ -75,8 +75,8 @@ async fn an_acquire_fails_when_the_server_is_gone() {
     let locks = connect(&server).await;
     locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
     server.kill();
-    // Without a wait: at once. With one: retried until it ends, and then not "timed out", for
-    // nobody held it.
+    // Without a wait, it fails at once. With a wait, it is retried until the wait ends, and the
+    // error is not "timed out", since nobody held the lock.
     let error = locks.mutex("k").try_acquire().await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
     let start = Instant::now();
@@ -129,7 +129,7 @@ async fn a_holder_hears_when_the_server_forgets_its_lock() {
     assert!(guard.is_lost());
 }
 
-/// Which of two requests reaches the stopped server first, and so most likely is read first.
+/// The request that reaches the stopped server first, and so is most likely read first.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
 enum First {
@@ -137,13 +137,13 @@ enum First {
     Release,
 }
 
-/// Both orders, three times each; a run is over within about two seconds.
+/// Both orders, three times each; a run takes about two seconds.
 #[cfg(target_os = "linux")]
 const RUNS: [First; 6] =
     [First::Release, First::Acquire, First::Release, First::Acquire, First::Release, First::Acquire];
 
-/// The holders of `lock:k` after a process died whose acquire, limited to `call_timeout`, sat in
-/// the buffer of a stopped server together with the release of the holder.
+/// Returns the holders of `lock:k` after a process died. Its acquire, limited to `call_timeout`,
+/// was in the buffer of a stopped server together with the holder's release.
 #[cfg(target_os = "linux")]
 fn holders_after_a_stuck_acquire(first: First, call_timeout: Duration, stopped: Duration) -> String {
     let mut server = RedisServer::start();
@@ -188,8 +188,8 @@ fn holders_after_a_stuck_acquire(first: First, call_timeout: Duration, stopped: 
     server.cli(&["HGETALL", "lock:k"])
 }
 
-/// An acquire that sits in the server's socket buffer when its process dies, and is read after a
-/// release by others: without a limit to its age it takes the lock for nobody.
+/// An acquire is in the server's socket buffer when its process dies, and is read after another
+/// holder's release. Without a limit to its age it would take the lock for nobody.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_acquire_stuck_in_the_servers_buffer_takes_nothing_for_a_dead_process() {
@@ -200,8 +200,8 @@ fn an_acquire_stuck_in_the_servers_buffer_takes_nothing_for_a_dead_process() {
     }
 }
 
-/// The counterpart: within its limit the same acquire is carried out, so what the test above sees
-/// is the limit.
+/// The counterpart: within its limit the same acquire is carried out, so the test above sees the
+/// effect of the limit.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_stuck_acquire_within_its_limit_is_carried_out() {
@@ -209,8 +209,8 @@ fn a_stuck_acquire_within_its_limit_is_carried_out() {
     assert!(carried_out);
 }
 
-/// The same with a process that lives: it gave the acquire up, and undoes it if it was carried out
-/// after all.
+/// The same with a live process: it gave the acquire up, and undoes it if it was carried out after
+/// all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg(target_os = "linux")]
 async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock() {
@@ -288,7 +288,7 @@ async fn keyspace_events_tell_release_from_expiry() {
     locks.mutex("released").acquire().await.unwrap().release().await.unwrap();
     assert_eq!(next_event(&mut events, "lock:released"), "del");
 
-    // A holder that lives gives back even a lease that is over; only one that died lets it expire.
+    // A live holder even releases a lease that is over; only a dead one lets it expire.
     let url = server.url();
     let mut dying = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [url.as_str()]);
     assert_eq!(dying.line(SLACK * 2), "ready");
@@ -297,7 +297,7 @@ async fn keyspace_events_tell_release_from_expiry() {
     assert_eq!(next_event(&mut events, "lock:expired"), "expired");
 }
 
-/// The next event about `key` that is not the setting of its time to live.
+/// Returns the next event about `key`, except the setting of its time to live.
 fn next_event(events: &mut Connection, key: &str) -> String {
     loop {
         let Reply::List(message) = events.read().expect("an event comes") else { panic!("not a message") };
@@ -315,7 +315,7 @@ async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
     let server = RedisServer::start();
     let locks = connect(&server).await;
     let guard = locks.mutex("k").acquire().await.unwrap();
-    // A save to a place that is taken by a folder fails, and the server refuses writes.
+    // A save fails if a folder is in the place of its file, and then the server refuses writes.
     let folder = server.cli(&["CONFIG", "GET", "dir"]).lines().nth(1).unwrap().to_owned();
     std::fs::create_dir(format!("{folder}/dump.rdb")).unwrap();
     std::fs::write(format!("{folder}/dump.rdb/in-the-way"), "").unwrap();
@@ -326,7 +326,7 @@ async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
     let error = guard.release().await.unwrap_err();
     assert!(error.to_string().contains("MISCONF"), "{error}");
     assert!(locks.status("k").await.unwrap().is_locked());
-    // Who asks for a lock waits for that, too.
+    // An acquire waits for the end of that, too.
     let error = locks.mutex("other").no_wait().acquire().await.unwrap_err();
     assert!(error.to_string().contains("MISCONF"), "{error}");
     let waiter = tokio::spawn(locks.mutex("other").wait(LONG).acquire());
@@ -345,7 +345,7 @@ async fn a_lock_that_its_user_may_not_renew_is_lost_alone() {
     user(&["on", "nopass", "~*", "&*", "+@all"]);
     let url = server.url().replace("redis://", "redis://ann:x@");
     let locks = LockManager::builder().lease(LEASE).connect(&url).await.unwrap();
-    // At the same time, so that they are renewed by the same calls.
+    // At the same time, so that the same calls renew them.
     let names = ["a", "b", "c"];
     let acquires: JoinSet<_> = names.map(|name| locks.mutex(name).acquire()).into_iter().collect();
     let guards = acquires.join_all().await.into_iter().map(Result::unwrap);
@@ -356,8 +356,8 @@ async fn a_lock_that_its_user_may_not_renew_is_lost_alone() {
     assert!(guards.iter().all(|guard| !guard.is_lost()), "{guards:?}");
 }
 
-/// A server in cluster mode that has all slots takes no script with keys of several, as some
-/// proxies do. `connect` would refuse it.
+/// A server in cluster mode that has all slots refuses scripts with keys of several slots, as some
+/// proxies do. `connect` would refuse such a server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_looks_at_slots_renews_all_locks() {
     const LEASE: Duration = Duration::from_secs(5);
@@ -371,7 +371,8 @@ async fn a_server_that_looks_at_slots_renews_all_locks() {
     assert!(guards.iter().all(|guard| !guard.is_lost()), "{guards:?}");
 }
 
-/// A server that answers every connection with `reply`, then with nothing more; its port.
+/// Starts a server that answers every connection with `reply` and nothing more, and returns its
+/// port.
 fn answering(reply: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

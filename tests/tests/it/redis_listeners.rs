@@ -1,5 +1,5 @@
-//! Who listens on the server: a manager leaves its channels when nobody waits, whatever happened to
-//! its connection.
+//! Subscriptions on the server: a manager leaves its channels when nobody waits, whatever happened
+//! to its connection.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lock_tests::proxy::{Fault, Line, Proxy, Way};
 use lock_tests::{RedisServer, eventually};
 
 const LONG: Duration = Duration::from_secs(120);
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);
 const WAITERS: usize = 4;
 
@@ -16,8 +16,8 @@ fn channels(server: &RedisServer) -> usize {
     server.cli(&["PUBSUB", "CHANNELS"]).lines().filter(|line| !line.is_empty()).count()
 }
 
-/// Each fair waiter has a channel of its own, whose name never comes again. A server behind a black
-/// hole goes on counting on a connection that its client has given up, until it hears of the end.
+/// Each fair waiter has its own channel, whose name never comes again. A server behind a black hole
+/// still counts a connection that its client has given up, until it hears of the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_manager_listens_to_nothing_when_nobody_waits() {
     let server = RedisServer::start();
@@ -31,7 +31,7 @@ async fn a_live_manager_listens_to_nothing_when_nobody_waits() {
     {
         let waiters: Vec<_> = (0..WAITERS)
             .map(|n| {
-                // Each of a key of its own: those of one key wait in one place.
+                // Each task has one key of its own: waiters of the same keys share a place.
                 let lock = locks.multi([MultiKey::fair("a"), MultiKey::mutex(format!("b{n}"))]);
                 tokio::spawn(async move { lock.wait(LONG).acquire().await.map(drop) })
             })

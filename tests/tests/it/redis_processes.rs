@@ -9,7 +9,7 @@ const SLACK: Duration = Duration::from_secs(30);
 const TASKS: usize = 16;
 const KEYS: usize = 4;
 
-/// Two processes at work on one server.
+/// Two processes that work on one server.
 struct Run {
     server: RedisServer,
     dir: tempfile::TempDir,
@@ -17,7 +17,7 @@ struct Run {
     time: Duration,
 }
 
-/// What one process did.
+/// The work of one process.
 #[derive(Debug)]
 struct Done {
     sections: usize,
@@ -25,8 +25,8 @@ struct Done {
 }
 
 impl Run {
-    /// Two processes on one server, at work for `time` under a `lock` with a lease in milliseconds,
-    /// or a broken one.
+    /// Starts two processes on one server that work for `time` under a `lock`: a lease in
+    /// milliseconds, or a broken lock.
     fn start(time: Duration, lock: &str) -> Self {
         let server = RedisServer::start();
         let dir = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ impl Run {
         report
     }
 
-    /// Orderly ends leave no lock behind; counters stay on purpose.
+    /// Asserts that orderly ends leave no lock behind; counters stay on purpose.
     fn assert_no_lock_is_left(&self) {
         let server = &self.server;
         let keys = server.cli(&["KEYS", "*"]);

@@ -1,11 +1,12 @@
-//! A network that breaks: each fault, before and after the server has carried a request out, in
-//! each phase of a lock.
+//! A network that breaks: each fault, before and after the server has executed a request, in each
+//! phase of a lock.
 //!
-//! In each case one manager speaks to the server through a [`Proxy`] of its own and another one
-//! directly, both want the same key, and what they did under it is judged by the overlap checker. A
-//! case asserts that its fault has hit, that errors have the right kind, that the manager behind
-//! the proxy works again without being made anew, and that the key is free in the end, long before
-//! a lease of a minute could have freed it.
+//! In each case one manager reaches the server through its own [`Proxy`] and another one directly.
+//! Both want the same key, and the overlap checker judges their work under it.
+//!
+//! A case asserts that its fault has hit, that errors have the right kind, and that the same
+//! manager behind the proxy works again. In the end the key must be free, long before a lease of
+//! two minutes could have freed it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,16 +21,15 @@ use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet, LocalSet};
 use tokio::time::Instant;
 
-/// The lease of locks that must be freed by somebody, since they don't end by themselves within
-/// [`SLACK`].
+/// Lease of locks that must be released, since it does not end within [`SLACK`].
 const LONG: Duration = Duration::from_secs(120);
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Shorter than a call may take.
+/// Delay shorter than the time-out of a call.
 const SHORT_DELAY: Fault = Fault::Delay(Duration::from_millis(100));
-/// Longer than any call waits for its answer.
+/// Delay longer than any call waits for its answer.
 const LONG_DELAY: Fault = Fault::Delay(Duration::from_millis(1500));
 const FAULTS: [Fault; 6] =
     [SHORT_DELAY, LONG_DELAY, Fault::BlackHole, Fault::Close, Fault::HalfClose, Fault::Reset];
@@ -51,7 +51,7 @@ impl Case {
         FAULTS.into_iter().flat_map(|fault| WAYS.map(|way| Self { fault, way }))
     }
 
-    /// Those that leave a call without its answer, however fast the machine is.
+    /// Returns the cases that leave a call without an answer, however fast the machine is.
     fn fatal() -> impl Iterator<Item = Self> {
         Self::all().filter(|case| case.is_fatal())
     }
@@ -61,7 +61,7 @@ impl Case {
     }
 }
 
-/// Runs `run` for all cases at once, each on a key and with managers of its own.
+/// Runs `run` for all cases at once, each on its own key and with its own managers.
 async fn for_each<F>(cases: impl Iterator<Item = Case>, run: impl Fn(Scene, Case) -> F)
 where
     F: Future<Output = ()> + 'static,
@@ -91,8 +91,8 @@ fn settings() -> LockManagerBuilder {
         .subscription_linger(ms(100))
 }
 
-/// A manager behind `proxy`, which breaks nothing now; a busy machine may need more than the
-/// connect time-out.
+/// Connects a manager behind `proxy`, which breaks nothing now. Retries, since a busy machine may
+/// need more than the connect time-out.
 async fn connected(settings: LockManagerBuilder, proxy: &Proxy) -> LockManager {
     let start = Instant::now();
     loop {
@@ -139,12 +139,12 @@ impl Scene {
         scene
     }
 
-    /// `count` messages will meet the fault of `case`.
+    /// Makes the next `count` messages meet the fault of `case`.
     fn inject(&self, count: usize, line: Line, case: Case) -> Injection {
         self.proxy.next(count, line, case.way, case.fault)
     }
 
-    /// The directly connected manager takes the key again and again, until it is told to stop.
+    /// Makes the directly connected manager take the key again and again, until it is told to stop.
     fn rival(&self) -> Rival {
         let (locks, key) = (self.direct.clone(), self.key.clone());
         let recorder = self.recorder();
@@ -173,7 +173,8 @@ impl Scene {
         self.server.cli(&["EXISTS", &format!("lock:{}", self.key)]) == "1"
     }
 
-    /// Whatever was delayed has arrived: late copies of calls that were given up can do their harm.
+    /// Waits until all delayed messages have arrived, so that late copies of abandoned calls can do
+    /// their harm.
     async fn nothing_is_under_way(&self) {
         eventually(async || self.proxy.delayed() == 0, SLACK).await;
     }
@@ -184,8 +185,8 @@ impl Scene {
         release(guard).await;
     }
 
-    /// The end of a case: the manager behind the proxy works without having been made anew, the
-    /// rival has been in since, nobody overlapped, tokens grew, and nothing is left of the lock.
+    /// Ends a case. The same manager behind the proxy works, the rival has been in since, nobody
+    /// overlapped, tokens grew, and nothing is left of the lock.
     async fn finish(self, rival: Rival) {
         self.nothing_is_under_way().await;
         self.proxied_section().await;
@@ -292,7 +293,7 @@ async fn a_try_that_breaks_is_unavailable_and_takes_nothing() {
             Err(error) => assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}"),
         }
         assert_eq!(injection.hits(), 1);
-        // Its lease would be over much later: what it took is given back, and a late copy takes
+        // Its lease would end much later: the acquired lock is given back, and a late copy takes
         // nothing.
         eventually(async || !scene.is_locked(), SLACK).await;
         scene.nothing_is_under_way().await;
@@ -342,7 +343,7 @@ async fn an_acquire_whose_answers_never_come_is_unavailable_when_its_wait_ends()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_gets_in_although_the_message_of_the_release_breaks() {
     for_each(Case::all(), |scene, case| async move {
-        // To the server, it is the subscription that breaks; to the client, the message.
+        // For the server, the subscription breaks; for the client, the message.
         let guard = scene.direct.mutex(&scene.key).acquire().await.unwrap();
         let injection = match case.way {
             Way::ToServer => Some(scene.inject(1, Line::PubSub, case)),
@@ -414,7 +415,7 @@ async fn a_waiter_outlives_a_network_that_is_gone_for_a_while() {
         let [messages, commands, connecting] = [Line::PubSub, Line::Commands, Line::Connecting]
             .map(|line| scene.proxy.from_now(line, case.way, case.fault));
         guard.release().await.unwrap();
-        // A poll breaks its connection, and then it can't make another one.
+        // A poll breaks its connection, and then no other can be made.
         eventually(async || commands.hits() > 0 && connecting.hits() > 2, SLACK).await;
         assert!(!waiter.is_finished());
         let rival = scene.rival();
@@ -441,7 +442,7 @@ async fn a_renewal_that_breaks_is_repeated_before_the_lease_is_over() {
         let held = recorder.enter(guard.key().as_str(), guard.fencing_token().get(), || guard.remaining());
         let injection = scene.inject(1, Line::Commands, case);
         hit(&injection).await;
-        // More than the lease that it began with can leave; the earlier time first, so that a pause
+        // More than the first lease can leave. The earlier time comes first, so that a pause
         // between the two makes the sum smaller.
         let renewed = || acquired.elapsed() + guard.remaining() > LEASE;
         eventually(async || renewed(), LEASE).await;
@@ -461,8 +462,8 @@ async fn a_lock_whose_renewals_all_break_is_lost_before_another_gets_in() {
         let (recorder, mut injected) = (scene.recorder(), None);
         let body = locks.mutex(&scene.key).wait(LONG).with(async |view| {
             injected = Some((scene.proxy.from_now(Line::Commands, case.way, case.fault), scene.rival()));
-            // Never left: it is inside for as long as its lock was known to be valid, and no longer
-            // polled then.
+            // Never left: it is inside while its lock was known to be valid, and is not polled
+            // after that.
             let _section =
                 recorder.enter(view.key().as_str(), view.fencing_token().get(), || view.remaining());
             std::future::pending::<()>().await;
@@ -560,7 +561,7 @@ async fn a_forced_release_that_breaks_is_unavailable_and_done_or_not_done() {
         }
         assert_eq!(injection.hits(), 1);
         match (case.way, case.fault) {
-            // Done; a request that is on its way for long comes in all the same.
+            // Done; a request with a long delay still arrives.
             (Way::ToClient, _) | (_, Fault::Delay(_)) => {}
             (Way::ToServer, _) => {
                 assert!(scene.is_locked(), "the server has never seen it");
@@ -594,7 +595,7 @@ async fn an_extension_that_breaks_is_unavailable_and_never_shortens() {
             Ok(()) => assert!(!case.is_fatal(), "an answer that nobody got"),
             Err(error) => {
                 assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
-                // What is not confirmed is not counted on.
+                // An unconfirmed extension does not count.
                 let sum = acquired.elapsed() + guard.remaining();
                 assert!(sum <= LEASE, "{sum:?}");
             }
@@ -652,15 +653,16 @@ async fn calls_that_break_together_fail_or_succeed_each_and_leave_nothing() {
 
 // Everything at once.
 
-/// Each fault, in both directions, on each kind of connection; the next when the last one has hit.
+/// Injects each fault, in both directions, on each kind of connection; the next one when the last
+/// one has hit.
 async fn break_everything(proxy: &Proxy, cases: impl Iterator<Item = Case>) {
     for Case { fault, way } in cases {
         hit(&proxy.next(1, Line::Commands, way, fault)).await;
-        // A connection is made again, which meets the fault too.
+        // A new connection is made, which meets the fault too.
         let injection = proxy.next(1, Line::Connecting, way, fault);
         hit(&proxy.next(1, Line::Commands, Way::ToServer, Fault::Reset)).await;
         hit(&injection).await;
-        // A black hole there is only noticed by its PING, after seconds; it has a test of its own.
+        // Only a PING notices a black hole there, after seconds; that has a separate test.
         if fault != Fault::BlackHole {
             let injection = proxy.next(1, Line::PubSub, way, fault);
             if way == Way::ToServer {
@@ -672,15 +674,15 @@ async fn break_everything(proxy: &Proxy, cases: impl Iterator<Item = Case>) {
     }
 }
 
-/// What workers enter in a storm.
+/// How workers enter in a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Enter {
     WithTheLock,
     AfterIt,
 }
 
-/// Workers of three managers, two of them behind proxies that break all the time, until each has
-/// broken by `cases` cases; what they did.
+/// Runs workers of three managers, two of them behind proxies that break all the time, until each
+/// has broken by `cases` cases. Returns the report of their work.
 async fn storm(enter: Enter, cases: usize) -> Report {
     const WORKERS: usize = 2;
     let server = Arc::new(RedisServer::start());

@@ -1,4 +1,4 @@
-//! Processes that are killed and stopped at random while they fight for a few keys: the short
+//! Processes that are killed and paused at random while they compete for a few keys: the short
 //! version of `cargo xtask stress`, and broken locks, which the checkers must notice.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
@@ -22,7 +22,7 @@ fn verdict(plan: &Plan) -> Verdict {
     verdict
 }
 
-/// A few quiet seconds with another lock.
+/// Runs another lock for a few quiet seconds.
 fn broken(lock: Lock) -> Verdict {
     let second = Duration::from_secs(1);
     verdict(&Plan { lock, calm: second, patience: second, ..plan(second) })
@@ -30,7 +30,7 @@ fn broken(lock: Lock) -> Verdict {
 
 #[test]
 fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
-    // A schedule in which all kinds of things happen, short as it is.
+    // A schedule with all kinds of faults, short as it is.
     let has = |plan: &Plan, deed: fn(&Deed) -> bool| plan.faults().iter().any(|fault| deed(&fault.deed));
     let plan = std::iter::repeat_with(|| plan(Duration::from_secs(7))).find(|plan| {
         has(plan, |deed| matches!(deed, Deed::Kill(_)))
@@ -86,7 +86,7 @@ fn an_interrupted_run_ends_everything() {
     let interrupted = || calls.replace(calls.get() + 1) == 3;
     let error = run(&plan, logs.path(), &interrupted).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Interrupted);
-    // Nobody is left who writes.
+    // Nobody writes any more.
     let size = || -> u64 {
         let files = std::fs::read_dir(logs.path()).unwrap();
         files.map(|file| file.unwrap().metadata().unwrap().len()).sum()

@@ -1,4 +1,4 @@
-//! All kinds of locks, and several keys at once, while processes are killed and stopped at random:
+//! All kinds of locks, and several keys at once, while processes are killed and paused at random:
 //! the short version of `cargo xtask stress --kinds`, and broken locks, which the checkers must
 //! notice.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
@@ -22,7 +22,7 @@ fn verdict(plan: &Plan) -> Verdict {
     verdict
 }
 
-/// A few quiet seconds with another lock.
+/// Runs another lock for a few quiet seconds.
 fn broken(lock: Lock) -> Verdict {
     let second = Duration::from_secs(1);
     verdict(&Plan { lock, calm: second, patience: 10 * second, ..plan(second) })
@@ -30,7 +30,7 @@ fn broken(lock: Lock) -> Verdict {
 
 #[test]
 fn every_kind_excludes_and_forgets_nobody_while_processes_are_killed_and_stopped() {
-    // A schedule in which all kinds of things happen, short as it is.
+    // A schedule with all kinds of faults, short as it is.
     let has = |plan: &Plan, deed: fn(&Deed) -> bool| plan.faults().iter().any(|fault| deed(&fault.deed));
     let plan = std::iter::repeat_with(|| plan(Duration::from_secs(10))).find(|plan| {
         has(plan, |deed| matches!(deed, Deed::Kill(_)))

@@ -1,4 +1,4 @@
-//! Locks that replicas confirm, on a primary with a real replica that is stopped when it shall not.
+//! Locks that replicas confirm, on a primary whose real replica is paused when it must not confirm.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lock_tests::eventually;
 
 use super::stock_replication::{LONG, replicated};
 
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,9 +23,9 @@ async fn a_lock_is_had_only_when_it_is_replicated() {
     let error = lock().wait(Duration::from_secs(1)).acquire().await.unwrap_err();
     assert!(matches!(error, LockError::NotReplicated { .. }), "{error}");
     let free = async || primary.cli(&["EXISTS", "lock:a"]) == "0";
-    // It is withdrawn.
+    // The lock is withdrawn.
     eventually(free, SLACK).await;
-    // Who wants no replicas is served.
+    // A lock that needs no replicas is granted.
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
 
     // Within the wait.

@@ -1,4 +1,4 @@
-//! The users that docs/servers.md makes can do what it says, and nothing else.
+//! The users defined in docs/servers.md have exactly the rights that it describes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lock_tests::{RedisServer, eventually};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// The rules of a user, as the page has them.
+/// Returns the rules of a user from the page.
 fn rules(user: &str) -> Vec<String> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/servers.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -18,19 +18,19 @@ fn rules(user: &str) -> Vec<String> {
     block.split_whitespace().skip(2).map(str::to_owned).collect()
 }
 
-/// A manager that is such a user, and what the user has been refused.
+/// Connects a manager as such a user, and then clears the log of refusals.
 async fn user(server: &RedisServer, user: &str) -> LockManager {
     let rules = rules(user);
     let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
     assert_eq!(server.cli(&words).trim(), "OK");
     let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
     let locks = LockManager::builder().lease(Duration::from_secs(5)).strict().connect(&url).await.unwrap();
-    // Connecting tries what the user is meant for.
+    // Connecting tries more than the user needs.
     server.cli(&["ACL", "LOG", "RESET"]);
     locks
 }
 
-/// Everything that was refused to anybody.
+/// Returns everything that was refused to any user.
 fn refused(server: &RedisServer) -> String {
     server.cli(&["ACL", "LOG"])
 }
@@ -61,7 +61,7 @@ async fn the_user_for_locks_can_use_all_kinds() {
     let kinds = [LockManager::mutex, LockManager::fair, LockManager::read, LockManager::write];
     for (lock, key) in kinds.into_iter().zip(["k0", "k1", "k2", "k3"]) {
         let held = lock(&locks, key).acquire().await.unwrap();
-        // Who of them comes first, nobody knows.
+        // Their order is unknown.
         let waiters = [lock(&other, key), lock(&locks, key)].map(|lock| {
             tokio::spawn(async { lock.wait(LONG).acquire().await.unwrap().release().await.unwrap() })
         });

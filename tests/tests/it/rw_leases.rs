@@ -72,7 +72,7 @@ on_every_store! {
         writer.unwrap().release().await.unwrap();
     }
 
-    /// A reader that comes and goes beside a renewed one takes nothing of its lease with it.
+    /// A reader that comes and goes beside a renewed one does not shorten its lease.
     async fn fifty_readers_are_renewed_beside_others_that_come_and_go(site: Site) {
         let lease = secs(2);
         let settings = |builder: LockManagerBuilder| builder.lease(lease);
@@ -101,8 +101,8 @@ on_every_store! {
         nothing_is_left(&site, &[a, b], &["fifty"]).await;
     }
 
-    /// Written, then written and read, then read only: what is left of the lease never falls under
-    /// its two thirds.
+    /// Written, then written and read, then read only: the remaining lease never falls below two
+    /// thirds.
     async fn what_is_left_of_a_lease_is_kept_up_through_a_downgrade(site: Site) {
         let lease = secs(6);
         let (locks, other) = (site.manager_with(|builder| builder.lease(lease)).await, site.manager().await);
@@ -129,7 +129,7 @@ on_every_store! {
         assert!(is_free(other.write("ttl")).await);
     }
 
-    /// Their processes are gone: nobody renews them, gives them back, or looks at them again.
+    /// Their processes are gone: nobody renews them, releases them, or looks at them again.
     async fn readers_that_nobody_ends_let_a_writer_in_with_the_last_of_their_leases(site: Site) {
         let lease = secs(2);
         let live = site.manager().await;

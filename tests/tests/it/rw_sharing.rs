@@ -1,5 +1,5 @@
-//! Readers beside each other, and writers beside nobody: who shares a hold and a token, and who is
-//! let in when.
+//! Readers together, and writers alone: which readers share a hold and a token, and which callers
+//! are let in when.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Nothing in these tests is free because its lease is over.
+/// Lease that does not expire during these tests.
 const ENDLESS: Duration = Duration::from_secs(3600);
 
 fn ms(millis: u64) -> Duration {
@@ -24,8 +24,8 @@ async fn two(site: &Site) -> [LockManager; 2] {
     [site.manager_with(endless).await, site.manager_with(endless).await]
 }
 
-/// Two readers of which the second came while the shared hold was young, which is a matter of
-/// milliseconds and so, on a busy machine, not certain at the first try.
+/// Acquires two readers, the second while the shared hold was young. That window lasts
+/// milliseconds, so on a busy machine it may take several tries.
 async fn pair_in_one_window(locks: &LockManager, key: &str) -> (LockGuard, LockGuard) {
     let start = Instant::now();
     loop {
@@ -39,8 +39,8 @@ async fn pair_in_one_window(locks: &LockManager, key: &str) -> (LockGuard, LockG
     }
 }
 
-/// So many readers, spread over the managers, wait behind the writer that is in; when `let_in` is
-/// done, all of them have to be inside at the same time.
+/// Makes 20 readers, spread over the managers, wait behind the writer that is in. When `let_in` is
+/// done, all of them must be inside at the same time.
 async fn readers_enter_together(site: &Site, locks: &[LockManager; 2], let_in: impl Future<Output = ()>) {
     const READERS: usize = 20;
     let inside = Arc::new(Barrier::new(READERS));
@@ -57,7 +57,7 @@ async fn readers_enter_together(site: &Site, locks: &[LockManager; 2], let_in: i
             entered
         }));
     }
-    // The other manager's readers wait at the store by now, those of the writer's own here.
+    // The other manager's readers wait at the store by now, those of the writer's own manager here.
     waiters_are(&locks[0], "together", 2).await;
     let start = Instant::now();
     let_in.await;
@@ -95,11 +95,11 @@ on_every_store! {
         assert_eq!(first.fencing_token(), second.fencing_token());
         let seen = status(&locks[1], "shared").await;
         assert_eq!((seen.kind, seen.holders.len()), (Some(Kind::Read), 1), "{seen:?}");
-        // Another process has a hold and a token of its own.
+        // Another process has a separate hold and token.
         let third = locks[1].read("shared").acquire().await.unwrap();
         assert!(third.fencing_token() > first.fencing_token());
         assert_eq!(status(&locks[1], "shared").await.holders.len(), 2);
-        // The hold is given back by the last of its readers.
+        // The last of its readers releases the hold.
         first.release().await.unwrap();
         third.release().await.unwrap();
         assert!(is_locked(&locks[1], "shared").await);
@@ -146,7 +146,7 @@ on_every_store! {
         nothing_is_left(&site, &[a, b], &["together"]).await;
     }
 
-    /// They are inside together although the one who lets them in is still there, as a reader.
+    /// They are inside together with the former writer, which is still there as a reader.
     async fn waiting_readers_enter_together_when_a_writer_becomes_a_reader(site: Site) {
         let locks = two(&site).await;
         let writer = locks[0].write("together").acquire().await.unwrap();
@@ -192,8 +192,8 @@ on_every_store! {
             let start = Instant::now();
             let guard = locks[writer].write("busy").wait(LONG).acquire().await.expect("the writer has its turn");
             let took = start.elapsed();
-            // The readers who are in, 40 ms, and what the writer's own process may let in before it
-            // asks.
+            // The readers inside, 40 ms, and those that the writer's own process may let in before
+            // it asks.
             assert!(took < site.at_most(ms(300)), "{took:?}");
             let inside = readings.load(Ordering::SeqCst);
             tokio::time::sleep(ms(30)).await;
@@ -215,7 +215,7 @@ on_every_store! {
         let writer = first_poll(locks[1].write("intent").wait(LONG).acquire()).await;
         let writer = tokio::spawn(writer);
         waiters_are(&locks[0], "intent", 1).await;
-        // For longer than an intent lives without being kept.
+        // For longer than an intent lives without renewal.
         let start = Instant::now();
         let (mut tries, mut let_in) = (0, 0);
         while start.elapsed() < Duration::from_secs(4) {
@@ -224,7 +224,7 @@ on_every_store! {
             let_in += usize::from(is_free(locks[0].read("intent").lease(ENDLESS)).await);
             tokio::time::sleep(ms(300)).await;
         }
-        // A machine that stands still for most of a second does not keep it.
+        // A machine that stalls for most of a second does not renew it.
         let tolerated = if site.is_remote() { tries / 2 } else { 0 };
         assert!(let_in <= tolerated, "{let_in} of {tries}");
         let waiting = first_poll(locks[1].read("intent").wait(LONG).acquire()).await;
@@ -245,14 +245,14 @@ on_every_store! {
         assert!(is_free(locks[1].read("try")).await);
         let error = locks[1].write("try").wait(ms(100)).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
-        // One that has waited in vain does not either, once it has gone.
+        // A writer that has waited in vain does not, either, once it has gone.
         eventually(async || is_free(locks[1].read("try")).await, LONG).await;
         reader.release().await.unwrap();
         let [a, b] = &locks;
         nothing_is_left(&site, &[a, b], &["try"]).await;
     }
 
-    /// Adds to a number in two steps under the write lock, reads it twice under the read lock.
+    /// Adds to a number in two steps under the write lock, and reads it twice under the read lock.
     async fn random_readers_and_writers_of_sixteen_managers_see_whole_numbers(site: Site) {
         let number = Arc::new(AtomicI64::new(0));
         let mut tasks = Vec::new();

@@ -1,4 +1,4 @@
-//! One of n locks, or all of them: on every store, and with a store that fails for some.
+//! One of n locks, or all of them: on every store, and with a store that fails for some of them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ async fn any(lock: &SegmentedLock) -> SegmentGuard {
     lock.acquire_any().await.unwrap()
 }
 
-/// Which of them somebody has.
+/// Returns the segments that are held.
 async fn held(locks: &LockManager, count: u32) -> Vec<u32> {
     let mut held = Vec::new();
     for index in 0..count {
@@ -41,7 +41,7 @@ async fn held(locks: &LockManager, count: u32) -> Vec<u32> {
     held
 }
 
-/// Returns when nobody has any of them.
+/// Waits until no segment is held.
 fn all_are_free(locks: &LockManager, count: u32) -> impl Future<Output = ()> {
     let locks = locks.clone();
     eventually(async move || held(&locks, count).await.is_empty(), LONG)
@@ -58,7 +58,7 @@ on_every_store! {
             guard.release().await.unwrap();
         }
         assert!(first.len() >= 6, "of 8: {first:?}");
-        // All at once: none is waited for.
+        // All at once: no waiting.
         let mut guards = Vec::new();
         for _ in 0..8 {
             guards.push(any(&lock.clone().no_wait()).await);
@@ -118,7 +118,7 @@ on_every_store! {
         assert!(matches!(error, LockError::TimedOut { .. }), "{error:?}");
         assert!(error.to_string().contains("stock:1001:15"), "{error}");
         assert!(start.elapsed() >= wait && start.elapsed() < site.at_most(wait), "{:?}", start.elapsed());
-        // What it had until then is given back.
+        // The segments it held until then are released.
         eventually(async || held(&other, 20).await == [15], LONG).await;
         theirs.release().await.unwrap();
     }
@@ -135,7 +135,7 @@ on_every_store! {
         for (index, guard) in theirs.into_iter().enumerate() {
             let guard = guard.await;
             releases.spawn(async move {
-                // The last one too late: a wait for each would be long enough.
+                // The last one is released too late: a separate wait for each would be long enough.
                 tokio::time::sleep_until(start + ms(250) * (index as u32 + 1)).await;
                 guard.release().await
             });
@@ -216,7 +216,7 @@ on_every_store! {
         eventually(async || held(&other, 5).await == [0, 1, 2, 3], LONG).await;
         tokio::time::sleep(ms(50)).await;
         assert!(!waiter.is_finished());
-        // Upwards: those behind it are still free.
+        // In ascending order: those behind it are still free.
         segments(&other, 5).no_wait().acquire(4).await.unwrap().release().await.unwrap();
         theirs.release().await.unwrap();
         waiter.await.unwrap().release().await.unwrap();
@@ -238,7 +238,7 @@ on_every_store! {
                 }
             });
         }
-        // And some who take one, in between.
+        // And some tasks that take one segment, in between.
         for n in 0..4 {
             let (lock, inside) = (segments(&managers[n % 2], 5), Arc::clone(&inside));
             callers.spawn(async move {
@@ -264,7 +264,7 @@ on_every_store! {
         assert!(all.is_lost());
         let lost: Vec<_> = all.segments().iter().filter(|guard| guard.is_lost()).map(SegmentGuard::index).collect();
         assert_eq!(lost, [2]);
-        // The others are given back, and the first trouble is told.
+        // The others are released, and the first error is returned.
         let error = all.release().await.unwrap_err();
         assert!(matches!(error, LockError::Lost { .. }), "{error:?}");
         all_are_free(&locks, 4).await;
@@ -411,7 +411,7 @@ async fn a_server_that_fails_for_some_segments_is_no_hindrance_for_the_others() 
     let connect =
         async || LockManager::builder().call_timeout(ms(300)).connect(&cluster.url()).await.unwrap();
     let count = 24;
-    // Each of them begins somewhere else, and finds out by itself.
+    // Each of them begins at another segment, and finds out by itself.
     let mut all = Vec::new();
     for _ in 0..12 {
         let locks = connect().await;
@@ -430,7 +430,7 @@ async fn a_server_that_fails_for_some_segments_is_no_hindrance_for_the_others() 
             guard.release().await.unwrap();
         }
     }
-    // Who wants all, or one of those, is told what is missing.
+    // A caller that wants all, or one of those, gets `Unavailable`.
     let silent = *on_first.iter().next().unwrap();
     let hasty = lock.clone().wait(ms(500));
     let error = hasty.acquire(silent).await.unwrap_err();
@@ -452,7 +452,7 @@ async fn a_server_that_is_silent_is_waited_for_once() {
     let begun = Instant::now();
     let error = segments.clone().no_wait().acquire_any().await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
-    // One of fifty, and not each for as long as a call may take.
+    // The time of one of fifty, and not of each for as long as a call may take.
     assert!(begun.elapsed() < timeout * 25, "{:?}", begun.elapsed());
     let error = segments.clone().wait(Duration::from_millis(20)).acquire_any().await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. } | LockError::TimedOut { .. }), "{error:?}");

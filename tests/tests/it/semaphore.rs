@@ -16,7 +16,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A manager, and another one, on a semaphore of so many permits.
+/// Returns two managers of a semaphore with this many permits.
 async fn with_permits(site: &Site, permits: u32) -> (LockManager, LockManager) {
     let (locks, other) = (site.manager().await, site.manager().await);
     assert!(locks.semaphore("s").try_set_permits(permits).await.unwrap());
@@ -38,7 +38,7 @@ async fn counts(locks: &LockManager) -> (i64, u64, i64) {
     (available, acquired, semaphore.total_permits().await.unwrap())
 }
 
-/// A task that waits for permits, and is waiting for a while already.
+/// Starts a task that waits for permits, and returns when it has waited for a while.
 async fn waiting(locks: &LockManager, permits: u32) -> JoinHandle<SemaphorePermit> {
     let locks = locks.clone();
     let task = tokio::spawn(async move { take(&locks, permits).await });
@@ -164,7 +164,7 @@ on_every_store! {
             let took = start.elapsed();
             assert!(took >= ms(700) && took < site.at_most(ms(700)), "{took:?}");
         }
-        // Also of those who are not the first in line.
+        // Nor for waiters that are not at the head.
         let _first = first_poll(locks.semaphore("s").permits(5).wait_forever().acquire()).await;
         let start = Instant::now();
         let error = locks.semaphore("s").wait(ms(300)).acquire().await.unwrap_err();
@@ -324,7 +324,7 @@ on_every_store! {
             poll_once_and_drop(locks.semaphore("s").wait(LONG).acquire()).await;
             take(&other, 1).await.release().await.unwrap();
         }
-        // Nor one who stood in line, first or not.
+        // Nor does a waiter, at the head or not.
         let permit = take(&other, 1).await;
         let waiters = [waiting(&locks, 1).await, waiting(&locks, 1).await, waiting(&locks, 1).await];
         for waiter in &waiters {
@@ -342,7 +342,7 @@ on_every_store! {
         let waiter = waiting(&locks, 1).await;
         permit.release().await.unwrap();
         waiter.await.unwrap().release().await.unwrap();
-        // It has a permit, and gets it when it asks.
+        // It has been granted a permit, and gets it when it is polled.
         let permit = idle.await.unwrap();
         assert!(!permit.is_lost());
     }

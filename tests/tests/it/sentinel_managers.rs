@@ -16,7 +16,7 @@ async fn locks_outlive_a_failover() {
     let options = sentinels::Options::default().down_after(SECOND * 3 / 2).failover_timeout(SECOND * 6);
     let set = Sentinels::start_with(options);
     for sentinel in set.sentinels() {
-        // The usual one. A former primary stays one for four of them.
+        // The usual period. A former primary stays one for four of them.
         let _ = sentinel.command(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "2000"]);
     }
     let connect = async || LockManager::builder().lease(SECOND * 10).connect(&set.url()).await.unwrap();
@@ -25,13 +25,13 @@ async fn locks_outlive_a_failover() {
     set.servers()[0].wait_for_replicas(2);
     let waiting = tokio::spawn(there.mutex("a").wait(SECOND * 60).acquire());
     let new = &set.servers()[set.failover()];
-    // It ends connections while it is made a replica.
+    // The server closes connections while it becomes a replica.
     let demoted = async || {
         let role = set.servers()[0].command(&["ROLE"]);
         role.is_ok_and(|role| role.to_string().starts_with("slave"))
     };
     eventually(demoted, SECOND * 60).await;
-    // The former primary knew it for 8 s more, and the new one would have forgotten it.
+    // The former primary would have kept it for 8 s more, and the new one forgotten it.
     tokio::time::sleep(SECOND * 3).await;
     assert!(has(new, "a"));
     assert!(!guard.is_lost());

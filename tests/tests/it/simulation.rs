@@ -1,7 +1,7 @@
 //! The real engine of several processes on a simulated server: everything follows from a seed.
 //!
-//! `cargo xtask deep` plays thousands of seeds: `LOCK_SIM_SEEDS=5000` plays more, on all cores, and
-//! `LOCK_SIM_SEED=42` one of them, and writes its logs to the standard output.
+//! `cargo xtask deep` plays thousands of seeds. `LOCK_SIM_SEEDS=5000` plays that many on all cores;
+//! `LOCK_SIM_SEED=42` plays only that one, and writes its logs to standard output.
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ fn play(plan: fn(u64) -> Plan, seeds: u64) {
         Some(seed) => (seed, seed + 1),
         None => (0, number("LOCK_SIM_SEEDS").unwrap_or(seeds)),
     };
-    // Tests are side by side already; a long run of one is not.
+    // Tests already run in parallel; a long run of one does not.
     let threads = match number("LOCK_SIM_SEEDS") {
         Some(_) => std::thread::available_parallelism().map_or(1, usize::from),
         None => 1,
@@ -86,7 +86,7 @@ fn a_quorum_believes_no_server_that_came_back_empty() {
     play(|seed| Plan::quorum(seed, Faults::OneMember), 8);
 }
 
-/// Whether a checker notices a lie in one of a few seeds.
+/// Asserts that a checker notices a lie in one of a few seeds.
 #[track_caller]
 fn is_noticed(lie: Lie, faults: Faults, by: Check) {
     let mut others = BTreeSet::new();

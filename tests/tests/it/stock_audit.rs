@@ -1,4 +1,4 @@
-//! Stocks in one slot whose keys somebody else has changed, lost, or made anew.
+//! Stocks in one slot whose keys another client has changed, lost, or made anew.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const STOCK: &str = "lock_stock:{lock:stock:1001}";
 const HOLDS: &str = "lock_stock_holds:{lock:stock:1001}";
 const RECORDS: &str = "lock_stock_ops:{lock:stock:1001}";
 
-/// The stock as another instance has it.
+/// Returns the stock as another instance has it.
 async fn stock_at(redis: &RedisServer) -> SegmentedStock {
     LockManager::connect(redis.url()).await.unwrap().stock(NAME).timeout(Duration::from_secs(20))
 }
@@ -25,7 +25,7 @@ async fn new_stock(redis: &RedisServer, units: u64, segments: u32) -> SegmentedS
     stock
 }
 
-/// How many scripts the server has executed.
+/// Returns the number of scripts that the server has executed.
 fn scripts(redis: &RedisServer) -> u64 {
     let stats = redis.cli(&["INFO", "commandstats"]);
     let calls = |line: &str| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok();
@@ -62,7 +62,7 @@ async fn an_audit_sees_counts_that_were_changed_behind_its_back() {
     assert!(!audit.agrees() && audit.sold == 2, "{audit:?}");
 }
 
-/// What can't be counted on neither sells units over and over, nor stands in the way of the others.
+/// A damaged reservation neither sells units over and over, nor stands in the way of others.
 #[tokio::test]
 async fn a_reservation_whose_counts_are_damaged_changes_nothing() {
     let redis = RedisServer::start();
@@ -91,7 +91,7 @@ async fn what_is_forgotten_is_counted_wherever_that_happens() {
     }
     stock.give_back("back").await.unwrap();
     tokio::time::sleep(kept * 2).await;
-    // Each of these replaces a record whose time is over.
+    // Each of these replaces a record that has expired.
     stock.take("again", 5).await.unwrap();
     stock.cancel("cancelled").await.unwrap();
     stock.restock("restocked", 1).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_hundred_reservations_end_in_one_call() {
     assert_eq!(counts(&stock).await, (1000, 0, 0));
 }
 
-/// Nobody waits until a reservation is over.
+/// Makes a reservation expire without waiting for it.
 fn redis_is_over(redis: &RedisServer, order: u64) {
     let id = order.to_string();
     let record = redis.cli(&["HGET", RECORDS, &id]);
@@ -186,7 +186,7 @@ async fn reservations_without_a_record_do_not_stop_sweeps() {
     assert_eq!(swept.iter().map(|swept| swept.expired).sum::<u64>(), 1, "{swept:?}");
     assert_eq!(swept.iter().map(|swept| swept.recovered).sum::<u64>(), 250, "{swept:?}");
     assert_eq!(redis.cli(&["ZCARD", HOLDS]).trim(), "0");
-    // Of which segments they were is not known: they stay held, and an audit says how many.
+    // Their segments are unknown: the units stay held, and an audit reports their number.
     let audit = stock.audit().await.unwrap();
     assert!(!audit.agrees());
     assert_eq!((audit.counted.held(), audit.held, audit.counted.available()), (250, 0, 750));
@@ -237,7 +237,7 @@ async fn a_sale_that_begins_anew_is_refused_by_those_who_have_seen_it_before() {
         misconfigured(stock.initialize(10, 2).await, TEXT);
     }
     assert_eq!(redis.cli(&["DBSIZE"]).trim(), "0");
-    // An instance that is started now knows nothing of it.
+    // An instance that starts now knows nothing of it.
     let new = new_stock(&redis, 10, 2).await;
     for stock in &seen {
         misconfigured(stock.take("c", 1).await, TEXT);

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 const NAME: &str = "stock:1001";
 const RECORDS: &str = "lock_stock_ops:{lock:stock:1001}";
-/// Longer than any test takes.
+/// Time-out longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
 
 async fn a_stock(redis: &RedisServer, units: u64) -> (LockManager, SegmentedStock) {
@@ -26,7 +26,7 @@ async fn a_stock(redis: &RedisServer, units: u64) -> (LockManager, SegmentedStoc
     (locks, stock)
 }
 
-/// All at once, in the order of their answers.
+/// Runs all calls at once, and returns the results in the order of their answers.
 async fn together<T: Send + 'static>(
     calls: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
@@ -81,7 +81,7 @@ async fn an_operation_that_is_twice_in_a_call_is_done_once() {
     assert_eq!(repeated, 40);
     assert_eq!(sold(&stock).await, 1 + (1..=20).sum::<u64>());
 
-    // Of two quantities under one id, one is done, and told to its own caller.
+    // Of two quantities under one id, one is done, and its own caller is told.
     for (done, other) in [(1, 2), (2, 1)] {
         let calls =
             (0..30).map(|_| take(&stock, 1000 + done, done)).chain([take(&stock, 1000 + done, other)]);
@@ -181,8 +181,8 @@ fn request(operation: &str, timeout: Duration) -> Arc<TakeRequest> {
     Arc::new(request_of(operation, timeout))
 }
 
-/// Segments are shown tokens of their own, above 2^53 too, and what is wrong with one take is no
-/// matter of the others.
+/// Each segment is shown its own token, also above 2^53, and an error on one take does not affect
+/// the others.
 #[tokio::test]
 async fn takes_under_the_locks_of_several_segments_share_a_call() {
     const LARGE: u64 = 9_007_199_254_740_993;
@@ -242,7 +242,7 @@ async fn each_take_has_its_own_time() {
     let (locks, stock) = a_stock(&redis, 1000).await;
     let store = store_of(&locks).stocks().unwrap();
     redis.stop();
-    // The first one is under way by itself, so that the others are ready together.
+    // The first one is in flight alone, so the others are ready together.
     let mut calls = JoinSet::new();
     for (operation, timeout) in
         [("alone", LONG), ("long", LONG), ("short", Duration::from_millis(100)), ("longer", 2 * LONG)]
@@ -281,8 +281,8 @@ async fn takes_whose_outcome_is_unknown_are_sent_again() {
     assert_eq!(sold(&stock).await, 41);
 }
 
-/// While the server refuses something, each operation is done, or not, as a whole; afterwards the
-/// same operations are done once. Returns how many were refused.
+/// Checks that each operation is done as a whole, or not at all, while the server refuses
+/// something; afterwards, each is done once. Returns how many were refused.
 async fn all_or_nothing(
     redis: &RedisServer,
     locks: &LockManager,
@@ -355,14 +355,14 @@ async fn what_is_taken_together_is_forgotten_with_the_retention() {
     let stock = stock.retention(Duration::from_millis(300));
     let begun = std::time::Instant::now();
     together((0..40).map(|id| take(&stock, id, 1))).await.into_iter().for_each(|taken| drop(taken.unwrap()));
-    // One of them has a time of its own from now on.
+    // One of them has a different retention from now on.
     let long = stock.clone().retention(2 * LONG);
     long.give_back("7").await.unwrap();
     if begun.elapsed() < Duration::from_millis(300) {
         assert!(take(&stock, 8, 1).await.unwrap().is_repeated());
     }
     tokio::time::sleep(Duration::from_millis(320)).await;
-    // Gone, swept or not; and who takes under such an id again has a record of his own.
+    // Gone, swept or not; a new order under such an id gets a new record.
     assert!(!take(&long, 9, 1).await.unwrap().is_repeated());
     long.reserve(10_u64, 1, LONG).await.unwrap();
     let swept = stock.sweep(100).await.unwrap();
@@ -398,8 +398,7 @@ async fn records_are_forgotten_while_others_come() {
     assert_eq!(sold(&stock).await, 1 + sales);
 }
 
-/// A take has time for a look at old records now and then, and needs more rights for that than for
-/// the sale.
+/// A take now and then looks at old records, and needs more rights for that than for the sale.
 #[tokio::test]
 async fn a_look_at_old_records_spoils_no_sale() {
     let redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Takes from the one segment whose lock the caller has.
+//! Takes from the one segment whose lock the caller holds.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn only_the_locked_segment_is_sold_from(locks: &LockManager) {
     let third = segments.acquire(2).await.unwrap();
     let taken = stock.take_at(&third, "a", 3).await.unwrap();
     assert_eq!(taken.parts().iter().map(|part| (part.segment, part.quantity)).collect::<Vec<_>>(), [(2, 3)]);
-    // Others have enough, and are not asked.
+    // Other segments have enough, and are not asked.
     let short = stock.take_at(&third, "b", 3).await;
     let Err(StockError::SegmentShort { segment: 2, wanted: 3, available: 2, .. }) = short else {
         panic!("{short:?}")
@@ -30,7 +30,7 @@ async fn only_the_locked_segment_is_sold_from(locks: &LockManager) {
     assert!(matches!(stock.take_at(&third, "a", 2).await, Err(StockError::Different { .. })));
     third.release().await.unwrap();
 
-    // The id is free still: nothing was taken.
+    // The id is still free: nothing was taken.
     let other = segments.acquire(1).await.unwrap();
     assert!(!stock.take_at(&other, "b", 3).await.unwrap().is_repeated());
     let snapshot = stock.snapshot().await.unwrap();
@@ -38,7 +38,7 @@ async fn only_the_locked_segment_is_sold_from(locks: &LockManager) {
     assert_eq!(snapshot.segments[2].available, 2);
     assert_eq!(snapshot.sold(), 6);
 
-    // What a resize has retired has nothing.
+    // A segment that a resize has retired has no units.
     stock.resize(1).await.unwrap();
     let short = stock.take_at(&other, "c", 1).await;
     assert!(matches!(short, Err(StockError::SegmentShort { available: 0, .. })), "{short:?}");
@@ -48,11 +48,11 @@ async fn an_order_that_is_too_large_for_a_segment_shuts_none(locks: &LockManager
     sell_under_locks(locks, &locks.stock(NAME)).await;
 }
 
-/// A hundred units in ten segments.
+/// Sells a hundred units in ten segments.
 async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
     let segments = locks.segmented(NAME, 10);
     assert!(stock.initialize(100, 10).await.unwrap());
-    // No segment has eleven, so that they come from several, under no lock.
+    // No segment has eleven, so they come from several, under no lock.
     let (taken, segment) = stock.take_locked(&segments, "large", 11).await.unwrap();
     assert!(taken.is_merged() && segment.is_none(), "{taken:?}");
     let (taken, segment) = stock.take_locked(&segments, "small", 1).await.unwrap();
@@ -60,8 +60,7 @@ async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
     assert_eq!((taken.parts()[0].segment, taken.parts().len()), (segment.index(), 1));
     segment.release().await.unwrap();
 
-    // Sent again, the lock is that of the segment that the units are from, or none if there are
-    // several.
+    // A repeated take returns the lock of the units' segment, or none if there are several.
     for _ in 0..20 {
         let (again, segment) = stock.take_locked(&segments, "small", 1).await.unwrap();
         let segment = segment.expect("of the one segment");
@@ -75,7 +74,7 @@ async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
     segment.release().await.unwrap();
     let (taken, _) = stock.take_locked(&segments, "large", 11).await.unwrap();
     assert!(taken.is_repeated());
-    // All but one segment are empty: it is found.
+    // All segments but one are empty: it is found.
     stock.take("rest", 88).await.unwrap();
     stock.resize(10).await.unwrap();
     stock.give_back("small").await.unwrap();
@@ -84,7 +83,7 @@ async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
     drop(_segment);
     let sold_out = stock.clone().timeout(Duration::from_secs(60)).take_locked(&segments, "more", 1).await;
     assert!(sold_out.as_ref().is_err_and(StockError::is_sold_out), "{sold_out:?}");
-    // Nothing stays shut after that either.
+    // After that, too, no segment stays shut.
     stock.restock("new", 10).await.unwrap();
     for order in 0..10_u64 {
         drop(stock.take_locked(&segments, order, 1).await.unwrap());
@@ -112,9 +111,9 @@ async fn who_has_lost_the_lock_sells_nothing_after_somebody_else(locks: &LockMan
 
     let stale = stock.take_at(&lost, "c", 1).await;
     assert!(matches!(stale, Err(StockError::Stale { .. })), "{stale:?}");
-    // What was done is told to whoever asks.
+    // The answer of a completed take is given to anybody who repeats it.
     assert!(stock.take_at(&lost, "a", 1).await.unwrap().is_repeated());
-    // Its own next sale, and those without any lock, are as before.
+    // Its own next sale, and those without any lock, work as before.
     stock.take_at(&newer, "c", 1).await.unwrap();
     stock.take("d", 1).await.unwrap();
     let snapshot = stock.snapshot().await.unwrap();

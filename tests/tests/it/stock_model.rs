@@ -1,4 +1,4 @@
-//! Stocks of every store, beside the model of [`lock_tests::stock_model`].
+//! Stocks of every store, compared with the model of [`lock_tests::stock_model`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use lock_tests::stock_sql::{self, sqlite_in};
 use lock_tests::{Offset, ServerClock};
 use tokio::runtime::{Builder, Runtime};
 
-/// On a server whose clock is stepped forward, by so much at a time that it does not matter how
-/// long the rest takes.
+/// Checks stocks on a server whose clock is stepped forward, in steps so large that the real time
+/// of a test does not matter.
 #[cfg(target_os = "linux")]
 fn check_with_time(cases: u32, stock: impl Fn(&LockManager, &str) -> SegmentedStock) {
     const FACTOR: u32 = 1000;
-    // What is to be over is so, to the last millisecond.
+    // Added to each step, so that everything due is over to the last millisecond.
     const MORE: Duration = Duration::from_secs(1);
     let clock = ServerClock::new(Offset::NONE).unwrap();
     let (redis, runtime) = (RedisServer::start_with_clock(&[], &clock), runtime());

@@ -1,5 +1,5 @@
-//! Operations on stocks that replicas confirm, on a primary with a real replica that is stopped
-//! when it shall not.
+//! Operations on stocks that replicas confirm, on a primary whose real replica is paused when it
+//! must not confirm.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use lock_runtime::testing::memory_manager;
 use lock_runtime::{LockManager, Replication};
 use lock_tests::RedisServer;
 
-/// Longer than any test takes.
+/// Time-out longer than any test takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A primary and its replica, in sync.
+/// Starts a primary and its replica, in sync.
 pub(crate) async fn replicated() -> (RedisServer, RedisServer) {
     let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
@@ -24,11 +24,11 @@ pub(crate) async fn replicated() -> (RedisServer, RedisServer) {
     (primary, replica)
 }
 
-/// A stock whose operations the replica has to confirm, with so much time for that.
+/// Creates a stock whose operations the replica must confirm within `time`.
 async fn a_stock(primary: &RedisServer, time: Duration) -> SegmentedStock {
     let locks = LockManager::connect(primary.url()).await.unwrap();
     let stock = locks.stock("stock:1001").timeout(LONG);
-    // The replica may take its time for what it is needed for.
+    // The replica may take long to confirm what the test needs.
     stock.clone().replication(Replication::at_least(1, LONG)).initialize(1000, 10).await.unwrap();
     stock.replication(Replication::at_least(1, time))
 }
@@ -56,7 +56,7 @@ async fn what_was_confirmed_is_on_the_replica() {
         stock.cancel(format!("never:{round}")).await.unwrap();
         assert!(record(&replica, &format!("never:{round}")).starts_with("N "));
     }
-    // Many at once have to wait for a connection, and are done all the same.
+    // Of many at once, some wait for a connection, and all are done.
     let mut calls = tokio::task::JoinSet::new();
     for id in 0..40_u64 {
         let stock = stock.clone();
@@ -66,7 +66,7 @@ async fn what_was_confirmed_is_on_the_replica() {
     assert_eq!(stock.snapshot().await.unwrap().sold(), 80);
 }
 
-/// The operation, while the replica is stopped, twice, and when it goes on.
+/// Runs the operation twice while the replica is paused, and again when it goes on.
 async fn confirmed_late<T: std::fmt::Debug, F: Future<Output = Result<T, StockError>>>(
     replica: &mut RedisServer,
     stock: &SegmentedStock,

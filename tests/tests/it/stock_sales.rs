@@ -1,4 +1,4 @@
-//! Stocks of every store that many sell from at once: nothing is sold twice, nothing is lost, and
+//! Stocks of every store from which many sell at once: nothing is sold twice, nothing is lost, and
 //! an id has one effect.
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use lock_tests::stocks::{
 use tokio::task::JoinSet;
 
 const LONG: Duration = Duration::from_secs(600);
-/// What a busy machine may take longer than it should.
+/// Extra time that a busy machine may take.
 const SLACK: Duration = Duration::from_secs(20);
 const NAME: &str = "stock:1001";
 
@@ -23,7 +23,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The stock as each of several clients has it.
+/// Returns the stock as each of several clients has it.
 async fn stocks<const N: usize>(place: &Place, units: u64, segments: u32) -> [SegmentedStock; N] {
     let clients: [Client; N] = place.clients().await;
     let stocks = clients.map(|client| client.stock(NAME).timeout(SLACK));
@@ -35,7 +35,7 @@ async fn take(stock: &SegmentedStock, id: &str, quantity: u64) -> Result<(), Sto
     insist(|| stock.take(id, quantity)).await.map(drop)
 }
 
-/// Reservations that are over are swept, until there are none.
+/// Sweeps expired reservations until none are left, and returns how many there were.
 async fn sweep_all(stock: &SegmentedStock) -> u64 {
     let mut expired = 0;
     loop {
@@ -47,31 +47,31 @@ async fn sweep_all(stock: &SegmentedStock) -> u64 {
     }
 }
 
-/// Returns when the reservation is over; 0 when that was seen already. What it lasts still is told
-/// from the answer on.
+/// Reserves, and returns when the reservation is over; 0 if the answer already said so. The
+/// remaining time counts from the answer.
 async fn reserve_until_over(stock: &SegmentedStock, id: &str, quantity: u64, hold: Duration) -> u64 {
     let start = Instant::now();
     match insist(|| stock.reserve(id, quantity, hold)).await {
         Ok(held) => {
             let remaining = held.remaining().unwrap();
             assert!(remaining <= hold, "{remaining:?}");
-            // To the next millisecond of the server's clock, and the next.
+            // To the next millisecond of the server's clock, and one more.
             tokio::time::sleep(remaining + ms(3)).await;
             1
         }
-        // Before all of it was there.
+        // Over before all units were reserved.
         Err(StockError::Expired { .. }) if start.elapsed() >= hold => 0,
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Reserves; it may be over already.
+/// Reserves; the reservation may be over already.
 async fn reserve_or_over(stock: &SegmentedStock, id: u64, quantity: u64, hold: Duration) {
     let reserved = insist(|| stock.reserve(id, quantity, hold)).await;
     assert!(matches!(reserved, Ok(_) | Err(StockError::Expired { .. })), "{reserved:?}");
 }
 
-/// The name of an answer, without what differs from one client to another.
+/// Returns the name of an answer, without the parts that differ between clients.
 fn word<T>(answer: &Result<T, StockError>) -> String {
     match answer {
         Ok(_) => "Ok".to_owned(),
@@ -79,7 +79,7 @@ fn word<T>(answer: &Result<T, StockError>) -> String {
     }
 }
 
-/// Sellers at the same time, one for each of these stocks, until they are told that it is over.
+/// Concurrent sellers, one for each of these stocks, until they are told that it is over.
 struct Crew {
     journals: Vec<std::path::PathBuf>,
     over: Arc<AtomicBool>,
@@ -104,7 +104,7 @@ impl Crew {
         Self { journals, over, sellers, _folder: folder }
     }
 
-    /// How many orders they have had.
+    /// Stops the sellers, and returns how many orders they have had.
     async fn stop(&mut self) -> u64 {
         self.over.store(true, Ordering::Relaxed);
         std::mem::take(&mut self.sellers).join_all().await.into_iter().sum()
@@ -145,7 +145,7 @@ on_every_stock! {
             buyers.spawn(async move {
                 let (mut sold, mut merged) = (0, 0);
                 for n in 0..10 {
-                    // A segment has 100 at most.
+                    // A segment has at most 100.
                     let quantity = 1 + dice.below(250);
                     match insist(|| stock.take(format!("{task}-{n}"), quantity)).await {
                         Ok(taken) => {
@@ -255,11 +255,11 @@ on_every_stock! {
                         assert_eq!(other.as_ref().unwrap().parts(), taken.parts());
                     }
                     let first = of_id.iter().filter(|taken| !taken.as_ref().unwrap().is_repeated()).count();
-                    // Where they are spread, one may finish what another has begun.
+                    // If segments are spread, one caller may finish the operation of another.
                     assert!(first == 1 || first == 0 && kept == Kept::Spread, "{of_id:?}");
                     *(if reserved { &mut held } else { &mut sold }) += quantity;
                 }
-                // What is there becomes less only: who came too late once comes too late again.
+                // The number of available units only falls, so a sold-out order stays sold out.
                 Err(_) => assert!(
                     of_id.iter().all(|answer| matches!(answer, Err(StockError::SoldOut { .. }))),
                     "{of_id:?}"
@@ -295,7 +295,7 @@ on_every_stock! {
 
     async fn of_several_with_one_id_one_is_told_that_it_is_new(place: Place) {
         let [stock] = stocks(&place, 10_000, 10).await;
-        // Where they are spread, that is not promised.
+        // Not promised if segments are spread.
         if place.kept() != Kept::Spread {
             for order in 0..100 {
                 one_is_new(&stock, order).await;
@@ -310,14 +310,14 @@ on_every_stock! {
             reserve_or_over(stock, order, 2, ms(20)).await;
         }
         tokio::time::sleep(ms(30)).await;
-        // Nobody sweeps. One call ends some of them, and says so.
+        // Nobody sweeps. One call ends some of them, and reports it.
         insist(|| other.take("all", 100)).await.unwrap();
         assert_eq!(word(&insist(|| stock.take("more", 1)).await), "SoldOut");
         assert_eq!(word(&stock.confirm(7).await), "Expired");
         assert_eq!(counts(other).await, (0, 0, 100));
 
-        // Of ten who come at once, one finds ten units in reservations that are over, and the
-        // others find that somebody else is ending them: nobody is turned away.
+        // Of ten takes at once, one finds ten units in expired reservations. The others find that
+        // another call is ending them, and none is turned away.
         for round in 0..5_u64 {
             for order in 0..10_u64 {
                 let id = 1000 + round * 100 + order;
@@ -374,7 +374,7 @@ on_every_stock! {
             assert!(matches!(again, Err(StockError::Cancelled { .. })), "{again:?}");
             assert!(matches!(stocks[1].confirm(id).await, Err(StockError::Cancelled { .. })));
         }
-        // Late ones too, for a sale as for a reservation, of any quantity.
+        // Late operations too, for a sale as for a reservation, of any quantity.
         stocks[0].cancel("late").await.unwrap();
         for stock in &stocks {
             assert!(matches!(stock.reserve("late", 5, LONG).await, Err(StockError::Cancelled { .. })));
@@ -436,7 +436,7 @@ on_every_stock! {
         let stocks: [_; 2] = stocks(&place, 1000, 10).await;
         for id in 0..10_u64 {
             let taken = stocks[0].take(id, 7).await.unwrap();
-            // Each starts at a segment of its own.
+            // Each starts at a different segment.
             for n in 0..10 {
                 let again = stocks[n % 2].take(id, 7).await.unwrap();
                 assert_eq!((again.parts(), again.is_repeated()), (taken.parts(), true));
@@ -453,7 +453,7 @@ on_every_stock! {
     }
 
     async fn futures_that_are_dropped_at_any_poll_leave_nothing_half_done(place: Place) {
-        // Where they are spread, an operation takes many steps.
+        // If segments are spread, an operation takes many steps.
         let more = if place.kept() == Kept::Spread { 150 } else { 13 };
         let stocks: [_; 2] = stocks(&place, 10_000, 10).await;
         let [stock, other] = &stocks;
@@ -461,7 +461,7 @@ on_every_stock! {
         let (mut held, mut sold, mut restocked) = (0, 0, 0);
         for polls in (0..12).chain((12..more).step_by(15)) {
             let id = |what: &str| format!("{what} {polls}");
-            // Dropped after so many polls, and sent again by somebody else.
+            // Dropped after this many polls, and repeated by another client.
             completed[0] |= poll_at_most(stock.take(id("take"), 1500), polls).await.is_some();
             take(other, &id("take"), 1500).await.unwrap();
             completed[1] |= poll_at_most(stock.give_back(id("take")), polls).await.is_some();
@@ -483,7 +483,7 @@ on_every_stock! {
             poll_at_most(stock.rebalance(), polls).await;
             other.rebalance().await.unwrap();
             poll_at_most(stock.sweep(10), polls).await;
-            // Nobody has seen half of anything, and what was dropped has come to an end.
+            // Nobody has seen half of anything, and the dropped operations have completed.
             assert_eq!(counts(other).await, (10_000 + restocked - held - sold, held, sold), "{polls} polls");
         }
         assert_eq!(completed, [true; 6], "some are done within so many polls");
@@ -496,7 +496,7 @@ on_every_stock! {
             let id = format!("{polls}");
             insist(|| stock.reserve(&id, 30, LONG)).await.unwrap();
             poll_at_most(stock.cancel(&id), polls).await;
-            // Whichever comes first: both callers agree on it.
+            // Whichever comes first, both callers agree on it.
             match other.confirm(&id).await {
                 Ok(()) => {
                     assert_eq!(word(&stock.cancel(&id).await), "Confirmed");
@@ -515,7 +515,7 @@ on_every_stock! {
         let mut crew = Crew::new(&stocks, &chance, Habits::default());
         let mut dice = chance.fork(100);
         let (start, mut changes) = (Instant::now(), 0);
-        // Some changes at least, also where they are slow.
+        // At least some changes, even where they are slow.
         while start.elapsed() < ms(1500) || changes < 20 {
             let stock = &stocks[dice.below(4) as usize];
             if dice.once_in(3) {
@@ -530,7 +530,7 @@ on_every_stock! {
         let orders = crew.stop().await;
         assert!(orders > 20, "{orders} orders in {changes} changes");
         for journal in &crew.journals {
-            // There was always enough, wherever it was.
+            // There was always enough, in some segment.
             let text = std::fs::read_to_string(journal).unwrap();
             assert!(!text.contains("sold-out"), "{text}");
         }
@@ -545,13 +545,13 @@ on_every_stock! {
         const UNITS: u64 = 60;
         let stocks: [_; 4] = stocks(&place, UNITS, 10).await;
         let chance = Chance::new();
-        // Reservations end in the middle, by themselves or by whoever sweeps.
+        // Reservations end in the middle, by themselves or by a sweep.
         let habits = Habits { hold: (ms(1), ms(30)), most: 40, ..Habits::default() };
         let mut crew = Crew::new(&stocks, &chance, habits);
         let start = Instant::now();
         let mut restocked = 0;
         while start.elapsed() < ms(1500) {
-            // What is sold for good is put in again.
+            // Sold units are added again.
             stocks[0].restock(format!("more {restocked}"), 5).await.unwrap();
             restocked += 5;
             stocks[1].rebalance().await.unwrap();
@@ -622,7 +622,7 @@ on_every_stock! {
             assert_eq!(word(&other.cancel(&id).await), "Ok");
             assert_eq!(sweep_all(other).await, 0);
         }
-        // A retry sees it as well as a sweep.
+        // A retry notices it as well as a sweep.
         reserve_until_over(stock, "seen by a retry", 100, ms(30)).await;
         assert_eq!(word(&other.reserve("seen by a retry", 100, ms(30)).await), "Expired");
         assert_eq!(counts(stock).await, (100, 0, 0));
@@ -651,7 +651,7 @@ on_every_stock! {
                 let start = Instant::now();
                 match insist(|| first.reserve(id, 3, hold)).await {
                     Ok(_) => {}
-                    // It was over before all of it was there.
+                    // Over before all units were reserved.
                     Err(StockError::Expired { .. }) if start.elapsed() >= hold => return 0,
                     Err(error) => panic!("{error}"),
                 }
@@ -699,7 +699,7 @@ on_every_stock! {
         assert_eq!(again, ["Ok", "Ok", "Cancelled", "Ok"]);
         assert_eq!(counts(&stock).await.2, 30);
         while start.elapsed() < RETENTION {
-            // Nothing comes of these if there is no record.
+            // Without a record, these change nothing.
             let answers = ["sold", "confirmed", "cancelled"].map(|id| other.confirm(id));
             let mut words = Vec::new();
             for answer in answers {
@@ -712,7 +712,7 @@ on_every_stock! {
             tokio::time::sleep(ms(20)).await;
         }
         tokio::time::sleep(RETENTION + ms(50)).await;
-        // Over is the time of all but the one that nobody has looked at since it ended.
+        // The time of all is over, except for the one that nobody has looked at since it ended.
         for id in ["sold", "confirmed", "more"] {
             assert_eq!(word(&other.give_back(id).await), "UnknownOperation", "{id}");
             assert_eq!(word(&other.confirm(id).await), "UnknownOperation", "{id}");

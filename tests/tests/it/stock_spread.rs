@@ -16,7 +16,7 @@ fn counts(snapshot: &Snapshot) -> [u64; 4] {
     [snapshot.available(), snapshot.held(), snapshot.sold(), put_in]
 }
 
-/// A program that dies at this step, if it gets there.
+/// Starts a program that dies at this step, if it gets there.
 fn start(url: &str, name: &str, scenario: Scenario, step: u32) -> std::process::Child {
     Command::new(env!("CARGO_BIN_EXE_stock_steps"))
         .args([url, name, &format!("{scenario:?}"), &step.to_string()])
@@ -26,7 +26,7 @@ fn start(url: &str, name: &str, scenario: Scenario, step: u32) -> std::process::
         .unwrap()
 }
 
-/// Whether it has got to its end.
+/// Whether the program ran to its end.
 fn ended(child: std::process::Child) -> bool {
     use std::os::unix::process::ExitStatusExt;
 
@@ -36,7 +36,8 @@ fn ended(child: std::process::Child) -> bool {
     done
 }
 
-/// Lets a program die at each step of each of these scenarios; returns the stocks that were left.
+/// Lets a program die at each step of each of these scenarios, and returns the stocks that were
+/// left.
 async fn die_at_each_step(
     locks: &LockManager,
     url: &str,
@@ -104,8 +105,8 @@ async fn whoever_needs_what_a_dead_program_has_gets_it_without_a_sweep() {
     assert!(sold > 5, "{sold}");
 }
 
-/// Programs have died, and nobody sends anything again: others go on, and in the end it is as if it
-/// had been done or never begun.
+/// Programs have died, and nobody repeats their operations. Others go on; in the end each operation
+/// has been completed or undone.
 async fn others_sweep(url: &str, scenarios: &[Scenario], open_keys: impl Fn() -> Vec<String>) {
     let locks = LockManager::connect(url).await.unwrap();
     let left = die_at_each_step(&locks, url, scenarios.iter().copied(), "swept").await;
@@ -115,7 +116,7 @@ async fn others_sweep(url: &str, scenarios: &[Scenario], open_keys: impl Fn() ->
         let swept = stock.sweep(100).await.unwrap();
         assert!(!swept.more && swept.expired == 0, "{scenario:?} at {step}: {swept:?}");
         let snapshot = match stock.snapshot().await {
-            // It has died before it had made the stock known.
+            // It died before it had announced the stock.
             Err(StockError::Missing { .. }) if *scenario == Scenario::Initialize => continue,
             snapshot => snapshot.unwrap(),
         };
@@ -137,13 +138,13 @@ async fn others_sweep(url: &str, scenarios: &[Scenario], open_keys: impl Fn() ->
             0,
             "{scenario:?} at {step}: all was done the first time"
         );
-        // Whoever sends it after that gets what it is.
+        // A later repetition gets the final result.
         scenario.play(stock).await.unwrap_or_else(|error| panic!("{scenario:?} at {step}: {error}"));
         let snapshot = stock.snapshot().await.unwrap();
         assert_eq!(self::counts(&snapshot), scenario.after(), "{scenario:?} at {step}: {snapshot:?}");
     }
     assert!(done > 10 && undone > 10, "{done} done, {undone} not");
-    // Reservations that are not over are the only thing that is open.
+    // Only reservations that have not expired are open.
     let reserved = left.iter().filter(|(scenario, ..)| scenario.after()[1] > 0).count();
     let open = open_keys();
     assert!(open.len() <= reserved, "{open:?}");
@@ -177,8 +178,8 @@ async fn in_a_cluster_segments_are_on_several_servers_and_nothing_is_lost() {
     others_sweep(&cluster.url(), &scenarios, Vec::new).await;
 }
 
-/// Sells, reserves and brings back until it is told to stop; returns what it has in the end by its
-/// own books.
+/// Sells, reserves and brings back until it is told to stop; returns the units sold by its own
+/// books.
 async fn trade(stock: SegmentedStock, seller: u32, until: tokio::time::Instant) -> u64 {
     let (mut dice, mut sold) = (Dice::new(u64::from(seller) + 1), 0);
     for nth in 0_u32.. {
@@ -250,7 +251,7 @@ async fn the_books_of_many_sellers_balance_while_segments_come_and_go() {
     }
     let swept = stock.sweep(1000).await.unwrap();
     assert_eq!(counts(&stock.snapshot().await.unwrap()), [put_in - sold, 0, sold, put_in], "{swept:?}");
-    // Nothing is where nobody finds it.
+    // No unit is lost.
     if put_in > sold {
         stock.take("the rest", put_in - sold).await.unwrap();
     }
@@ -266,8 +267,8 @@ async fn of_two_merges_that_want_the_same_one_gets_it() {
         stock.initialize(12, 6).await.unwrap();
         let (one, other) = tokio::join!(stock.take("one", 12), stock.take("other", 12));
         let answers = [one.map(drop), other.map(drop)];
-        // `Contended` is honest while the other has part of it; that neither gets it, once it is
-        // asked again, is not.
+        // `Contended` is right while the other one has some of the units; neither getting them
+        // after a retry is not.
         let mut sold = answers.iter().filter(|answer| answer.is_ok()).count();
         for (answer, id) in answers.into_iter().zip(["one", "other"]) {
             match answer {
@@ -318,7 +319,7 @@ async fn units_of_a_segment_are_taken_under_its_own_lock() {
         stock.initialize(20, 2).await.unwrap();
         let first = shelves.acquire(0).await.unwrap();
         poll_and_drop(stock.take_at(&first, "order", 3), polls).await;
-        // Sent again under another lock, whose token is newer.
+        // Repeated under another lock, whose token is newer.
         let mut second = shelves.acquire(1).await.unwrap();
         while second.fencing_token() <= first.fencing_token() {
             second.release().await.unwrap();
@@ -333,14 +334,14 @@ async fn units_of_a_segment_are_taken_under_its_own_lock() {
             }
             _ => elsewhere += 1,
         }
-        // The first lock is as good as before.
+        // The first lock still works.
         stock.take_at(&first, "another", 1).await.unwrap_or_else(|error| panic!("{polls} polls: {error}"));
         assert_eq!(counts(&stock.snapshot().await.unwrap()), [16, 0, 4, 20]);
     }
     assert!(elsewhere > 0 && before > 0, "{elsewhere}, {before}");
 }
 
-/// Whether it was dropped before it was done.
+/// Drops the future after `polls` polls, and returns whether it was still pending.
 async fn poll_and_drop(future: impl Future, polls: u32) -> bool {
     let mut future = std::pin::pin!(future);
     let mut left = polls;

@@ -1,4 +1,4 @@
-//! Stocks in SQLite. Those in PostgreSQL: `stock_postgres.rs`.
+//! Stocks in SQLite. Those in PostgreSQL are in `stock_postgres.rs`.
 
 use lock_tests::stock_sql::{scenarios, sqlite_in};
 use tempfile::TempDir;
@@ -11,7 +11,7 @@ fn folder() -> (TempDir, String) {
     (folder, url)
 }
 
-/// The same on a database of its own.
+/// Makes each test run on a new database.
 macro_rules! on_sqlite {
     ($($name:ident($($arg:expr),*);)*) => {$(
         #[tokio::test]

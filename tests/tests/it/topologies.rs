@@ -1,5 +1,5 @@
-//! The servers of each topology themselves, asked with plain commands: they start, fail over, move
-//! slots, restart.
+//! The servers of each topology, tested with plain commands: they start, fail over, move slots,
+//! restart.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lock_tests::{Cluster, Quorum, RedisServer, Sentinels, eventually_blocking};
 
 const SOON: Duration = Duration::from_secs(40);
 
-/// Servers that a busy machine keeps from answering are not taken for dead.
+/// Returns options with which busy servers are not taken for dead.
 fn patient() -> sentinels::Options {
     sentinels::Options::default().down_after(Duration::from_secs(5))
 }
@@ -30,7 +30,7 @@ fn sentinels_make_a_replica_the_primary_when_they_are_asked_to() {
     assert_ne!(now, 0);
     assert_eq!(group.primary_at(), now);
     assert_eq!(group.primary().cli(&["INCR", "a"]), "2");
-    // The old primary is a replica like the others in the end.
+    // In the end, the old primary is a replica like the others.
     group.wait_until_ready();
     assert!(group.servers()[0].cli(&["ROLE"]).starts_with("slave"));
 }
@@ -45,7 +45,7 @@ fn sentinels_replace_a_primary_that_dies_and_take_it_back_as_a_replica() {
     group.wait_until_ready();
     assert_eq!(group.primary_at(), now);
     eventually_blocking(|| group.servers()[0].cli(&["GET", "a"]) == "1", SOON);
-    // What they were told is still there after a restart, of a server and of a sentinel.
+    // Their configuration survives a restart, of a server and of a sentinel.
     group.servers_mut()[0].restart(Data::Lost);
     group.sentinels_mut()[0].restart(Data::Kept);
     group.wait_until_ready();
@@ -72,7 +72,7 @@ fn sentinels_and_their_servers_can_have_passwords() {
 async fn a_write_that_replication_swallowed_is_lost_by_a_failover() {
     use lock_tests::proxy::{Fault, Line, Way};
 
-    // After so long sentinels send replicas straight to their primary.
+    // Time after which sentinels send replicas straight to their primary.
     let options = sentinels::Options::default().failover_timeout(Duration::from_secs(60));
     let mut group = Sentinels::start_with(options);
     let proxy = lock_tests::Proxy::start(group.primary().addr()).await;
@@ -96,7 +96,7 @@ async fn a_write_that_replication_swallowed_is_lost_by_a_failover() {
     group.wait_until_ready();
 }
 
-/// One key for each slot of a list.
+/// Returns a key whose slot matches.
 fn key_in(slots: impl Fn(u16) -> bool) -> String {
     (0..).map(|n| format!("key{n}")).find(|key| slots(slot_of(key))).unwrap()
 }
@@ -133,7 +133,7 @@ fn a_slot_moves_with_its_keys_at_once_or_step_by_step() {
     let moving = cluster.begin_move(slot, new);
     cluster.move_keys(moving, &[two, "{tag}:none"]);
     assert_eq!(cluster.keys_left(moving), [one]);
-    // Half-done: one key here, one there, and nobody can have both.
+    // Half-done: one key is here, one there, and nobody can use both.
     let error = |args: &[&str]| match cluster.nodes()[old].command(args).unwrap() {
         Reply::Error(text) => text.split(' ').next().unwrap().to_owned(),
         other => panic!("{other:?}"),
@@ -163,7 +163,7 @@ fn a_replica_takes_over_when_asked_and_when_its_primary_dies() {
     assert_eq!((cluster.node_of(&key), cluster.cli(&key, &["INCR", &key])), (replica, "2".to_owned()));
     cluster.wait_until_ready();
 
-    // Replication is asynchronous: without this the write may go down with the primary.
+    // Replication is asynchronous: without this the write may be lost with the primary.
     let synced = |node: &RedisServer| node.cli(&["INFO", "replication"]);
     let offset = |text: &str| {
         let line = text.lines().find(|line| line.starts_with("master_repl_offset"));
@@ -189,7 +189,7 @@ fn the_servers_of_a_quorum_know_nothing_of_each_other() {
     quorum.servers_mut()[0].restart(Data::Kept);
     assert_eq!(quorum.servers()[0].cli(&["GET", "a"]), "1");
     assert!(quorum.ended().is_empty());
-    // By somebody else.
+    // By another client.
     let _ = quorum.servers()[2].command(&["SHUTDOWN", "NOSAVE"]);
     eventually_blocking(|| !quorum.ended().is_empty(), SOON);
     let what = quorum.ended();

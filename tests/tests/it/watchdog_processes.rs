@@ -1,4 +1,4 @@
-//! Holders in other processes that are killed or stopped.
+//! Holders in other processes that are killed or paused.
 #![cfg(unix)]
 
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lock_tests::fenced::FencedRegister;
 use lock_tests::{Helper, RedisServer, eventually_blocking};
 
-/// What a busy two-core machine may take for something that needs no time.
+/// Time-out for something that needs no time, on a busy two-core machine.
 const SLACK: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -94,7 +94,7 @@ fn a_body_stopped_past_its_lease_is_lost_at_its_next_poll_and_its_write_is_refus
     assert!(second_token > first_token);
     assert!(register.write(second_token, "second"));
     first.cont();
-    // No await has come since the body was stopped: nothing but the token can stop this write.
+    // The body has not awaited since it was paused: only the token can stop this write.
     assert_eq!(first.ask("go"), "write refused");
     assert_eq!(first.line(SLACK), "outcome lost");
     assert_eq!(register.value(), "second");
@@ -103,7 +103,7 @@ fn a_body_stopped_past_its_lease_is_lost_at_its_next_poll_and_its_write_is_refus
 
 #[test]
 fn without_a_pause_the_same_body_writes() {
-    // The counterpart: what the test above sees is the pause, not a broken helper.
+    // The counterpart: the test above sees the effect of the pause, not a broken helper.
     let server = RedisServer::start();
     let mut first = holder(&server, &["lease=1000"]);
     let mut register = FencedRegister::open(server.addr(), "account");

@@ -4,7 +4,7 @@ use lock_runtime::{ConnectError, LockManager};
 
 const PASSWORD: &str = "s3cret";
 
-/// What a connection error says; never the password.
+/// The text of a connection error, which never has the password.
 #[track_caller]
 fn said(error: &ConnectError) -> String {
     let text = error.to_string();
@@ -64,7 +64,7 @@ mod tls {
         }
     }
 
-    /// What a process says that takes a lock at `url` twice, and trusts the authority of `file`.
+    /// Runs a process that takes a lock at `url` twice and trusts the authority of `file`.
     fn lock_twice(url: &str, file: &Path) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lock-tls-tests"));
         let output = command.arg(url).env("SSL_CERT_FILE", file).stdin(Stdio::null()).output().unwrap();

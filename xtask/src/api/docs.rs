@@ -9,7 +9,7 @@ use rustdoc_types::{Crate, FORMAT_VERSION, Id, Item, ItemKind};
 use crate::runner::{self, Output};
 use crate::workspace::{Libraries, Library};
 
-/// Flags of `rustdoc`. With private and hidden items, the JSON has all modules of the code. So the
+/// Flags of `rustdoc`. With private and hidden items, the JSON has all modules of the code, so the
 /// path of a definition leads to the item, also from another crate. [`super::paths`] decides which
 /// items users see.
 pub(super) const FLAGS: &str = "-Z unstable-options --output-format json --document-private-items \
@@ -38,8 +38,8 @@ pub(super) enum Named<'a> {
 impl Docs {
     /// Runs `rustdoc` on our crates, and reads the JSON that it writes.
     ///
-    /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. As this variable makes
-    /// build scripts run again, the build has a target folder that no other build uses.
+    /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. Since this variable makes
+    /// build scripts run again, the build has its own target folder.
     pub(super) fn build(output: &Output) -> Result<Self, String> {
         let libraries = Libraries::find(output)?;
         let target = libraries.target.join("api");
@@ -98,7 +98,7 @@ impl Docs {
 fn read_crate(file: &Path) -> Result<Crate, String> {
     let name = file.display();
     let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    // The number comes first: JSON of another format may not have the fields of ours.
+    // The number comes first, since JSON of another format may lack our fields.
     let found = text
         .rsplit_once("\"format_version\":")
         .map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect::<String>());

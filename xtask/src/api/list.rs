@@ -8,13 +8,13 @@ use super::docs::{Docs, Key};
 use super::paths::{Paths, is_hidden, is_public};
 use super::render::Renderer;
 
-/// The name that each item's path begins with.
+/// The first name in the path of each item.
 const ROOT: &str = "lock_runtime";
 
 /// Auto traits whose absence is worth a line.
 const NOTED: [&str; 3] = ["Send", "Sync", "Unpin"];
 
-/// Traits that `derive` implements beside those that it is told to.
+/// Traits that `derive` implements beside those in its list.
 const UNNOTED: [&str; 1] = ["StructuralPartialEq"];
 
 /// A line of the list. Lines are sorted by the path of the item. An item comes before its impls.
@@ -170,7 +170,8 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// Returns a mark if a type has public fields and others too: users can't build such a type.
+    /// Returns a mark for a type that has both public and other fields: users can't build such a
+    /// type.
     fn rest(&self, ids: &[Id]) -> &'static str {
         let visible = self.visible(ids).len();
         if visible > 0 && visible < ids.len() { " { .. }" } else { "" }
@@ -236,7 +237,7 @@ impl<'a> Lister<'a> {
                 (if block.is_unsafe { "unsafe " } else { "" }, if block.is_negative { "!" } else { "" });
             let (params, wheres) =
                 (render.params(&block.generics.params), render.wheres(None, &block.generics));
-            // Names with two underscores are made up by macros.
+            // Macros make up names with two underscores.
             if !wheres.contains("<__") {
                 add(path, true, format!("{word}impl{params} {not}{what} for {of}{wheres}"));
             }

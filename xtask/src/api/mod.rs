@@ -1,11 +1,11 @@
 //! `cargo xtask api`: lists the public items of `lock-runtime` in `docs/public-api.txt`.
 //!
 //! [`docs`] runs `rustdoc` on our crates and reads the JSON that it writes. [`paths`] walks from
-//! the root of `lock-runtime` along `pub use`, also into our other crates. It finds the path at
+//! the root of `lock-runtime` along `pub use`, also into our other crates, and finds the path at
 //! which users reach each item. [`list`] writes the lines, and [`render`] the types in them.
 //!
-//! No line says in which of our crates an item is. Moving an item, and re-exporting it where it
-//! was, leaves the list as it is.
+//! No line says in which of our crates an item is, so moving an item and re-exporting it at its old
+//! path leaves the list unchanged.
 
 mod docs;
 mod list;
@@ -31,7 +31,7 @@ const HEAD: &str = "\
 # A path in a signature starts at the root of lock_runtime; of a foreign item it is the last name.
 ";
 
-/// Writes the list.
+/// Writes the list to its file.
 pub(crate) fn run() -> ExitCode {
     let written = listing(&Output::Live)
         .and_then(|text| fs::write(file(), text).map_err(|error| format!("{}: {error}", file().display())));
@@ -44,7 +44,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// Compares the list with the code.
+/// Compares the list in the file with the code.
 pub(crate) fn check(step: &Step<'_>) -> Outcome {
     let new = match listing(step.output()) {
         Ok(new) => new,
@@ -63,7 +63,7 @@ fn listing(output: &Output) -> Result<String, String> {
     Ok(format!("{HEAD}\n{}", list::list(&docs)?))
 }
 
-/// Describes the difference by the lines that only one side has.
+/// Returns the lines that only one side has.
 fn difference(old: &str, new: &str) -> String {
     let (was, is): (BTreeSet<&str>, BTreeSet<&str>) = (old.lines().collect(), new.lines().collect());
     let removed = old.lines().filter(|line| !is.contains(line)).map(|line| format!("\n- {line}"));

@@ -9,7 +9,7 @@ use super::docs::{Docs, Key, Named};
 
 /// Paths from the root, without the name of the crate.
 pub(super) struct Paths {
-    /// The path of each item: the shortest one, or the first by name of the shortest.
+    /// The path of each item: the shortest one, and of several the first by name.
     of: HashMap<Key, String>,
     /// Other paths of these items, each with the path above.
     pub(super) aliases: Vec<(String, String)>,
@@ -25,7 +25,7 @@ enum Space {
     Types,
     Values,
     Macros,
-    /// All names of a foreign module. Its path stands in place of the name.
+    /// All names of a foreign module, whose path stands in place of the name.
     Globs,
 }
 
@@ -75,7 +75,7 @@ impl Paths {
     }
 }
 
-/// Lists the public names in a module. A name behind a `*` gives way to the same name without.
+/// Lists the public names in a module. An explicit name shadows the same name from a `*`.
 fn names(docs: &Docs, module: Key, above: &mut Vec<Key>) -> Result<Names, String> {
     let (mut named, mut globbed) = (Names::new(), Names::new());
     if above.contains(&module) {

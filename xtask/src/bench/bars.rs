@@ -1,4 +1,4 @@
-//! The bars: what is run for each, what is computed from it, and what is wanted.
+//! The bars: which runs each needs, how its number is computed, and what that number must be.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run(pub(crate) &'static str);
 
-/// What `lock-bench` printed.
+/// A line that `lock-bench` printed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<'a>(pub(crate) &'a Value);
 
@@ -16,14 +16,14 @@ impl Line<'_> {
     }
 }
 
-/// What is asked of a number.
+/// The requirement on a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Wanted {
-    /// Of the median of the rounds.
+    /// Upper bound for the median of the rounds.
     AtMost(f64),
-    /// Of the median of the rounds.
+    /// Lower bound for the median of the rounds.
     AtLeast(f64),
-    /// Of every round.
+    /// Value in every round.
     Exactly(f64),
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct Bar {
     pub(crate) name: &'static str,
     pub(crate) wanted: Wanted,
     pub(crate) of: &'static [Run],
-    /// From the lines of these runs of one round, in this order.
+    /// Computes the number from the lines of these runs in one round, in this order.
     pub(crate) value: fn(&[Line<'_>]) -> Option<f64>,
 }
 
-/// As `--only` knows them.
+/// The workloads that `--only` accepts.
 pub(crate) const WORKLOADS: [&str; 17] = [
     "latency",
     "throughput",
@@ -93,7 +93,7 @@ const FAR_PINGPONG: Run = Run("pingpong --rounds 200 --delay-ms 25");
 const FAR_HOT: Run = Run("hot --hold-us 1000 --secs 5 --delay-ms 25");
 const FAR_MULTI: Run = Run("multi --secs 5 --delay-ms 25");
 
-/// No bar needs them; they are run beside the workload, each after what it is compared with.
+/// Runs that no bar needs: each runs after the one that it is compared with.
 const COMPARISONS: [(&str, Run, Run); 8] = [
     ("latency", LATENCY, Run("latency --lib raw --secs 3")),
     ("latency", LATENCY, Run("latency --lib ping --secs 3")),
@@ -105,7 +105,7 @@ const COMPARISONS: [(&str, Run, Run); 8] = [
     ("seed100", SEED100, Run("seed100 --lib raw")),
 ];
 
-/// Only when it is asked for, and once.
+/// The bar of `--long`, whose run happens once.
 const LONG: Bar =
     bar("pingpong", "stalls in 20000 rounds", Wanted::Exactly(0.0), &[PINGPONG_LONG], |lines| {
         lines.first()?.number("stalls")
@@ -121,14 +121,14 @@ const fn bar(
     Bar { workload, name, wanted, of, value }
 }
 
-/// A bar on a field of one run.
+/// Makes a bar on a field of one run.
 macro_rules! field {
     ($workload:literal, $name:literal, $wanted:expr, $run:ident, $field:literal) => {
         bar($workload, $name, $wanted, &[$run], |lines| lines.first()?.number($field))
     };
 }
 
-/// A bar on the ratio of a field of one run to another one, of the same run or of another.
+/// Makes a bar on the ratio of two fields, of one run or of two.
 macro_rules! ratio {
     ($workload:literal, $name:literal, $wanted:expr, $run:ident $field:literal / $other:ident $of:literal) => {
         bar($workload, $name, $wanted, &[$run, $other], |lines| {
@@ -220,7 +220,7 @@ const BARS: [Bar; 66] = [
     field!("delay", "multi: errors", Exactly(0.0), FAR_MULTI, "errors"),
 ];
 
-/// The part of the time in which the lock is held.
+/// Returns the part of the time in which the lock is held.
 fn busy(lines: &[Line<'_>]) -> Option<f64> {
     let line = lines.first()?;
     Some(line.number("grants_per_s")? * line.number("real_hold_p50_us")? / 1e6)
@@ -230,7 +230,7 @@ fn ratio(value: f64, of: f64) -> Option<f64> {
     (of > 0.0).then(|| value / of)
 }
 
-/// What to run, in this order, in every round and once.
+/// The runs of every round, and those that happen once, in this order.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) bars: Vec<Bar>,
@@ -239,7 +239,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// For these workloads, or for all of them.
+    /// Plans the runs for these workloads, or for all of them if `only` is empty.
     pub(crate) fn new(only: &[&str], long: bool) -> Self {
         let chosen = |workload: &str| only.is_empty() || only.contains(&workload);
         let mut bars: Vec<Bar> = BARS.into_iter().filter(|bar| chosen(bar.workload)).collect();

@@ -17,13 +17,13 @@ use crate::build;
 use crate::install::{Found, Tool};
 use crate::runner::Output;
 
-/// The longest run is `pingpong` with 20 000 rounds, about two minutes.
+/// Maximum time for a run. The longest is `pingpong` with 20 000 rounds, about two minutes.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) rounds: usize,
-    /// Workloads; none are all.
+    /// Workloads to run; all of them if empty.
     pub(crate) only: Vec<&'static str>,
     pub(crate) long: bool,
     pub(crate) strict: bool,
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs lock-bench on a server of its own, and reads its line.
+/// Runs lock-bench on a fresh server, and reads its line.
 fn measure(program: &Path, run: Run) -> Result<Value, String> {
     let mut command = Command::new(program);
     command.arg("--workload").args(run.0.split(' '));

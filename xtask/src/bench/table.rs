@@ -1,4 +1,4 @@
-//! [`Results`]: what the runs have printed, and the tables of it.
+//! [`Results`]: the lines that the runs have printed, and the tables of them.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::bars::{Bar, Line, Run, Wanted};
 
-/// What all runs of all rounds have printed.
+/// The lines of all runs in all rounds.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     lines: Vec<(usize, Run, Value)>,
     failed: Vec<(Run, String)>,
 }
 
-/// A number of several rounds.
+/// The minimum, median and maximum of a number over several rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Spread {
     least: f64,
@@ -22,7 +22,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// Nothing without values.
+    /// `None` without values.
     fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let (least, most) = (*values.first()?, *values.last()?);
@@ -57,7 +57,7 @@ impl Results {
         bars.iter().all(|bar| self.measured(bar).is_some_and(|spread| spread.holds(bar.wanted)))
     }
 
-    /// Each round has a value of its own, from what ran beside each other. A round in which a run
+    /// Computes a bar's number in each round, from runs close in time. A round in which a run
     /// failed has none.
     fn measured(&self, bar: &Bar) -> Option<Spread> {
         let rounds = self.lines.iter().map(|(round, _, _)| *round).max().unwrap_or(0);
@@ -71,7 +71,7 @@ impl Results {
         Spread::of((1..=rounds).filter_map(of_round).collect())
     }
 
-    /// The bars, and whether they hold.
+    /// Renders the bars, and whether they hold.
     pub(super) fn bars(&self, bars: &[Bar]) -> String {
         let mut rows = vec![["bar", "wanted", "median", "min..max", ""].map(str::to_owned)];
         for bar in bars {
@@ -90,7 +90,7 @@ impl Results {
         table(&rows)
     }
 
-    /// The medians of what every run prints, and the runs that failed.
+    /// Renders the medians of what every run prints, and the runs that failed.
     pub(super) fn figures(&self) -> String {
         const FIELDS: [&str; 6] = ["grants_per_s", "p50_us", "p99_us", "max_us", "cpu_ms", "ping_p50_us"];
         let mut rows =
@@ -118,7 +118,7 @@ impl Results {
     }
 }
 
-/// Three digits at least, no more decimals than they need.
+/// Formats with at least three digits, and without trailing zeros.
 fn short(value: f64) -> String {
     let decimals = match value.abs() {
         size if size >= 100.0 => 0,
@@ -130,7 +130,7 @@ fn short(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// The first column to the left, the others to the right.
+/// Aligns the first column to the left, the others to the right.
 fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)

@@ -12,7 +12,7 @@ impl Floors {
         let table = section.split("\n### ").find_map(|part| part.strip_prefix(&format!("`{package}`\n")));
         let table = table.ok_or("there is no table of its floors")?;
         let rows = table.lines().filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
-        // What stands between backquotes are the rooms.
+        // The rooms stand between backquotes.
         let rooms = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
         let floors: Vec<Vec<String>> = rows.map(rooms).filter(|rooms: &Vec<_>| !rooms.is_empty()).collect();
         let mut all: Vec<&String> = floors.iter().flatten().collect();
@@ -30,7 +30,7 @@ impl Floors {
     }
 
     /// Returns the room of a file and its floor. A room may be several files, `a + b`; the longest
-    /// name that fits wins.
+    /// matching name wins.
     pub(super) fn of(&self, file: &str) -> Option<(usize, &str)> {
         let stem = file.strip_suffix(".rs").unwrap_or(file);
         let stem = stem.strip_suffix("/mod").unwrap_or(stem);

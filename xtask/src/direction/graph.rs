@@ -1,4 +1,4 @@
-//! [`Arrows`] between the files of a crate, and the circles that they make.
+//! [`Arrows`] between the files of a crate, and the circles that they form.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +63,7 @@ impl Arrows {
         reached
     }
 
-    /// Returns few arrows of `circle` without which it would be none.
+    /// Returns a small set of arrows without which `circle` is not one any more.
     pub(super) fn ties(&self, circle: &BTreeSet<&str>) -> Vec<Arrow<'_>> {
         let inner = |arrow: &Arrow<'_>| circle.contains(arrow.from) && circle.contains(arrow.to);
         let inner: Vec<Arrow<'_>> = self.iter().filter(inner).collect();

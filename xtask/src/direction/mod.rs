@@ -1,7 +1,7 @@
 //! `cargo xtask direction`: whether the files of each library crate know only what is below them.
 //!
-//! The floors stand in `docs/architecture.md`. An arrow leads from a file that mentions a name to
-//! the file that defines it; re-exports are followed, and tests are left out.
+//! The floors are listed in `docs/architecture.md`. An arrow leads from a file that mentions a name
+//! to the file that defines it; re-exports are followed, and tests are left out.
 //!
 //! - [`source`] reads files into modules: their names, and the paths they mention.
 //! - [`resolve`] follows each path to the file that defines its end.
@@ -29,10 +29,10 @@ use crate::workspace::Libraries;
 /// Maximum number of files that may import each other in a circle.
 const CIRCLE: usize = 5;
 
-/// The room that may know everything, and that only `lib` may know.
+/// The room that may use everything, and that only `lib` may use.
 const TESTING: &str = "testing";
 
-/// Prints the arrows between rooms if `draw`, and the failures or a line that there are none.
+/// Prints the failures, or a line that there are none, after the arrows between rooms if `draw`.
 pub(crate) fn run(draw: bool) -> ExitCode {
     match judged(draw) {
         Ok(text) => {
@@ -46,7 +46,7 @@ pub(crate) fn run(draw: bool) -> ExitCode {
     }
 }
 
-/// The part `direction` of the tests.
+/// Runs the part `direction` of the tests.
 pub(crate) fn check(step: &Step<'_>) -> Outcome {
     let (text, outcome) = match judged(false) {
         Ok(text) => (text, Outcome::Ok),
@@ -97,7 +97,7 @@ struct Package {
     name: String,
     sources: PathBuf,
     entry: &'static str,
-    /// Whether all its arrows are judged, and not only its circles.
+    /// Whether all its arrows are judged, or only its circles.
     has_floors: bool,
 }
 
@@ -166,7 +166,7 @@ fn without_room(files: &BTreeSet<&str>, floors: &Floors) -> Vec<String> {
     failures
 }
 
-/// Returns the reason why an arrow must not be.
+/// Returns the reason why an arrow is not allowed.
 fn judge(arrow: Arrow<'_>, floors: &Floors) -> Option<String> {
     let ((above, from), (below, to)) = (floors.of(arrow.from)?, floors.of(arrow.to)?);
     if from == to || from == TESTING {
@@ -183,7 +183,7 @@ fn judge(arrow: Arrow<'_>, floors: &Floors) -> Option<String> {
     Some(format!("{arrow} ({why})"))
 }
 
-/// Draws the arrows between rooms, a line for each room; `!` marks those that must not be.
+/// Draws the arrows between rooms, a line for each room; `!` marks those that are not allowed.
 fn draw(arrows: &Arrows, floors: &Floors) -> String {
     let mut targets: BTreeMap<&str, BTreeSet<(usize, String)>> = BTreeMap::new();
     for arrow in arrows.iter() {

@@ -66,7 +66,7 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// Follows a path; returns nothing for one into another crate.
+    /// Follows a path; returns nothing if it leads into another crate.
     fn path(&self, from: usize, path: &[String], seen: &mut Seen) -> Vec<End> {
         let Some((first, rest)) = path.split_first() else { return vec![End::Module(from)] };
         let mut ends = match first.as_str() {
@@ -112,7 +112,7 @@ impl Resolver<'_> {
             ends.extend(match meaning {
                 Name::Item => here(),
                 Name::Module(id) => vec![End::Module(*id)],
-                // What comes from another crate is taken from the file that names it here.
+                // A name from another crate is taken from the file that imports it here.
                 Name::Import(path) => match self.path(module, path, seen) {
                     ends if ends.is_empty() => here(),
                     ends => ends,

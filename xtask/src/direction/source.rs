@@ -23,15 +23,15 @@ pub(crate) struct Module {
     pub(super) macros: BTreeSet<String>,
     /// All paths of two or more segments, imports included.
     pub(super) paths: BTreeSet<Path>,
-    /// The imports that others may use too, by their names here.
+    /// The imports visible to other modules, by their names here.
     pub(super) shown: BTreeSet<(String, Path)>,
     pub(super) idents: BTreeSet<String>,
-    /// Those of them that are no variables: types, constants, and functions that are called.
+    /// Those of `idents` that are not variables: types, constants, and functions that are called.
     pub(super) used: BTreeSet<String>,
     pub(super) invoked: BTreeSet<String>,
 }
 
-/// What a name stands for in its module.
+/// The meaning of a name in its module.
 pub(super) enum Name {
     Item,
     Module(usize),
@@ -50,7 +50,7 @@ pub(crate) fn read(entry: &str, read: &dyn Fn(&str) -> Option<String>) -> Result
     Ok(reader.modules)
 }
 
-/// Reads the file without what only tests have.
+/// Reads the file, without code for tests only.
 pub(crate) fn parse(file: &str, read: &dyn Fn(&str) -> Option<String>) -> Result<syn::File, String> {
     let text = read(file).ok_or_else(|| format!("{file} cannot be read"))?;
     let mut parsed = syn::parse_file(&text).map_err(|error| format!("{file}: {error}"))?;
@@ -128,7 +128,7 @@ impl Module {
         self.names.entry(name).or_default().push(stands_for);
     }
 
-    /// Notes what a `use` brings. One inside a function counts for the whole module.
+    /// Notes the names that a `use` brings. One inside a function counts for the whole module.
     fn import(&mut self, item: &ItemUse) {
         let mut prefix = match item.leading_colon {
             Some(_) => vec!["::".to_owned()],
@@ -169,7 +169,7 @@ impl Module {
         self.name(name, Name::Import(path));
     }
 
-    /// Notes the paths in `stream`, in macro calls and attributes too.
+    /// Notes the paths in `stream`, also in macro calls and attributes.
     fn scan(&mut self, stream: TokenStream) {
         let tokens: Vec<TokenTree> = stream.into_iter().collect();
         let is = |at: usize, wanted: char| match tokens.get(at) {
@@ -226,7 +226,7 @@ fn is_arguments(token: Option<&TokenTree>) -> bool {
     matches!(token, Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis)
 }
 
-/// Whether this is the rest of `pub(in …)`.
+/// Whether the token is the rest of `pub(in …)`.
 fn is_place(token: Option<&TokenTree>) -> bool {
     let Some(TokenTree::Group(group)) = token else { return false };
     let first = group.stream().into_iter().next();
@@ -234,7 +234,7 @@ fn is_place(token: Option<&TokenTree>) -> bool {
         && matches!(first, Some(TokenTree::Ident(ident)) if ident == "in")
 }
 
-/// Takes everything out that is compiled in tests only.
+/// Removes everything that is compiled for tests only.
 struct WithoutTests;
 
 impl VisitMut for WithoutTests {
@@ -298,7 +298,7 @@ fn retain<T: ToTokens, P>(list: &mut Punctuated<T, P>) {
     *list = std::mem::take(list).into_pairs().filter(|pair| is_production(pair.value())).collect();
 }
 
-/// Whether none of the attributes in front of `thing` keeps it for tests.
+/// Whether `thing` is compiled outside of tests, by the attributes in front of it.
 fn is_production(thing: &impl ToTokens) -> bool {
     let mut tokens = thing.to_token_stream().into_iter();
     while let (Some(TokenTree::Punct(_)), Some(TokenTree::Group(group))) = (tokens.next(), tokens.next()) {
@@ -309,7 +309,7 @@ fn is_production(thing: &impl ToTokens) -> bool {
     true
 }
 
-/// Whether this attribute keeps what it stands at for tests.
+/// Whether this attribute restricts its item to tests.
 fn is_for_tests(attribute: &Meta) -> bool {
     match attribute {
         Meta::List(list) if list.path.is_ident("cfg") => {

@@ -32,7 +32,7 @@ fn modules(files: &Files<'_>) -> Vec<Module> {
     source::read("lib.rs", &text).unwrap()
 }
 
-/// The arrows of a crate, without those of `lib.rs`.
+/// Returns the arrows of a crate, without those of `lib.rs`.
 fn arrows(files: &Files<'_>) -> Vec<String> {
     let arrows = resolve::arrows(&modules(files));
     arrows.iter().filter(|arrow| arrow.from != "lib.rs").map(|arrow| arrow.to_string()).collect()
@@ -43,7 +43,7 @@ fn failures(files: &Files<'_>) -> Vec<String> {
     Report::new(&modules(files), Some(&floors)).failures
 }
 
-/// A crate with a file in each room.
+/// Returns a crate with a file in each room.
 fn house<'a>(top: &'a str, memory: &'a str, store: &'a str, testing: &'a str) -> [(&'a str, &'a str); 5] {
     [
         ("lib.rs", "pub mod store; pub mod testing; mod top; pub use testing::Hook; pub use top::Top;"),

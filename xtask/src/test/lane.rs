@@ -10,7 +10,7 @@ use super::Part;
 use super::table::{Outcome, Row, Table, first_line};
 use crate::runner::{self, Output};
 
-/// Runs steps and notes what became of them.
+/// Runs steps and records their outcomes.
 pub(crate) struct Lane<'a> {
     table: &'a Table,
     output: &'a Output,
@@ -26,11 +26,12 @@ impl<'a> Lane<'a> {
         Self { table, output }
     }
 
-    /// Runs a step. What it prints appears when it is over, if the lane is in the background.
+    /// Runs a step and returns whether it succeeded. In a background lane, its output appears when
+    /// the step is over.
     pub(crate) fn step(&self, part: Part, name: &str, step: impl FnOnce(&Step<'_>) -> Outcome) -> bool {
         self.output.line(&format!("\n=== {name} ==="));
         let (start, before) = (Instant::now(), cpu_of_ended());
-        // The other lane goes on, and the table is printed, whatever happens here.
+        // Whatever happens here, the other lane goes on, and the table is printed.
         let run = || step(&Step { output: self.output });
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
@@ -49,7 +50,7 @@ impl<'a> Lane<'a> {
         is_ok
     }
 
-    /// Notes a step that is left out.
+    /// Records a step that is left out.
     pub(crate) fn skip(&self, part: Part, name: &str, why: &str) {
         self.step(part, name, |_| Outcome::Skipped(why.to_owned()));
     }

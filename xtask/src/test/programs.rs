@@ -1,4 +1,4 @@
-//! [`Programs`]: all test programs, built once and run without cargo, whose lock the compilers have
+//! [`Programs`]: all test programs, built once and run without cargo, whose lock the compilers hold
 //! meanwhile.
 
 use std::path::Path;
@@ -10,41 +10,41 @@ use crate::build::{self, Program};
 use crate::cli::Scope;
 use crate::runner::{self, Output};
 
-/// The tests that need a JDK, PostgreSQL or a browser. Cargo leaves them out unless they are named.
+/// The tests that need a JDK, PostgreSQL or a browser. They only run if they are named.
 pub(super) const NAMED: [&str; 6] =
     ["--test", "interop", "--test", "stock_postgres", "--test", "flash_sale_page"];
 
-/// The tests in the documentation. That of the attribute is part of `lock-runtime`'s: by itself it
-/// has no runtime.
+/// The command for the tests in the documentation. The attribute's are part of `lock-runtime`'s,
+/// since `lock-macros` alone has no runtime.
 const DOCUMENTATION: [&str; 6] =
     ["test", "--doc", "--workspace", "--all-features", "--exclude", "lock-macros"];
 
-/// Number of tests that run at once. They mostly wait, so there are more than processors.
+/// Number of tests that run at once. They mostly wait, so there are more of them than processors.
 const TEST_THREADS: &str = "8";
 
-/// The package whose tests need servers, as [`Program::label`] has it.
+/// Label of the program with the integration tests, which need servers.
 const INTEGRATION: &str = "tests/it";
 
-/// The store whose `server_tests` need servers.
+/// Label of the store whose `server_tests` need servers.
 const REDIS: &str = "stores/redis/lib";
 
-/// The program whose `targets` needs servers.
+/// Label of the program whose `targets` need servers.
 const TELEMETRY: &str = "lock-runtime/telemetry";
 
-/// The package whose tests run compilers.
+/// Prefix of the programs whose tests run compilers.
 const UI: &str = "tests/compile/";
 
-/// The tests of the part `tls`.
+/// Prefix of the programs of the part `tls`.
 const TLS: &str = "tests/tls/";
 
-/// Everything that has tests in it, and the examples.
+/// All programs that have tests, and the examples.
 pub(crate) struct Programs {
     all: Vec<Program>,
     examples: Vec<Program>,
 }
 
 impl Programs {
-    /// Builds them; `None` if that fails.
+    /// Builds the programs; `None` if that fails.
     pub(super) fn build(lane: &Lane<'_>, parts: &[Part]) -> Option<Self> {
         let mut built = None;
         lane.step(Part::Test, "build", |step| {
@@ -68,12 +68,12 @@ impl Programs {
         }
         all.retain(|program| program.is_test);
         all.sort_by_key(Program::label);
-        // Of examples that have tests, cargo has built the tests only.
+        // Of an example with tests, cargo has so far built only the tests.
         let examples = build::programs("build", &["--workspace", "--all-features", "--examples"], output)?;
         Ok(Self { all, examples })
     }
 
-    /// The command that runs a program, as cargo does it.
+    /// Returns the command that runs a program, as cargo does it.
     fn command(program: &Program, args: &[&str]) -> Command {
         let mut command = Command::new(&program.path);
         command
@@ -84,28 +84,28 @@ impl Programs {
         command
     }
 
-    /// The program with the integration tests.
+    /// Returns the command that runs the integration tests.
     pub(super) fn integration(&self, args: &[&str]) -> Command {
         self.labelled(INTEGRATION, args)
     }
 
-    /// One of those that have to be named.
+    /// Returns the command that runs one of [`NAMED`].
     pub(super) fn named(&self, name: &str) -> Command {
         self.labelled(&format!("tests/{name}"), &[])
     }
 
-    /// Where an example is.
+    /// Returns the path of an example.
     pub(crate) fn example(&self, name: &str) -> Option<&Path> {
         self.examples.iter().find(|program| program.name == name).map(|program| program.path.as_path())
     }
 
     fn labelled(&self, label: &str, args: &[&str]) -> Command {
         let found = self.all.iter().find(|program| program.label() == label);
-        // Without the program the step says that it can't be run.
+        // Without the program, the step reports that it can't be run.
         found.map_or_else(|| Command::new(label), |program| Self::command(program, args))
     }
 
-    /// What is run by the part `test`, but for those that compile.
+    /// Returns the programs of the part `test` that do not compile anything.
     fn waiting(&self) -> impl Iterator<Item = &Program> {
         let is_named = |program: &&Program| NAMED.contains(&program.name.as_str());
         let elsewhere = |program: &&Program| [UI, TLS].iter().any(|label| program.label().starts_with(label));
@@ -138,7 +138,7 @@ impl Programs {
         }
     }
 
-    /// The tests that run compilers, and those in the documentation.
+    /// Runs the tests that run compilers, and those in the documentation.
     pub(super) fn run_compiling(&self, lane: &Lane<'_>) {
         for program in self.all.iter().filter(|program| program.label().starts_with(UI)) {
             let name = format!("test: {}", program.label());
@@ -150,9 +150,9 @@ impl Programs {
     }
 }
 
-/// The names of all tests, each behind the program that has it.
+/// Returns the names of all tests, each after the program that has it.
 pub(super) fn list() -> Result<Vec<String>, String> {
-    // What cargo says is not for standard output, which the names go to.
+    // Cargo's output is kept off standard output, which is for the names.
     let quiet = Output::kept();
     list_with(&quiet).map_err(|why| format!("{why}\n{}", String::from_utf8_lossy(&quiet.take())))
 }

@@ -1,12 +1,11 @@
-//! What `cargo xtask test --quick` runs of the part `test`: no second kind of servers, nothing that
-//! dies or is stopped, and nothing that takes long.
+//! The tests of the part `test` that `cargo xtask test --quick` runs: those without clusters and
+//! other groups of servers, without killed or paused processes, and without long runs.
 
 /// Tests of the Redis store that are left out: servers of other kinds, and faults.
 const REDIS: [&str; 8] =
     ["cluster", "sentinel", "quorum", "synced", "faults", "server_tests::group", "fair_model", "rw_model"];
 
-/// Integration tests that are run: those of every store, on one server, and what the attribute
-/// does.
+/// Integration tests that run: those of every store on one server, and those of the attribute.
 const INTEGRATION: [&str; 9] = [
     "docs_name_tests",
     "fair_order",
@@ -19,7 +18,7 @@ const INTEGRATION: [&str; 9] = [
     "semaphore",
 ];
 
-/// Exhaustive schedules, of which the larger scenes take most of the time.
+/// Tests with exhaustive schedules that are left out: these scenes take most of the time.
 const LARGE_SCENES: [&str; 8] = [
     "behind",
     "wait_runs_out",
@@ -31,7 +30,7 @@ const LARGE_SCENES: [&str; 8] = [
     "layer::load",
 ];
 
-/// The arguments of a test program; `None` if it is left out.
+/// Returns the arguments of a test program; `None` if it is left out.
 pub(super) fn args(label: &str) -> Option<Vec<&'static str>> {
     let without = |names: &[&'static str]| names.iter().flat_map(|&name| ["--skip", name]).collect();
     match label {
@@ -39,7 +38,7 @@ pub(super) fn args(label: &str) -> Option<Vec<&'static str>> {
         "stores/quorum/lib" => None,
         "lock-runtime/it" => Some(without(&LARGE_SCENES)),
         "tests/it" => Some(INTEGRATION.to_vec()),
-        // Programs that are run are no better for a run in a hurry.
+        // Tests that start programs gain nothing from a hurried run.
         _ if label.starts_with("benches/") || label.starts_with("tests/") => None,
         _ => Some(Vec::new()),
     }

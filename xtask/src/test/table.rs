@@ -1,4 +1,4 @@
-//! [`Table`]: what became of the steps, and what they cost.
+//! [`Table`]: the outcomes of the steps, and their cost.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::Part;
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,
-    /// Why, in one line; more lines say what the tests that failed said.
+    /// The reason, in one line; further lines have the messages of failed tests.
     Failed(String),
     Skipped(String),
 }
@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) outcome: Outcome,
     pub(super) took: Duration,
-    /// Processor time of all processes of the step. Zero where the system does not tell.
+    /// Processor time of all processes of the step; zero if the system does not report it.
     pub(super) cpu: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Table {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
     }
 
-    /// The table after a run that took so long, its rows in the order of the parts.
+    /// Completes the table after a run that took `took`, with the rows in the order of the parts.
     pub(super) fn finish(self, took: Duration) -> Finished {
         let mut rows = self.rows.into_inner().unwrap_or_else(PoisonError::into_inner);
         rows.sort_by_key(|row| row.part);
@@ -53,7 +53,7 @@ pub(super) struct Finished {
 }
 
 impl Finished {
-    /// Whether nothing failed; in CI nothing may be left out either.
+    /// Whether nothing failed; in CI nothing may be skipped either.
     pub(super) fn is_good(&self, ci: bool) -> bool {
         self.rows.iter().all(|row| match row.outcome {
             Outcome::Ok => true,
@@ -64,8 +64,8 @@ impl Finished {
 }
 
 impl fmt::Display for Finished {
-    /// What failed, in full, and the table below it: the end of a long output is what one sees
-    /// first.
+    /// Prints the failures in full, and the table below them, since a reader sees the end of a long
+    /// output first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Row { name, outcome, .. } in &self.rows {
             if let Outcome::Failed(why) = outcome {

@@ -21,7 +21,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     work(options, &backend, &mut parent, path).await
 }
 
-/// To the end, where `path` is the file of the overlap check.
+/// Runs the process to the end; `path` is the file of the overlap check.
 pub(in super::super) async fn work(
     options: &Options,
     backend: &Backend,
@@ -33,7 +33,7 @@ pub(in super::super) async fn work(
     let crew = hot::start(options, backend, inside)?;
     println!("{READY}");
 
-    // The parent asks the server for all.
+    // The parent reads the counters of the server for all processes.
     let mut meter = Meter::clocks(options);
     hear(parent, COUNT).await?;
     let start = meter.start().await?;
@@ -51,8 +51,8 @@ async fn hear(parent: &mut UnboundedReceiver<String>, expected: &str) -> Result<
     }
 }
 
-/// What the parent says, line by line. A thread reads it, which no work of the tasks keeps from
-/// ending this process when the parent is gone.
+/// Returns the parent's lines. A thread reads them, and ends this process when the parent is gone,
+/// however busy the tasks are.
 pub(in super::super) fn listen() -> Result<UnboundedReceiver<String>, String> {
     let (sender, lines) = unbounded_channel();
     std::thread::Builder::new()

@@ -1,18 +1,17 @@
 //! `multi`: several processes on one key, each with a manager and tasks as in `hot`.
 //!
-//! The process that the user started takes no lock. It starts the others and tells them, line by
-//! line, what to do:
+//! The process that the user started takes no lock. It starts the others and tells them what to do,
+//! line by line:
 //!
 //! | to a child | | from it |
 //! |---|---|---|
-//! | where the file of the overlap check is | → | |
+//! | the path of the file of the overlap check | → | |
 //! | | ← | `ready`: its tasks are at work |
 //! | `count` | → | |
 //! | `end` | → | |
 //! | | ← | its line of JSON, as of `hot` |
 //!
-//! A child ends when its input does, so that none is left behind when this process dies, however it
-//! dies.
+//! A child exits when its input ends, so it never outlives this process, however that dies.
 
 pub(super) mod child;
 pub(super) mod process;
@@ -32,9 +31,9 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::Waits;
 
-/// How long processes may take to start, on a busy machine.
+/// Maximum time for processes to start, on a busy machine.
 pub(super) const START: Duration = Duration::from_secs(30);
-/// How long they may take to end.
+/// Maximum time for processes to end.
 const FINISH: Duration = crew::STOP.saturating_add(Duration::from_secs(30));
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -45,7 +44,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     Ok(measure(options, urls, &mut meter).await?.0)
 }
 
-/// Starts the processes and has them count; one line for all, and theirs.
+/// Starts the processes and makes them count. Returns one line for all, and the line of each.
 pub(super) async fn measure(
     options: &Options,
     urls: &Urls,
@@ -68,7 +67,7 @@ pub(super) async fn measure(
             return Err(format!("process {} says {line:?}", process.id()));
         }
     }
-    // All have mapped it.
+    // All children have mapped it.
     drop(file);
 
     tokio::time::sleep(WARM_UP).await;
@@ -96,7 +95,7 @@ pub(super) fn shared(urls: &Urls) -> Result<&str, String> {
     urls.measured.as_deref().ok_or_else(|| "there is no store that processes could share".to_owned())
 }
 
-/// One line out of many: sums of what was done and used up, the worst of all waits.
+/// Combines the lines: sums of work and cost, and the longest wait.
 fn sum(options: &Options, lines: &[Value], overlaps: u64, cost: Cost) -> Report {
     let numbers = |field: &'static str| lines.iter().filter_map(move |line| line[field].as_f64());
     let counts = |field: &'static str| lines.iter().filter_map(move |line| line[field].as_u64());
@@ -108,7 +107,7 @@ fn sum(options: &Options, lines: &[Value], overlaps: u64, cost: Cost) -> Report 
         grants: per_process.iter().sum(),
         errors: counts("errors").sum(),
         waits: Waits { p50: most("p50_us"), p99: most("p99_us"), max: most("max_us") },
-        // What the processes used; this one only looks on.
+        // The processor time of the children; this process only looks on.
         cost: Cost { cpu: Duration::from_secs_f64(numbers("cpu_ms").sum::<f64>() / 1000.0), ..cost },
         extra: vec![
             ("per_task_min", json!(counts("per_task_min").min())),

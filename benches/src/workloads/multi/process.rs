@@ -1,4 +1,4 @@
-//! [`Process`]: one of the processes, seen from the one that started it.
+//! [`Process`]: a child process, as the parent sees it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,13 +8,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::args::Options;
 
-/// What a child says once its tasks are at work.
+/// A child's line once its tasks are at work.
 pub(in super::super) const READY: &str = "ready";
-/// What a child is told when it has to count, and when it has to stop.
+/// The parent's lines that tell a child to count, and to stop.
 pub(in super::super) const COUNT: &str = "count";
 pub(in super::super) const END: &str = "end";
 
-/// Killed on drop; it ends by itself when this process does, because its input ends then.
+/// A child process, killed on drop. It also exits when this process ends, because its input ends
+/// then.
 #[derive(Debug)]
 pub(in super::super) struct Process {
     id: usize,
@@ -74,7 +75,8 @@ impl Drop for Process {
     }
 }
 
-/// A child has the flags of its parent, as far as they matter, and goes through the parent's proxy.
+/// Returns the arguments of a child: the flags of its parent that matter to it, and the URL of the
+/// parent's proxy.
 fn args(options: &Options, url: &str, id: usize) -> Vec<String> {
     let flags = [
         ("workload", options.workload.to_string()),
@@ -102,7 +104,7 @@ mod tests {
         let Ok(Task::Run(child)) = parse(&args(&parent, "redis://me:a=b@here:1", 1)) else {
             panic!("the flags of the child are good")
         };
-        // The parent counts the seconds and has the proxy.
+        // The parent measures the time and has the proxy.
         let expected = Options {
             store: Store::Redis("redis://me:a=b@here:1".to_owned()),
             id: Some(1),

@@ -26,7 +26,7 @@ use crate::server::Urls;
 use crate::stats::Waits;
 
 const DONE: &str = "done";
-/// How long a process may take to answer, on a busy machine.
+/// Maximum time for a process to answer, on a busy machine.
 const ANSWER: Duration = START;
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
@@ -35,7 +35,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     loop {
         let line = parent.recv().await.ok_or("the parent is gone")?;
         if line == DONE {
-            // The parent has been told what was sold.
+            // The parent already knows what was sold.
             let (waits, cost) = (Waits::default(), Cost::default());
             return Ok(Report { tasks: 0, hold_us: 0, grants: 0, errors: 0, waits, cost, extra: Vec::new() });
         }
@@ -58,11 +58,11 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     }
 }
 
-/// The processes, seen from the one that has started them.
+/// The child processes, as the parent sees them.
 pub(super) struct Processes(Vec<Process>);
 
 impl Processes {
-    /// Starts them, each with its part of the tasks.
+    /// Starts the processes, each with its share of the tasks.
     pub(super) fn start(options: &Options, urls: &Urls) -> Result<Self, String> {
         let of_each = Options { tasks: (options.tasks / options.procs).max(1), ..options.clone() };
         let mut processes = Vec::with_capacity(options.procs);
@@ -76,7 +76,7 @@ impl Processes {
         self.0.iter_mut().try_for_each(|process| process.say(line))
     }
 
-    /// All of them sell for this time; how much in a second.
+    /// Has all processes sell for `time`, and returns the rate per second.
     pub(super) async fn sell(
         &mut self,
         name: &str,

@@ -1,13 +1,13 @@
 //! `stock`: what segments bring, and what a take costs beside a DECRBY.
 //!
-//! Each comparison is made in turns of a fraction of a second, one side after the other, and its
-//! ratio is the median of those of the turns: the machine may be slower in the next second.
+//! Each comparison alternates between its sides in turns of a fraction of a second. Its ratio is
+//! the median over the turns, since the machine may be slower in the next second.
 //!
-//! - Under locks, each held for `--hold-us` (1 ms) before its take: ten segments and one, first by
-//!   the tasks of one process, then by the same number of tasks in `--procs` processes.
-//! - Without locks: a DECRBY of one key, takes with a script call for each, and takes as they are,
-//!   which travel together when they are ready together; and these from a stock of one segment. All
-//!   by the same tasks, each over one connection.
+//! - Under locks, each held for `--hold-us` (1 ms) before its take: ten segments against one. First
+//!   by the tasks of one process, then by as many tasks spread over `--procs` processes.
+//! - Without locks: a DECRBY of one key; takes with one script call each; takes that share calls
+//!   when they are ready together, from ten segments and from one. All by the same tasks, each side
+//!   over one connection.
 //! - A merge over ten segments, and how many calls it makes.
 
 mod child;
@@ -32,17 +32,17 @@ use crate::server::Urls;
 use crate::stats::{Waits, round, round_ratio};
 
 const SEGMENTS: u32 = 10;
-/// Turns of the comparisons under locks, and of that without.
+/// Turns of the comparisons under locks, and of those without.
 const LOCKED_TURNS: u32 = 3;
 const SCRIPT_TURNS: u32 = 7;
-/// Stocks that one take each sells out.
+/// Number of stocks that are each sold out by one take.
 const MERGES: u32 = 20;
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     if options.id.is_some() {
         return child::run(options, urls).await;
     }
-    // A server that is not ours may have the stocks of another run.
+    // A server that the user started may have the stocks of another run.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let name = format!("bench:{now}:{}", std::process::id());
     let manager = manager(options, urls).await?;
@@ -63,7 +63,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     Ok(Report {
         tasks: options.tasks,
         hold_us: hot::hold_us(options),
-        // Those without locks, of which the cost is.
+        // The cost is that of the sales without locks.
         grants: run.sold.values().sum::<u64>() - locked,
         errors: run.errors,
         waits: Waits::default(),
@@ -86,7 +86,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     })
 }
 
-/// How much was sold in a second, turn by turn.
+/// Units sold per second, turn by turn.
 #[derive(Debug, Default)]
 struct Rates(Vec<f64>);
 
@@ -97,7 +97,7 @@ impl Rates {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// The median of the ratios of each turn.
+    /// Returns the median over the turns of the ratio to `other`.
     fn to(&self, other: &Self) -> Option<f64> {
         let both = self.0.iter().zip(&other.0).filter(|(_, other)| **other > 0.0);
         Self(both.map(|(one, other)| one / other).collect()).median()
@@ -108,9 +108,9 @@ struct Run<'a> {
     options: &'a Options,
     urls: &'a Urls,
     manager: LockManager,
-    /// What the names of all stocks of this run begin with.
+    /// Prefix of the names of all stocks of this run.
     name: String,
-    /// Of each stock, by our books.
+    /// Units sold from each stock, by our books.
     sold: HashMap<String, u64>,
     errors: u64,
 }
@@ -121,7 +121,7 @@ impl Run<'_> {
         self.errors += sold.errors;
     }
 
-    /// Ten segments and one, by the tasks of this process.
+    /// Compares ten segments with one, by the tasks of this process.
     async fn locked(&mut self) -> Result<[Rates; 2], String> {
         let mut rates = <[Rates; 2]>::default();
         for _ in 0..LOCKED_TURNS {
@@ -137,7 +137,7 @@ impl Run<'_> {
         Ok(rates)
     }
 
-    /// The same by several processes.
+    /// Compares ten segments with one, by several processes.
     async fn processes(&mut self) -> Result<[Rates; 2], String> {
         let mut processes = Processes::start(self.options, self.urls)?;
         let mut rates = <[Rates; 2]>::default();
@@ -153,8 +153,8 @@ impl Run<'_> {
         Ok(rates)
     }
 
-    /// A bare DECRBY, takes by a call each, takes as they are, and these from one segment; all
-    /// without locks.
+    /// Compares, without locks, a bare DECRBY, takes of one call each, takes that share calls, and
+    /// those from one segment.
     async fn scripts(&mut self) -> Result<[Rates; 4], String> {
         let url = self.urls.measured.as_deref().ok_or("stocks are measured beside a server")?;
         let (ten, one) = (format!("{}:script", self.name), format!("{}:script:1", self.name));
@@ -181,8 +181,8 @@ impl Run<'_> {
         Ok(rates)
     }
 
-    /// Calls of a take that needs all segments. They are made one after the other, so each is a
-    /// round trip.
+    /// Returns the number of calls of a take that needs all segments. They are sequential, so each
+    /// is a round trip.
     async fn merges(&self, meter: &mut Meter) -> Result<f64, String> {
         let units = u64::from(SEGMENTS) * 10;
         let mut stocks = Vec::new();
@@ -202,12 +202,12 @@ impl Run<'_> {
         Ok(round(calls.by_clients as f64 / f64::from(MERGES)))
     }
 
-    /// Nothing was sold twice, and nothing for nobody.
+    /// Checks that every sale was counted once, and that each stock balances.
     async fn audit(&self) -> Result<(), String> {
         for (name, sold) in &self.sold {
             let snapshot =
                 self.manager.stock(name.as_str()).snapshot().await.map_err(|error| error.to_string())?;
-            // Whether what has failed was sold is not known here.
+            // After an error it is unknown whether a unit was sold.
             if !snapshot.balances() || (self.errors == 0 && snapshot.sold() != *sold) {
                 return Err(format!(
                     "{name} has sold {}, by our books {sold}: {snapshot:?}",

@@ -11,12 +11,12 @@ use crate::args::Options;
 use crate::backend::Backend;
 use crate::server::Urls;
 
-/// More than any run sells.
+/// Units in a stock, more than any run sells.
 const UNITS: u64 = 1 << 40;
-/// Ids of one seller, at most.
+/// Number of bits in an id that count the sales of one seller.
 const IDS: u32 = 24;
 
-/// Sells unit after unit.
+/// Sells one unit after another.
 pub(super) struct Seller {
     way: Way,
     next: u64,
@@ -29,7 +29,7 @@ pub(super) enum Way {
     Plain { connection: MultiplexedConnection, key: String },
     /// A take without any lock.
     Take(SegmentedStock),
-    /// A take of the segment whose lock is held for a while before it.
+    /// A take from the segment whose lock is held for a while before.
     Locked(Box<Locked>),
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Locked {
 }
 
 impl Way {
-    /// Under the locks of a stock of so many segments, which is made if it is not there.
+    /// Sells under the locks of a stock of `segments`, which is created if it does not exist.
     pub(super) async fn locked(
         manager: &LockManager,
         name: &str,
@@ -53,13 +53,13 @@ impl Way {
         Ok(Self::Locked(Box::new(Locked { locks, stock, hold })))
     }
 
-    /// So many tasks that sell in this way.
+    /// Makes `count` sellers that sell in this way.
     pub(super) fn sellers(&self, count: usize) -> Vec<Seller> {
         (0..count).map(|_| Seller::new(self.clone())).collect()
     }
 }
 
-/// The manager of a run.
+/// Connects the manager of a run.
 pub(super) async fn manager(options: &Options, urls: &Urls) -> Result<LockManager, String> {
     match Backend::connect(options, urls).await? {
         Backend::Ours(manager) => Ok(manager),
@@ -67,7 +67,7 @@ pub(super) async fn manager(options: &Options, urls: &Urls) -> Result<LockManage
     }
 }
 
-/// A stock that does not run out, made if it is not there.
+/// Returns a stock that does not run out, created if it does not exist.
 pub(super) async fn stock(
     manager: &LockManager,
     name: &str,
@@ -82,11 +82,11 @@ impl Seller {
     fn new(way: Way) -> Self {
         static SELLERS: AtomicU64 = AtomicU64::new(0);
         let seller = SELLERS.fetch_add(1, Ordering::Relaxed);
-        // No other seller of this machine has its ids.
+        // No other seller on this machine has these ids.
         Self { way, next: u64::from(std::process::id()) << 40 | seller << IDS }
     }
 
-    /// One unit. What was waited for is not sold when it `is_over` by then.
+    /// Sells one unit. A seller that gets its lock after the end (`is_over`) skips the hold.
     pub(super) async fn sell(&mut self, is_over: impl Fn() -> bool) -> Result<(), String> {
         self.next += 1;
         let id = self.next;

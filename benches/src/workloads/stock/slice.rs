@@ -9,44 +9,44 @@ use tokio::task::JoinHandle;
 use super::seller::Seller;
 use crate::workloads::common::{AFTER_ERROR, Errors};
 
-/// Before a slice counts: connections, scripts and waits are as they stay then.
+/// Time before a slice counts, until connections, scripts and waits have settled.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
 
 const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const OVER: u8 = 2;
 
-/// Tasks at work.
+/// A set of selling tasks.
 pub(super) struct Slice {
     phase: Arc<AtomicU8>,
     tasks: Vec<JoinHandle<Sold>>,
 }
 
-/// What was sold.
+/// Units sold.
 #[derive(Debug, Default)]
 pub(super) struct Sold {
     /// In the counted time.
     pub(super) counted: u64,
-    /// Before and after it too.
+    /// In total, before and after it too.
     pub(super) all: u64,
     pub(super) errors: u64,
 }
 
 impl Slice {
-    /// One task for each seller. Nothing is counted yet.
+    /// Starts one task for each seller. Nothing is counted yet.
     pub(super) fn start(sellers: Vec<Seller>) -> Self {
         let phase = Arc::new(AtomicU8::new(WARMING));
         let tasks = sellers.into_iter().map(|seller| tokio::spawn(work(seller, Arc::clone(&phase))));
         Self { tasks: tasks.collect(), phase }
     }
 
-    /// From now on it counts.
+    /// Starts counting.
     pub(super) fn count(&self) -> Instant {
         self.phase.store(COUNTING, Ordering::Release);
         Instant::now()
     }
 
-    /// The tasks stop. Nothing that ends later counts.
+    /// Stops the tasks. A sale that ends later does not count.
     pub(super) async fn end(self) -> Result<Sold, String> {
         self.phase.store(OVER, Ordering::Release);
         let mut all = Sold::default();
@@ -59,7 +59,7 @@ impl Slice {
         Ok(all)
     }
 
-    /// From start to end; how much is sold in a second.
+    /// Runs a slice from start to end, and returns the rate per second.
     pub(super) async fn run(sellers: Vec<Seller>, time: Duration) -> Result<(f64, Sold), String> {
         let slice = Self::start(sellers);
         tokio::time::sleep(SETTLE).await;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Tick;
 
-/// A clock that runs at a rate of its own over tokio's, and can be stepped. Never freed: one for
-/// each simulated process or server.
+/// A clock that runs at its own rate relative to tokio's, and can be stepped. Never freed: there is
+/// one for each simulated process or server.
 #[derive(Clone, Copy)]
 pub struct SimClock(&'static State);
 
@@ -17,29 +17,29 @@ struct State {
     stepped: AtomicI64,
 }
 
-/// What such a clock shows first: it can be stepped back by as much.
+/// Initial time of such a clock, which is how far it can be stepped back.
 const FIRST: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl SimClock {
-    /// A clock that is so many parts per million faster than tokio's.
+    /// Creates a clock that is `parts_per_million` faster than tokio's.
     #[must_use]
     pub fn new(parts_per_million: i64) -> Self {
         let (origin, stepped) = (tokio::time::Instant::now(), AtomicI64::new(0));
         Self(Box::leak(Box::new(State { origin, parts_per_million, stepped })))
     }
 
-    /// Moves the clock by so many nanoseconds, back if they are negative.
+    /// Moves the clock by `nanos` nanoseconds, back if negative.
     pub fn step(self, nanos: i64) {
         self.0.stepped.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// What it shows, in nanoseconds.
+    /// Returns the time of the clock, in nanoseconds.
     #[must_use]
     pub fn nanos(self) -> u64 {
         self.now().as_nanos()
     }
 
-    /// Returns the time that it shows.
+    /// Returns the time of the clock.
     #[doc(hidden)]
     #[must_use]
     pub fn now(self) -> Tick {

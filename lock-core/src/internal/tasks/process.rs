@@ -7,32 +7,32 @@ use std::task::{Context, Poll, Waker};
 
 use crate::internal::sync::{Mutex, lock};
 
-/// A process, whose tasks are polled only while it runs. One that is stopped for ever is what a
-/// killed one is to all others: nothing of it runs any more, no destructor either.
+/// A process, whose tasks are polled only while it runs. To all others, a process stopped forever
+/// looks like a killed one: none of its code runs any more, including destructors.
 #[derive(Clone, Debug, Default)]
 pub struct Process(Arc<Mutex<Running>>);
 
 #[derive(Debug, Default)]
 struct Running {
     stopped: bool,
-    /// Of tasks that were woken meanwhile.
+    /// Wakers of the tasks that were woken while it was stopped.
     woken: Vec<Waker>,
 }
 
 impl Process {
-    /// One that runs.
+    /// Creates a running process.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As by SIGSTOP: no task is polled from now on. A task that calls this goes on to its next
-    /// await.
+    /// Stops the process, as by SIGSTOP: no task is polled from now on. A task that calls this goes
+    /// on to its next await.
     pub fn stop(&self) {
         lock(&self.0).stopped = true;
     }
 
-    /// As by SIGCONT.
+    /// Resumes the process, as by SIGCONT.
     pub fn resume(&self) {
         let mut running = lock(&self.0);
         running.stopped = false;
@@ -43,13 +43,13 @@ impl Process {
         }
     }
 
-    /// Whether it is stopped.
+    /// Whether the process is stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         lock(&self.0).stopped
     }
 
-    /// `task` as a part of this process.
+    /// Makes `task` a part of this process.
     pub fn run<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
         Part { process: self.clone(), task }
     }

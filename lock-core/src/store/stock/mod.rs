@@ -1,4 +1,4 @@
-//! [`StockStore`]: where a stock is kept.
+//! [`StockStore`]: where stocks are kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,37 +21,38 @@ pub mod steps;
 pub use operation::{IntoOperationId, InvalidOperationId, OperationId};
 pub use rules::{Settle, State, next};
 
-/// The largest quantity, and the largest total: what a double holds exactly, as Lua and JavaScript
-/// need it.
+/// Maximum quantity, and maximum total: the largest integer that Lua and JavaScript represent
+/// exactly.
 pub const MAX_QUANTITY: u64 = (1 << 53) - 1;
 
-/// Where a store that has several places keeps a stock. Others have one layout only.
+/// How a store with several places lays out a stock. Other stores have one layout only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Layout {
-    /// In one place: every operation is one step there.
+    /// In one place: every operation is one step.
     #[default]
     OneSlot,
-    /// **Experimental.** Each segment, and each operation's record, where its name says, as in the
-    /// slots of a Redis Cluster: segments sell at different servers. An operation takes several
-    /// steps, and the next caller finishes or undoes what a program that died has left half-done.
-    /// `Taken::is_repeated` is not to be relied on here, and there
-    /// is no audit.
+    /// **Experimental.** Segments and operation records are placed by their names, as in the slots
+    /// of a Redis Cluster, so that different servers sell different segments.
+    ///
+    /// An operation takes several steps. If a program dies in between, the next caller finishes or
+    /// undoes the operation. `Taken::is_repeated` is not reliable in this layout, and there is no
+    /// audit.
     Spread,
 }
 
-/// What all requests have in common.
+/// The fields that all requests have in common.
 #[derive(Debug)]
 pub struct StockCall {
     /// The stock.
     pub stock: LockKey,
     /// The call resolves within about this time, and the store refuses to execute it later.
     pub timeout: Duration,
-    /// For how long the record of an operation is kept once nothing of it is open.
+    /// How long the record of an operation is kept once nothing of it is open.
     pub retention: Duration,
-    /// How many replicas have to confirm what was done before it is answered.
+    /// How many replicas have to confirm the change before the call is answered.
     pub replication: Replication,
-    /// Where the stock is kept.
+    /// How the stock is laid out.
     pub layout: Layout,
     alone: bool,
     /// The generation that the stock must have.
@@ -61,7 +62,7 @@ pub struct StockCall {
 }
 
 impl StockCall {
-    /// A call that no replica has to confirm.
+    /// Creates a call that no replica has to confirm.
     #[must_use]
     pub fn new(stock: LockKey, timeout: Duration, retention: Duration) -> Self {
         let (replication, layout, latest) = (Replication::NONE, Layout::OneSlot, Latest::default());
@@ -77,31 +78,31 @@ impl StockCall {
         }
     }
 
-    /// So many replicas have to confirm it.
+    /// Requires replicas to confirm the call.
     #[must_use]
     pub fn replicated(self, replication: Replication) -> Self {
         Self { replication, ..self }
     }
 
-    /// It is about a stock in this layout.
+    /// Sets the layout of the stock.
     #[must_use]
     pub fn laid_out(self, layout: Layout) -> Self {
         Self { layout, ..self }
     }
 
-    /// Sent by itself, not together with others that are ready.
+    /// Sends the call alone, instead of batched with others that are ready.
     #[must_use]
     pub fn by_itself(self) -> Self {
         Self { alone: true, ..self }
     }
 
-    /// Whether it is to be sent [by itself](Self::by_itself).
+    /// Whether the call is to be sent [alone](Self::by_itself).
     #[must_use]
     pub fn is_by_itself(&self) -> bool {
         self.alone
     }
 
-    /// For stores without replicas: an error when some are to confirm what is done.
+    /// Refuses a call that wants replicas to confirm; for stores without replicas.
     #[doc(hidden)]
     pub fn refuse_replication(&self) -> Result<(), StoreError> {
         if self.replication.is_none() {
@@ -111,7 +112,7 @@ impl StockCall {
         Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 
-    /// As [`AcquireRequest::stamp`](super::AcquireRequest::stamp).
+    /// Stamps the call, as [`AcquireRequest::stamp`](super::AcquireRequest::stamp) does.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
         self.latest.stamp(estimate, self.timeout)
     }
@@ -120,26 +121,26 @@ impl StockCall {
 /// Takes units away, for good or until a deadline.
 #[derive(Debug)]
 pub struct TakeRequest {
-    /// Where, and for how long.
+    /// The stock, and the terms of the call.
     pub call: StockCall,
-    /// What makes it the same one when it is sent again.
+    /// The id that identifies a re-sent request.
     pub operation: OperationId,
-    /// How many, 1 to [`MAX_QUANTITY`].
+    /// How many units, 1 to [`MAX_QUANTITY`].
     pub quantity: u64,
-    /// Reserved for so long, by the store's clock; `None`: sold.
+    /// How long the units are reserved, by the store's clock; `None` if they are sold.
     pub hold: Option<Duration>,
-    /// Where to look first. Another number than the stock has is as good as any.
+    /// The segment to look at first. A number that the stock does not have is allowed.
     pub first: u32,
-    /// Look nowhere else: the caller has the lock of this segment, with this token, if it has one.
+    /// The only segment to look at, with the token of its lock, if the caller holds that lock.
     pub only: Option<(u32, Option<FencingToken>)>,
 }
 
-/// So many units of one segment.
+/// A quantity of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The segment.
     pub segment: u32,
-    /// How many.
+    /// How many units.
     pub quantity: u64,
 }
 
@@ -148,125 +149,125 @@ pub struct Part {
 pub enum TakeAnswer {
     /// Done, now or by the same request sent before.
     Done {
-        /// Where the units are from.
+        /// The segments that the units come from.
         parts: Few<Part>,
-        /// Where the operation stands: held or sold.
+        /// The state of the operation: held or sold.
         state: State,
-        /// What is left of the reservation.
+        /// Remaining time of the reservation.
         remaining: Option<Duration>,
-        /// It was there already.
+        /// Whether the operation existed already.
         repeated: bool,
     },
-    /// The operation is there and over.
+    /// The operation exists, and is over.
     Over(State),
-    /// The id was used for something else: this quantity, reserved or not.
+    /// The id belongs to an operation with another quantity, or that differs in being reserved.
     Different {
-        /// Of the operation that is there.
+        /// Quantity of the existing operation.
         quantity: u64,
-        /// Whether that is a reservation.
+        /// Whether the existing operation is a reservation.
         reserved: bool,
     },
-    /// At one moment there were so many left, in the stock or in the only segment, and nothing on
-    /// its way.
+    /// At one moment there were too few units in the stock, or in the only segment, and none in
+    /// transit.
     Short {
-        /// How many.
+        /// How many there were.
         available: u64,
     },
-    /// There may be enough, but others came in between each time it was counted, or more
-    /// reservations are over than one call ends.
+    /// There may be enough units, but other operations interfered each time they were counted, or
+    /// more reservations are over than one call ends.
     Contended,
     /// The token is older than one that the segment has seen: the lock was lost.
     Stale,
-    /// There is no such stock.
+    /// The stock does not exist.
     Missing,
 }
 
 /// Ends or undoes an operation.
 #[derive(Debug)]
 pub struct SettleRequest {
-    /// Where, and for how long.
+    /// The stock, and the terms of the call.
     pub call: StockCall,
-    /// Which.
+    /// The operation.
     pub operation: OperationId,
-    /// How.
+    /// The way in which it ends.
     pub settle: Settle,
 }
 
-/// The answer to a [`SettleRequest`], as [`next`] has it.
+/// The answer to a [`SettleRequest`], according to [`next`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettleAnswer {
-    /// The operation has, or had, a record.
+    /// The operation has a record now, or had one.
     Known {
-        /// Where it stood; `None`: it had no record.
+        /// The state before; `None` if there was no record.
         before: Option<State>,
-        /// Where it stands.
+        /// The state now.
         now: State,
-        /// Of how many units it is; 0 without a record.
+        /// Quantity of the operation; 0 without a record.
         quantity: u64,
-        /// Whether it was reserved.
+        /// Whether it was a reservation.
         reserved: bool,
     },
-    /// It has none, and got none.
+    /// The operation had no record, and got none.
     Unknown,
-    /// There is no such stock.
+    /// The stock does not exist.
     Missing,
 }
 
-/// Puts units in.
+/// Adds units to the stock.
 #[derive(Debug)]
 pub struct RestockRequest {
-    /// Where, and for how long.
+    /// The stock, and the terms of the call.
     pub call: StockCall,
-    /// What makes it the same one when it is sent again.
+    /// The id that identifies a re-sent request.
     pub operation: OperationId,
-    /// How many, 1 to [`MAX_QUANTITY`].
+    /// How many units, 1 to [`MAX_QUANTITY`].
     pub quantity: u64,
 }
 
 /// The answer to a [`RestockRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestockAnswer {
-    /// They are there, now or by the same request sent before.
+    /// The units were added, now or by the same request sent before.
     Done {
-        /// It was done before.
+        /// Whether it was done before.
         repeated: bool,
     },
-    /// The id was used for something else.
+    /// The id belongs to another operation.
     Different {
-        /// Its quantity.
+        /// Quantity of that operation.
         quantity: u64,
     },
-    /// There would be more than [`MAX_QUANTITY`].
+    /// The total would exceed [`MAX_QUANTITY`].
     TooMany,
-    /// There is no such stock.
+    /// The stock does not exist.
     Missing,
 }
 
 /// One segment of a [`Snapshot`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentCounts {
-    /// What can be taken.
+    /// Units that can be taken.
     pub available: u64,
-    /// What is reserved, or taken by an operation that is not decided yet.
+    /// Units that are reserved, or taken by an operation that is not decided yet.
     pub held: u64,
-    /// What is sold, and was not given back.
+    /// Units that were sold and not given back.
     pub sold: u64,
-    /// It takes part in sales; not one that a resize has retired.
+    /// Whether the segment takes part in sales; `false` for one that a resize has retired.
     pub active: bool,
 }
 
-/// What there was at one moment.
+/// The counts of a stock at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The segments in their order, those that are retired behind the others.
+    /// The segments in their order, retired ones last.
     pub segments: Vec<SegmentCounts>,
-    /// On the way from one segment to another.
+    /// Units on the way from one segment to another.
     pub in_transit: u64,
-    /// What there was when the stock was made.
+    /// Units at the creation of the stock.
     pub initial: u64,
-    /// What has been put in since.
+    /// Units added since.
     pub restocked: u64,
-    /// Raised by every change of the number of segments.
+    /// Incremented by every change of the number of segments.
     pub epoch: u64,
 }
 
@@ -275,55 +276,55 @@ impl Snapshot {
         self.segments.iter().map(of).sum()
     }
 
-    /// What can be taken, in all segments.
+    /// Returns the units that can be taken, in all segments.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.sum(|segment| segment.available)
     }
 
-    /// What is reserved, or taken by operations that are not decided yet.
+    /// Returns the units that are reserved, or taken by operations that are not decided yet.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.sum(|segment| segment.held)
     }
 
-    /// What is sold, and was not given back.
+    /// Returns the units that were sold and not given back.
     #[must_use]
     pub fn sold(&self) -> u64 {
         self.sum(|segment| segment.sold)
     }
 
-    /// Whether everything that was ever put in is accounted for:
+    /// Whether all units that were ever put in are accounted for:
     /// `initial + restocked = available + held + in transit + sold`.
     ///
-    /// What that checks differs. In memory, in SQL and where the stock is spread, what is sold is a
-    /// count of its own. In one slot of Redis it is what the others leave of what each segment
-    /// accounts for: there only an audit sees that
-    /// available or held units are too many or too few.
+    /// The strength of this check depends on the store. In memory, in SQL and in the
+    /// [spread](Layout::Spread) layout, sold units are counted separately. In one slot of Redis
+    /// they are computed: the units that each segment accounts for, minus the other counts. There,
+    /// only an audit detects too many or too few available or held units.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.initial + self.restocked == self.available() + self.held() + self.in_transit + self.sold()
     }
 }
 
-/// What the records of operations say, beside what is counted; made by
+/// The counts of a stock, and what its operation records add up to; made by
 /// `SegmentedStock::audit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
-    /// What is counted.
+    /// The counts.
     pub counted: Snapshot,
-    /// Units that are reserved, as the records of reservations have it.
+    /// Reserved units, according to the records of reservations.
     pub held: u64,
-    /// Units that are sold and not given back, as the records of sales have it.
+    /// Units sold and not given back, according to the records of sales.
     pub sold: u64,
-    /// Units that were sold by operations whose records are forgotten.
+    /// Units sold by operations whose records are forgotten.
     pub forgotten: u64,
 }
 
 impl Audit {
-    /// Whether counts and records agree: the counts [balance](Snapshot::balances), what is held is
-    /// what the records hold, and what is sold is what the records have sold, with what is
-    /// forgotten.
+    /// Whether counts and records agree. The counts [balance](Snapshot::balances), the held units
+    /// are those of the records, and the sold units are those of the records plus the forgotten
+    /// ones.
     #[must_use]
     pub fn agrees(&self) -> bool {
         let Self { counted, held, sold, forgotten } = self;
@@ -334,72 +335,70 @@ impl Audit {
 /// The answer to an [audit](StockStore::audit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditAnswer {
-    /// All records and counts, as they were at one moment.
+    /// All records and counts at one moment.
     Audited(Audit),
-    /// Others changed something each time the records were looked through.
+    /// Each look through the records was disturbed by a concurrent change.
     Contended,
-    /// There is no such stock.
+    /// The stock does not exist.
     Missing,
 }
 
-/// What a [sweep](StockStore::sweep) has done.
+/// The result of a [sweep](StockStore::sweep).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Reservations that were over.
+    /// Overdue reservations that were ended.
     pub expired: u64,
-    /// Operations and transfers that somebody had left half-done, and reservations without a
+    /// Half-done operations and transfers that were finished or undone, and reservations without a
     /// record.
     pub recovered: u64,
-    /// Records that were over and have been thrown away, where the store does not do that by
-    /// itself.
+    /// Expired records that were thrown away, in stores that do not do that by themselves.
     pub forgotten: u64,
-    /// There is more to do.
+    /// Whether there is more to do.
     pub more: bool,
 }
 
-/// Where stocks are kept.
+/// A place where stocks are kept.
 ///
 /// # Rules for every implementation
 ///
-/// - Each call is all or nothing, for whoever looks at the stock by these methods: what a caller
-///   that died has left behind is finished or undone by whoever comes next.
-/// - A request that is sent again changes nothing, wherever the first one came to an end. [`next`]
-///   says what becomes of records.
-/// - Counts change by differences, and never below zero.
-/// - Reservations end by the store's clock. A take that finds too little ends some that are over,
-///   and looks again.
-/// - A request is refused by the store itself when it arrives later than its time-out.
-/// - After an error of a kind whose [outcome is unknown](StoreError::outcome_unknown), the same
-///   request tells what came of it.
+/// - Each call is all or nothing to anyone who reads the stock through these methods. If a caller
+///   died half-way, the next caller finishes or undoes its work.
+/// - A re-sent request changes nothing, at whatever point the first one stopped. [`next`] defines
+///   what becomes of records.
+/// - Counts change by differences, and never become negative.
+/// - Reservations end by the store's clock. A take that finds too few units ends some overdue
+///   reservations, and looks again.
+/// - The store itself refuses a request that arrives later than its time-out.
+/// - After an error with an [unknown outcome](StoreError::outcome_unknown), sending the same
+///   request again returns the outcome.
 pub trait StockStore: Send + Sync + fmt::Debug + 'static {
-    /// Makes the stock with these units in its segments; `false` when there is one of this name
-    /// already, whatever it has.
+    /// Creates the stock with these units in its segments; returns `false` when a stock of this
+    /// name exists already, whatever its content.
     fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>>;
 
-    /// Takes units: of one segment that has enough, or else of several.
+    /// Takes units: from one segment that has enough, or else from several.
     fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>>;
 
     /// Ends or undoes an operation.
     fn settle(&self, request: Arc<SettleRequest>) -> BoxFuture<Result<SettleAnswer, StoreError>>;
 
-    /// Puts units in, where there are fewest.
+    /// Adds units, to the segments that have the fewest.
     fn restock(&self, request: Arc<RestockRequest>) -> BoxFuture<Result<RestockAnswer, StoreError>>;
 
-    /// What there is, at one moment; `None` when there is no such stock.
+    /// Returns the counts at one moment; `None` when the stock does not exist.
     fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>>;
 
-    /// Evens out what is available; `None` when there is no such stock.
+    /// Evens out the available units; returns `None` when the stock does not exist.
     fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>>;
 
-    /// From now on there are this many segments. What the others had is moved into those that are
-    /// left; `None` when there is no such stock.
+    /// Sets the number of segments. The units of removed segments move to the remaining ones.
+    /// Returns `None` when the stock does not exist.
     fn resize(&self, call: StockCall, segments: u32) -> BoxFuture<Result<Option<()>, StoreError>>;
 
-    /// Compares the records of operations with the counts, in steps that keep nobody waiting for
-    /// long.
+    /// Compares the records of operations with the counts, in steps that block nobody for long.
     fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>>;
 
-    /// Ends reservations that are over, and finishes or undoes what somebody has left half-done: at
-    /// most about `limit`.
+    /// Ends overdue reservations, and finishes or undoes half-done operations: about `limit` of
+    /// them at most.
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>>;
 }

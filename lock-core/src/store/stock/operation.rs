@@ -1,4 +1,4 @@
-//! [`OperationId`]: what makes an operation the same one when it is sent again.
+//! [`OperationId`]: identifies an operation when it is sent again.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 /// The name of one operation on a stock, such as the number of an order line, given by the caller
 /// and checked once.
 ///
-/// An operation that is sent again under the same id has no second effect: after an answer that did
-/// not come, send the same again. Ids are kept for as long as the stock's retention says (24 h), so
-/// that is how long an id must not be used for anything else.
+/// An operation that is sent again under the same id has no second effect: when an answer does not
+/// come, send the same operation again. Ids are kept for the stock's retention (24 h). For that
+/// time, an id must not be used for anything else.
 ///
-/// An id has 1 to [128 bytes](Self::LONGEST) of printable text without braces, which in a Redis
-/// Cluster decide where a key is.
+/// An id has 1 to [128 bytes](Self::LONGEST) of printable text without braces, because braces
+/// determine the slot of a key in a Redis Cluster.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(Arc<str>);
 
@@ -23,7 +23,7 @@ pub struct InvalidOperationId {
 }
 
 impl OperationId {
-    /// The longest id, in bytes.
+    /// Maximum length of an id, in bytes.
     pub const LONGEST: usize = 128;
 
     /// Checks `text` and makes an id of it.
@@ -48,7 +48,7 @@ impl OperationId {
         Err(InvalidOperationId { reason })
     }
 
-    /// The id's text.
+    /// Returns the id's text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -67,17 +67,17 @@ impl fmt::Debug for OperationId {
     }
 }
 
-/// What an [`OperationId`] can be made of: texts and numbers.
+/// A type that converts into an [`OperationId`]: texts and numbers.
 #[diagnostic::on_unimplemented(
     message = "no operation id can be made of `{Self}`",
     note = "ids are made of texts (`&str`, `String`), of `u64`, and of `OperationId`; use `.to_string()` or `u64::from`"
 )]
 pub trait IntoOperationId {
-    /// The id.
+    /// Converts the value into an id.
     ///
     /// # Errors
     ///
-    /// As [`OperationId::new`].
+    /// [`InvalidOperationId`], as from [`OperationId::new`].
     fn into_operation_id(self) -> Result<OperationId, InvalidOperationId>;
 }
 

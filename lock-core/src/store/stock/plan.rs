@@ -1,12 +1,12 @@
-//! How the units of a stock are shared out to its segments, and taken from them.
+//! How the units of a stock are distributed to its segments, and taken from them.
 
 use super::Part;
 
-/// Maximum of overdue reservations that one take ends when it finds too little.
+/// Maximum number of overdue reservations that one take ends when it finds too few units.
 pub const AT_ONCE: u32 = 32;
 
-/// Takes `quantity` units of segments that have this together: of the largest first, so that few
-/// are touched.
+/// Takes `quantity` units from segments that together have enough: from the largest first, so that
+/// few segments are touched.
 pub fn few_parts(mut segments: Vec<Part>, quantity: u64) -> Vec<Part> {
     segments.sort_by_key(|part| std::cmp::Reverse(part.quantity));
     let mut missing = quantity;
@@ -18,8 +18,8 @@ pub fn few_parts(mut segments: Vec<Part>, quantity: u64) -> Vec<Part> {
     parts.collect()
 }
 
-/// Shares `more` units out to segments, so that they have as equally many as can be without taking
-/// any away.
+/// Distributes `more` units to segments so that they become as equal as possible. Returns how many
+/// each segment gets.
 pub fn fill(units: &[u64], more: u64) -> Vec<u64> {
     let mut order: Vec<usize> = (0..units.len()).collect();
     order.sort_by_key(|&at| units.get(at).copied());

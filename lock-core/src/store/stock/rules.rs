@@ -1,5 +1,4 @@
-//! What becomes of an operation's record when it is asked for something: the one table that all
-//! stores go by.
+//! The transitions of an operation's record: the one table that all stores follow.
 //!
 //! | record | `take`, `reserve` again | `confirm` | `cancel` | `give_back` |
 //! |---|---|---|---|---|
@@ -11,37 +10,37 @@
 //! | expired | expired | expired | as before | expired |
 //! | given back | given back | given back | as before | as before |
 //!
-//! Another quantity, or `reserve` for `take`, under an id that is there is an error whatever the
+//! Another quantity under an existing id, or `reserve` instead of `take`, is an error whatever the
 //! record says.
 
-/// Where an operation stands. Every store knows all of these.
+/// The state of an operation. Every store knows all of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// Reserved until its deadline.
     Held,
     /// Taken, or reserved and confirmed.
     Sold,
-    /// Cancelled before it was confirmed, or before it came.
+    /// Cancelled before it was confirmed, or before it arrived.
     Cancelled,
     /// Not confirmed in time; its units are back.
     Expired,
-    /// Sold, and brought back.
+    /// Sold, and then given back.
     GivenBack,
 }
 
-/// What ends, or undoes, an operation.
+/// The ways to end, or undo, an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Settle {
     /// A reservation becomes a sale.
     Confirm,
-    /// A reservation is given up; or an operation that has not come yet is refused when it comes.
+    /// A reservation is given up; an operation that has not arrived yet will be refused.
     Cancel,
-    /// What was sold is available again.
+    /// The sold units become available again.
     GiveBack,
 }
 
-/// Where an operation stands after it was asked for `settle`; `None`: there is no record, and none
-/// is made. `overdue`: the deadline of its reservation is over.
+/// Returns the state of an operation after `settle`. `overdue` says whether the deadline of its
+/// reservation has passed. `None` means that there is no record, and none is made.
 pub fn next(settle: Settle, now: Option<State>, overdue: bool) -> Option<State> {
     Some(match (settle, now) {
         (Settle::Cancel, None) => State::Cancelled,

@@ -1,4 +1,4 @@
-//! Keys that axum knows: path parameters, routes, and what its extractors find.
+//! Keys from axum: path parameters, routes, and extractors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,7 +14,7 @@ use http::{Request, StatusCode};
 
 use super::{AsyncKeyExtractor, Extraction, Found, IntoRequestKeys, Rejection};
 
-/// A path parameter, and what it means that the route does not have it.
+/// A path parameter, and whether a route may lack it.
 #[derive(Clone, Debug)]
 pub(super) struct PathParam {
     name: Cow<'static, str>,
@@ -56,15 +56,15 @@ impl PathParam {
     }
 }
 
-/// As it is called in an answer to the client.
+/// Formats the parameter as it is named in a response to the client.
 impl fmt::Display for PathParam {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "path parameter `{}`", self.name)
     }
 }
 
-/// The output of a future that does not wait for anything. That of `RawPathParams` looks into a
-/// map.
+/// Returns the output of a future that is ready at once. `RawPathParams` only reads a map, so its
+/// future is.
 fn at_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -72,7 +72,7 @@ fn at_once<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// The pattern of the route that has matched.
+/// Returns the pattern of the matched route.
 pub(super) fn route(head: &Parts) -> Result<&str, Rejection> {
     match head.extensions.get::<MatchedPath>() {
         Some(route) => Ok(route.as_str()),
@@ -87,8 +87,7 @@ fn no_route(wanted: &str) -> Rejection {
     ))
 }
 
-/// The key is made of what an extractor of axum finds: made by [`extractor`] and
-/// [`extractor_with_state`].
+/// A key that comes from an axum extractor; made by [`extractor`] and [`extractor_with_state`].
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub struct ExtractorKey<T, S, F> {
     state: S,
@@ -96,7 +95,7 @@ pub struct ExtractorKey<T, S, F> {
     extractor: PhantomData<fn(T)>,
 }
 
-/// A key made of what an extractor of axum finds, which can be any that leaves the body alone. For
+/// Returns a key that comes from any axum extractor that does not read the body. For
 /// [`LockLayer::new_async`](crate::layer::LockLayer::new_async).
 ///
 /// ```
@@ -106,9 +105,10 @@ pub struct ExtractorKey<T, S, F> {
 /// let key = extractor(|Path((shop, order)): Path<(u32, u64)>| format!("order:{shop}:{order}"));
 /// ```
 ///
-/// When the extractor refuses the request, so does the layer, with the same status if that is 4xx,
-/// else with 500. The text is the layer's. It costs an allocation, and the extractor runs again for
-/// the handler. For what is in the body, see [`body`](super::body()).
+/// If the extractor rejects the request, the layer refuses it: with the same status if that is 4xx,
+/// otherwise with 500. The text of the response is the layer's. Each request costs an allocation,
+/// and the extractor runs again for the handler. For a key in the body, see
+/// [`body`](super::body()).
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 #[must_use]
 pub fn extractor<T, F, R>(key: F) -> ExtractorKey<T, (), F>
@@ -120,7 +120,7 @@ where
     extractor_with_state((), key)
 }
 
-/// As [`extractor`], for extractors that need the router's state.
+/// Like [`extractor`], for extractors that need the router's state.
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 #[must_use]
 pub fn extractor_with_state<T, S, F, R>(state: S, key: F) -> ExtractorKey<T, S, F>
@@ -155,7 +155,7 @@ where
     }
 }
 
-/// What axum's own text says may name types and values.
+/// axum's own text is not passed on: it may contain type names and values.
 fn refused(status: StatusCode) -> Rejection {
     if status.is_client_error() {
         Rejection::with_status(status, "The part of the request that names its resource can't be read.")
@@ -191,8 +191,8 @@ mod tests {
     use crate::LockKey;
     use crate::layer::axum::tests::{found, get, text};
 
-    /// A layer that answers with the keys that an extractor finds, as `LockLayer` would ask for
-    /// them.
+    /// Returns a layer that answers with the keys that an extractor finds, asking it as `LockLayer`
+    /// does.
     macro_rules! probe {
         ($key:expr) => {{
             let key = $key;
@@ -217,7 +217,7 @@ mod tests {
         routing::get(async || "handler")
     }
 
-    /// The places of the table in the documentation, where a route has matched.
+    /// The rows of the documentation's table in which a route has matched.
     #[tokio::test]
     async fn path_parameters_are_known_inside_the_router() {
         let key = || path_param("id").prefix("order:");
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// The same table, for requests to no route.
+    /// The same table, for requests that match no route.
     #[tokio::test]
     async fn requests_to_no_route_are_not_found() {
         let router = || Router::new().route("/orders/{id}", handler());
@@ -253,7 +253,7 @@ mod tests {
         );
     }
 
-    /// Nor is a method that the route does not have; but most layers are around that answer too.
+    /// A method that the route lacks is answered with 405, but inside most layers.
     #[tokio::test]
     async fn other_methods_are_not_allowed() {
         let key = || path_param("id");
@@ -267,8 +267,8 @@ mod tests {
         }
     }
 
-    /// Around the router no route has matched yet: a mistake, which says what to do, and lets
-    /// nobody in unlocked.
+    /// Around the router, no route has matched yet. The error says so, and no request passes
+    /// unlocked.
     #[tokio::test]
     async fn path_parameters_are_not_known_around_the_router() {
         let router = Router::new().route("/orders/{id}", handler());
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// A route without the parameter is a mistake unless it is said that there are such routes.
+    /// A route without the parameter is a mistake, unless the parameter is `optional`.
     #[tokio::test]
     async fn a_route_may_be_without_the_parameter() {
         let router = || Router::new().route("/orders", handler()).route("/orders/{id}", handler());
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(get(&twice.route_layer(probe!(path_param("id"))), "/1/2").await.0, 500);
     }
 
-    /// A client's value is looked at as everywhere else.
+    /// A path parameter is checked like any other value from a client.
     #[tokio::test]
     async fn a_path_parameter_is_a_clients_value() {
         let router = |key: PartKey| Router::new().route("/orders/{id}", handler()).route_layer(probe!(key));
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(expected.unwrap(), "the path parameter `id`");
     }
 
-    /// Any extractor makes a key, also several, and its refusal is that of the layer.
+    /// Any extractor can make a key, or several; the layer passes its refusal on.
     #[tokio::test]
     async fn an_extractor_makes_the_key() {
         let key = extractor(|Path((shop, order)): Path<(u32, u64)>| format!("order:{shop}:{order}"));
@@ -346,7 +346,8 @@ mod tests {
         assert!(format!("{key:?}").contains("State"));
     }
 
-    /// The whole path that was sent counts, also inside of `nest`; or the pattern of the route.
+    /// The key covers the complete path that the client sent, also inside `nest`; or the route's
+    /// pattern.
     #[tokio::test]
     async fn a_key_may_belong_to_a_path_or_a_route() {
         let request = |uri: &str| Request::builder().uri(uri).header("x", "k1").body(Body::empty()).unwrap();
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!((status, detail.contains("`Router::route_layer`")), (500, true), "{detail}");
     }
 
-    /// A path parameter is an extractor like others.
+    /// A path parameter can be combined with other extractors.
     #[tokio::test]
     async fn a_path_parameter_may_be_one_of_several() {
         let key = super::super::joined((path_param("tenant"), path_param("id"))).prefix("order:");

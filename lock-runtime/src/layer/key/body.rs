@@ -1,4 +1,4 @@
-//! A key that is in the body of the request.
+//! A key from the body of the request.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -14,15 +14,15 @@ use http_body_util::{BodyExt, LengthLimitError};
 use super::{AsyncKeyExtractor, Extraction, Found, IntoRequestKeys, Rejection};
 use crate::layer::body::BoxError;
 
-/// The key is made of the head and the body of the request: made by [`body`].
+/// A key that comes from the head and the body of the request; made by [`body`].
 #[derive(Clone)]
 pub struct BodyKey<F> {
     key: F,
     longest: usize,
 }
 
-/// A key made of the head and the body of the request. The body is read to its end first, and given
-/// back to the handler as one piece. For
+/// Returns a key that comes from the head and the body of the request. The body is read to its end
+/// first, and then passed to the handler in one piece. For
 /// [`LockLayer::new_async`](crate::layer::LockLayer::new_async).
 ///
 /// ```
@@ -38,16 +38,16 @@ pub struct BodyKey<F> {
 /// });
 /// ```
 ///
-/// - A body of more than `longest` bytes is refused with 413. Each request that is read keeps up to
-///   twice as many bytes in memory: put a limit of concurrency outside.
-/// - No lock is held while the body comes, so a client that sends it slowly keeps nobody waiting.
-///   It has as much time for it as the server gives.
+/// - A body of more than `longest` bytes is refused with 413. While it is read, a request keeps up
+///   to twice `longest` bytes in memory, so put a concurrency limit outside.
+/// - No lock is held while the body arrives, so a slow client keeps no other request waiting. Only
+///   the server limits how long it may take.
 /// - Trailers of the request are lost. A body that fails is answered with 400.
-/// - The body's type has to be one that can be made of bytes, as `axum::body::Body` can.
+/// - The body's type has to be constructible from bytes, as `axum::body::Body` is.
 ///
 /// # Cancel safety
 ///
-/// When the client leaves, what has come of the body is dropped.
+/// If the client leaves, the part of the body that has arrived is dropped.
 #[must_use]
 pub fn body<F, R>(longest: usize, key: F) -> BodyKey<F>
 where
@@ -78,13 +78,14 @@ where
     }
 }
 
-/// Returns all of a body, in one piece however small the pieces are in which it comes.
+/// Reads a body to its end and returns it in one piece.
 async fn read<B>(body: B, longest: usize) -> Result<Bytes, Rejection>
 where
     B: Body<Error: Into<BoxError>>,
 {
     let mut body = pin!(body);
-    // A client that asks first, by `Expect: 100-continue`, need not send it.
+    // Refused before the body is read, so a client that sent `Expect: 100-continue` need not send
+    // it.
     if body.size_hint().lower() > longest as u64 {
         return Err(longer_than(longest));
     }
@@ -109,7 +110,8 @@ fn too_long(detail: impl Into<Cow<'static, str>>) -> Rejection {
     Rejection::with_status(StatusCode::PAYLOAD_TOO_LARGE, detail)
 }
 
-/// A limit of a layer outside is an error of the body, in layers of errors.
+/// Returns the refusal for a body that failed. The limit of an outer layer may be several sources
+/// deep in the error.
 fn unread(error: &(dyn Error + 'static)) -> Rejection {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -152,7 +154,7 @@ mod tests {
         |head, body| format!("{}:{}", head.method, String::from_utf8_lossy(body))
     }
 
-    /// The handler gets the body as it was.
+    /// The handler gets the body as it was sent.
     #[tokio::test]
     async fn a_body_is_the_key_and_is_given_back() {
         let (request, text) = read(&body(3, key()), Full::<Bytes>::from("abc")).await;
@@ -160,13 +162,13 @@ mod tests {
         assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "abc");
     }
 
-    /// One that is too long is the client's mistake, whatever its length was said to be.
+    /// A body that is too long is the client's mistake, whether or not its length was announced.
     #[tokio::test]
     async fn a_long_body_is_refused() {
         assert_eq!(read(&body(3, key()), Full::<Bytes>::from("abcd")).await.1, Err(413));
     }
 
-    /// A body that comes in pieces, and one that breaks off.
+    /// A body that arrives in pieces, and one that fails.
     #[tokio::test]
     async fn a_body_may_come_in_pieces_and_may_fail() {
         struct Pieces(Channel<Bytes, BoxError>);
@@ -195,7 +197,7 @@ mod tests {
         drop(sender);
         assert_eq!(read(&body(3, key()), Pieces(pieces)).await.1, Ok("GET:abc".into()));
 
-        // A layer outside has a limit, and says so in an error of an error.
+        // An outer layer has a limit, and its error is the source of another error.
         #[derive(Debug, thiserror::Error)]
         #[error("outside")]
         struct Outside(#[source] BoxError);

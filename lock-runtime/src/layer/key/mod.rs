@@ -1,8 +1,7 @@
 //! Which lock a request needs: the traits, and ready-made extractors.
 //!
-//! A closure over the head of the request is enough in most cases. It is written with its
-//! argument's type, and returns the key: a [`LockKey`](crate::LockKey), a text, several of them, or
-//! none.
+//! A closure over the head of the request is enough in most cases. Annotate the type of its
+//! argument. It returns the key: a [`LockKey`](crate::LockKey), a text, several of them, or `None`.
 //!
 //! ```
 //! use http::request::Parts;
@@ -18,18 +17,18 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The functions of this module make extractors that also check what clients send: they limit its
-//! length, refuse what can't be part of a key, and can hash it.
+//! The functions of this module return extractors that also check the values that clients send.
+//! They limit the length, refuse characters that a key can't have, and can hash the value.
 //!
 //! | function | the key is |
 //! |---|---|
 //! | [`header`] | the value of a header |
 //! | [`query`] | the value of a query parameter |
-//! | [`path_segment`] | one part of the path |
+//! | [`path_segment`] | one segment of the path |
 //! | [`grpc_metadata`] | the value of an entry of gRPC metadata |
-//! | [`extension`] | made of what another layer has put into the request, such as the user |
+//! | [`extension`] | made of a request extension that another layer inserted, such as the user |
 //! | [`constant`] | always the same |
-//! | [`first_of`] | the first of several that is there |
+//! | [`first_of`] | the first one that any of several extractors finds |
 //! | [`joined`] | made of several, such as tenant and order |
 //! | [`body`] | made of the head and the body, which is read first |
 #![cfg_attr(feature = "axum", doc = "| [`path_param`] | a path parameter of axum |")]
@@ -37,16 +36,17 @@
 //!
 //! # One thing, one text
 //!
-//! A lock is as good as its key. If the handler reads the client's text in another way than the
-//! extractor does, two texts can mean one thing, and have two locks: `7` and `007` are the same
-//! number. Have both read it in the same way: [`parsed`](PartKey::parsed) makes a number of it
-//! first. A header or a query parameter that occurs twice is refused for the same reason: the
-//! handler may read the other one.
+//! A lock is only as good as its key. If the handler and the extractor interpret the client's text
+//! differently, two texts can mean the same thing and still have two locks. For example, `7` and
+//! `007` are the same number. Have both interpret it in the same way: [`parsed`](PartKey::parsed)
+//! turns it into a number first. A header or a query parameter that occurs twice is refused for the
+//! same reason: the handler might read the other value.
 //!
-//! The handler has to work on what the key names. With [`first_of`], the client decides which part
-//! of the request names it: under `first_of((header("x-order-id"), path_segment(1)))`, a request
-//! for `/orders/42` with the header `x-order-id: 7` takes the lock of 7. Such a handler takes its
-//! order from [`HeldLock::key`](crate::HeldLock::key), or refuses requests whose parts differ.
+//! The handler has to work on the thing that the key names. With [`first_of`], the client decides
+//! which part of the request names it. For example, under
+//! `first_of((header("x-order-id"), path_segment(1)))`, a request for `/orders/42` with the header
+//! `x-order-id: 7` takes the lock of 7. Such a handler has to take its order from
+//! [`HeldLock::key`](crate::HeldLock::key), or refuse requests whose parts differ.
 
 #[cfg(feature = "axum")]
 mod axum;
@@ -78,12 +78,12 @@ pub use together::{FirstOf, Joined, first_of, joined};
 
 pub use super::refusal::Rejection;
 
-/// Which lock a request needs, by its head.
+/// Finds the lock that a request needs, by the head of the request.
 ///
-/// Implemented by closures of the form `|head: &http::request::Parts| …` that return what
-/// [`IntoRequestKeys`] lists, by what most functions of [this module](self) return, and by `Arc`s
-/// of extractors, `Arc<dyn KeyExtractor + Send + Sync>` too. See [`AsyncKeyExtractor`] for a key
-/// that has to be waited for, or is in the body.
+/// It is implemented by closures of the form `|head: &http::request::Parts| …` that return one of
+/// the types listed at [`IntoRequestKeys`], and by most extractors of [this module](self). `Arc`s
+/// of extractors implement it too, even `Arc<dyn KeyExtractor + Send + Sync>`. See
+/// [`AsyncKeyExtractor`] for a key that has to be waited for, or is in the body.
 ///
 /// ```
 /// use http::request::Parts;
@@ -109,17 +109,18 @@ pub use super::refusal::Rejection;
     note = "what has to be waited for, such as `extractor(…)` and `body(…)`, goes into `LockLayer::new_async`"
 )]
 pub trait KeyExtractor {
-    /// Returns the keys to lock for this request. `None`: the request has none, and the layer's
-    /// policy for a missing key decides. The head is mutable because axum's extractors want it so.
+    /// Returns the keys to lock for this request. `None` means that the request has no key; the
+    /// layer's policy for a missing key then decides. The head is mutable because axum's extractors
+    /// require it.
     ///
     /// # Errors
     ///
-    /// [`Rejection`]: the request has a key that can't be used. It is answered with that, and the
-    /// handler is not called.
+    /// Returns a [`Rejection`] if the request has a key that can't be used. The request is answered
+    /// with it, and the handler is not called.
     fn extract(&self, head: &mut Parts) -> Result<Option<RequestKeys>, Rejection>;
 
-    /// What a request must have to have a key, such as "the header `x-tenant`". For the answer to a
-    /// request without.
+    /// Returns the part that a request needs to have a key, such as "the header `x-tenant`". It is
+    /// used in the response to a request without a key.
     fn expected(&self) -> Option<Cow<'_, str>> {
         None
     }
@@ -145,8 +146,9 @@ impl<K: KeyExtractor + ?Sized> KeyExtractor for Arc<K> {
     }
 }
 
-/// Between closures and [`KeyExtractor`] for the sake of messages: a value that is no closure is
-/// refused in our words and not in those of `Fn`, and a closure that returns no key is told that.
+/// A trait between closures and [`KeyExtractor`], for the sake of compiler messages. For a value
+/// that is no closure, the compiler shows this crate's message and not that of `Fn`. For a closure
+/// that returns no key, it says so.
 mod closure {
     use http::request::Parts;
 
@@ -178,38 +180,38 @@ mod closure {
     }
 }
 
-/// Which lock a request needs, where that has to be waited for, or is in the body. `B` is the type
-/// of the body. For [`LockLayer::new_async`](super::LockLayer::new_async).
+/// Finds the lock that a request needs, if the key has to be waited for or is in the body. `B` is
+/// the type of the body. For [`LockLayer::new_async`](super::LockLayer::new_async).
 ///
-/// Every [`KeyExtractor`] is one that is ready at once. The extractor gets the request and gives it
-/// back, whatever comes of it: the handler needs it.
+/// Every [`KeyExtractor`] is also an `AsyncKeyExtractor` that is ready at once. The extractor
+/// receives the request and always gives it back, since the handler needs it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say which lock a request needs",
     label = "not a key extractor for requests with a body of the type `{B}`",
     note = "a key in the body needs a body that can be made of bytes again, as that of axum can (`B: From<Bytes>`)"
 )]
 pub trait AsyncKeyExtractor<B> {
-    /// Ends with the request and its keys, as [`KeyExtractor::extract`] returns them.
+    /// Resolves to the request and its keys, as [`KeyExtractor::extract`] returns them.
     ///
-    /// Dropped when the client leaves.
+    /// It is dropped when the client leaves.
     type Future: Future<Output = (Request<B>, Result<Option<RequestKeys>, Rejection>)>;
 
     /// Returns the keys to lock for this request, at once or later.
     fn extract(&self, request: Request<B>) -> Extraction<B, Self::Future>;
 
-    /// What a request must have to have a key; see [`KeyExtractor::expected`].
+    /// Returns the part that a request needs to have a key; see [`KeyExtractor::expected`].
     fn expected(&self) -> Option<Cow<'_, str>> {
         None
     }
 }
 
-/// What an [`AsyncKeyExtractor`] gives back: the keys, or a future that ends with them.
+/// The result of an [`AsyncKeyExtractor`]: the keys, or a future that resolves to them.
 #[allow(clippy::large_enum_variant, reason = "most keys are ready at once; a box would cost an allocation")]
 #[derive(Debug)]
 pub enum Extraction<B, F> {
-    /// Known at once. The request is given back as it was.
+    /// The keys are known at once. The request is given back unchanged.
     Ready(Request<B>, Result<Option<RequestKeys>, Rejection>),
-    /// Known when this future is ready; it has the request until then.
+    /// The keys are known when this future is ready. It owns the request until then.
     Pending(F),
 }
 
@@ -227,7 +229,8 @@ impl<B, K: KeyExtractor> AsyncKeyExtractor<B> for K {
     }
 }
 
-/// What is tested in the other files, too: the text of the only key, or the status of the refusal.
+/// Returns the text of the only key, or the status of the refusal. The tests of the submodules use
+/// it too.
 #[cfg(test)]
 fn text<K: KeyExtractor>(key: &K, request: http::request::Builder) -> Result<Option<String>, u16> {
     let (mut head, ()) = request.body(()).unwrap().into_parts();
@@ -246,8 +249,7 @@ mod tests {
     use super::*;
     use crate::LockKey;
 
-    /// A closure is an extractor of both kinds, for requests of any body, and gives the request
-    /// back.
+    /// A closure implements both traits, for requests with any body, and gives the request back.
     #[test]
     fn a_closure_is_an_extractor() {
         let by_path = |head: &Parts| format!("path:{}", head.uri.path());
@@ -266,14 +268,14 @@ mod tests {
         assert_eq!(text(&by_header, Request::builder()), Ok(None));
     }
 
-    /// The error of a closure is the answer to the client.
+    /// The error of a closure becomes the response to the client.
     #[test]
     fn a_closure_may_refuse() {
         let refuse = |_: &Parts| Err::<LockKey, _>(Rejection::new("No."));
         assert_eq!(text(&refuse, Request::builder()), Err(400));
     }
 
-    /// Which extractor it is may be decided when the program starts.
+    /// The extractor can be chosen when the program starts.
     #[test]
     fn an_extractor_may_be_chosen_at_run_time() {
         let extractors: [Arc<dyn KeyExtractor + Send + Sync>; 2] =
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(KeyExtractor::expected(&extractors[0]).unwrap(), "the header `x`");
     }
 
-    /// Extractors of other crates may be of one kind or the other.
+    /// Extractors of other crates may implement only one of the two traits.
     #[test]
     fn a_type_may_be_asynchronous_only() {
         struct Later;

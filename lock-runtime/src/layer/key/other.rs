@@ -1,4 +1,4 @@
-//! Extractors that don't look at what the client has sent themselves: extensions and constants.
+//! Extractors that do not read the client's input themselves: extensions and constants.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,14 +8,14 @@ use lock_core::{IntoLockKey, LockKey};
 
 use super::{Found, IntoRequestKeys, KeyExtractor, RequestKeys};
 
-/// The key is made of an extension of the request: made by [`extension`].
+/// A key that comes from an extension of the request; made by [`extension`].
 pub struct ExtensionKey<T, F> {
     key: F,
     extension: PhantomData<fn(&T)>,
 }
 
-/// A key made of what a layer outside of this one has put into the request's extensions, such as
-/// the user who has logged in. A request without such an extension has no key.
+/// Returns a key that comes from a request extension that an outer layer inserted, such as the user
+/// who has logged in. A request without the extension has no key.
 ///
 /// ```
 /// use lock_runtime::layer::key::extension;
@@ -63,15 +63,15 @@ impl<T, F> fmt::Debug for ExtensionKey<T, F> {
     }
 }
 
-/// All requests have the same key: made by [`constant`].
+/// A key that is the same for all requests; made by [`constant`].
 #[derive(Clone, Debug)]
 pub struct ConstantKey(LockKey);
 
-/// The same key for all requests: one at a time, in all processes together.
+/// Returns the same key for all requests: one request at a time, across all processes.
 ///
 /// # Panics
 ///
-/// If the text can't be a key.
+/// If the text is not a valid key.
 #[must_use]
 #[track_caller]
 #[expect(clippy::panic, reason = "a mistake in the program, known when it starts")]
@@ -95,7 +95,7 @@ mod tests {
     use super::super::text;
     use super::*;
 
-    /// What another layer has put into the request is the key; without it there is none.
+    /// The extension that another layer inserted is the key; a request without it has none.
     #[test]
     fn an_extension_is_the_key() {
         #[derive(Clone)]

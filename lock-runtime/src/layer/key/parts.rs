@@ -1,4 +1,4 @@
-//! Extractors that take the key from one part of the request, as the client has sent it.
+//! Extractors that take the key from one part of the request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,13 +11,13 @@ use percent_encoding::percent_decode_str;
 use super::shape::{Form, Reach, Shape, canonical, checked};
 use super::{Found, KeyExtractor, Rejection};
 
-/// The key is a part of the request: made by [`header`], [`query`], [`path_segment`] and
-/// [`grpc_metadata`], and with the feature `axum` by `path_param`.
+/// A key that comes from one part of the request; made by [`header`], [`query`], [`path_segment`]
+/// and [`grpc_metadata`], and with the feature `axum` by `path_param`.
 ///
-/// A part that is missing or empty is no key. A value is refused with 400 if it is too long, or has
-/// braces, control characters, or characters that nobody sees, such as those that change the
-/// direction of text. With braces a client would choose the slot of a Redis Cluster. See
-/// [`hashed`](Self::hashed) for such values.
+/// A missing or empty part is no key. A value is refused with 400 if it is too long, or contains
+/// braces, control characters, or invisible characters. Invisible characters include those that
+/// change the direction of text. Braces would let a client choose the slot of a Redis Cluster. See
+/// [`hashed`](Self::hashed) for values that may contain such characters.
 #[derive(Clone, Debug)]
 pub struct PartKey {
     part: Part,
@@ -34,7 +34,7 @@ enum Part {
     PathParam(super::axum::PathParam),
 }
 
-/// The value of a header.
+/// Returns the value of a header as the key.
 ///
 /// ```
 /// use lock_runtime::layer::key::header;
@@ -46,7 +46,7 @@ enum Part {
 ///
 /// # Panics
 ///
-/// If the name can't be that of a header.
+/// If the name is not a valid header name.
 #[must_use]
 #[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> PartKey {
@@ -62,7 +62,7 @@ fn header_name(name: impl TryInto<HeaderName>) -> HeaderName {
     }
 }
 
-/// The value of a query parameter, decoded: `42` for `?order=42`.
+/// Returns the decoded value of a query parameter as the key: `42` for `?order=42`.
 ///
 /// A parameter that occurs twice is refused.
 #[must_use]
@@ -70,24 +70,25 @@ pub fn query(name: impl Into<Cow<'static, str>>) -> PartKey {
     PartKey::new(Part::Query(name.into()))
 }
 
-/// One segment of the path, counted from 0 and decoded: in `/orders/42`, `path_segment(1)` is `42`.
-/// A slash that is encoded does not end a segment.
+/// Returns one segment of the path as the key, counted from 0 and decoded: `42` for
+/// `path_segment(1)` and the path `/orders/42`. An encoded slash does not end a segment.
 ///
-/// It counts in the path as the layer sees it: inside `axum::Router::nest` the prefix of the nested
-/// router is gone. The path is taken as it was sent: in `//orders/42` the segment 0 is empty and 1
-/// is `orders`, and in `/orders/./42` the segment 1 is `.`.
+/// The path is the one that the layer sees: inside `axum::Router::nest`, the prefix of the nested
+/// router is removed. It is not normalized: in `//orders/42`, segment 0 is empty and segment 1 is
+/// `orders`; in `/orders/./42`, segment 1 is `.`.
 #[must_use]
 pub fn path_segment(index: usize) -> PartKey {
     PartKey::new(Part::PathSegment(index))
 }
 
-/// The value of an entry of gRPC metadata with ASCII values; it is a header of that name.
+/// Returns the value of an entry of gRPC metadata with ASCII values as the key. The entry is the
+/// header of that name.
 ///
 /// # Panics
 ///
-/// If the name can't be that of a header, or ends in `-bin`: such values are bytes, which are no
-/// key. Use [`header`] with [`PartKey::hashed`] for them, where two ways to encode the same bytes
-/// are two keys.
+/// If the name is not a valid header name, or ends in `-bin`: such values are bytes and can't be a
+/// key. For those, use [`header`] with [`PartKey::hashed`]; two encodings of the same bytes are
+/// then two keys.
 #[must_use]
 #[track_caller]
 pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
@@ -97,8 +98,8 @@ pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
     PartKey::new(Part::Metadata(header_name(name)))
 }
 
-/// The value of a path parameter of axum, decoded: for the route `/orders/{id}` and `/orders/42`,
-/// `path_param("id")` is `42`.
+/// Returns the decoded value of an axum path parameter as the key: `42` for `path_param("id")`, the
+/// route `/orders/{id}` and the path `/orders/42`.
 ///
 /// ```
 /// use lock_runtime::layer::path_param;
@@ -106,7 +107,7 @@ pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
 /// let key = path_param("id").prefix("order:").parsed::<u64>();
 /// ```
 ///
-/// A request whose route has no such parameter, or that has passed no route, is answered with 500,
+/// A request whose route lacks the parameter, or that has matched no route, is answered with 500,
 /// and the log says what to do. This is a bug in the program; letting the request pass would run it
 /// without a lock. See [`optional`](PartKey::optional) for routers that have routes of both kinds,
 /// and [the module `layer`](crate::layer#in-axum) for where to put the layer.
@@ -125,11 +126,11 @@ impl PartKey {
     /// Puts a text before the value: `order:` and the value `42` make the key `order:42`.
     ///
     /// Locks with the same key are the same lock, whichever layer or function takes them. Without a
-    /// prefix a value could be the key of something else.
+    /// prefix, a value could equal the key of something else.
     ///
     /// # Panics
     ///
-    /// If no key can begin with it, because of its braces for example.
+    /// If no key can begin with the prefix, for example because of its braces.
     #[must_use]
     #[track_caller]
     pub fn prefix(mut self, prefix: impl Into<Cow<'static, str>>) -> Self {
@@ -137,17 +138,17 @@ impl PartKey {
         self
     }
 
-    /// The longest value in bytes, decoded; a longer one is refused. Default 256; for a
-    /// [hashed](Self::hashed) one 8192, which is also the most. Never more than fits into a
-    /// [`LockKey`](crate::LockKey).
+    /// Sets the maximum length of the decoded value in bytes; a longer value is refused. The
+    /// default is 256. For a [hashed](Self::hashed) value it is 8192, which is also the maximum. A
+    /// value that does not fit into a [`LockKey`](crate::LockKey) is always refused.
     #[must_use]
     pub fn longest(mut self, bytes: usize) -> Self {
         self.shape.longest = Some(bytes);
         self
     }
 
-    /// Reads the value as a `T`, and takes the way a `T` is written as the value. A value that is
-    /// no `T` is refused.
+    /// Parses the value as a `T`, and uses the `Display` text of that `T` as the value. A value
+    /// that can't be parsed is refused.
     ///
     /// With `parsed::<u64>()`, `7` and `007` are the same key.
     #[must_use]
@@ -156,31 +157,31 @@ impl PartKey {
         self
     }
 
-    /// Takes a hash of the value instead of the value: SHA-1, in hexadecimal digits.
+    /// Uses the SHA-1 hash of the value, in hexadecimal digits, instead of the value.
     ///
-    /// For values that are long, any bytes at all, or not to be read in the store: nothing but
-    /// their length is checked then. The hash is no proof of anything. A client that finds two
-    /// values with one hash has two requests that wait for each other.
+    /// Use it for values that are long, contain any bytes, or must not be readable in the store:
+    /// only their length is checked. The hash does not authenticate the value. A client that finds
+    /// a collision only makes two of its requests wait for each other.
     #[must_use]
     pub fn hashed(mut self) -> Self {
         self.shape.form = Form::Hashed;
         self
     }
 
-    /// The same value with another method or path is another lock: puts both before the value,
-    /// behind the prefix, as in `POST /orders 42`.
+    /// Makes the same value with another method or path another lock. Method and path come between
+    /// the prefix and the value, as in `POST /orders 42`.
     ///
-    /// For values that are unique only per client and endpoint, such as an idempotency key. The
-    /// path is the one that the client has sent, without the query. In axum that is the whole path
-    /// inside of `nest`, too, if the feature `axum` is on.
+    /// Use it for values that are unique only per client and endpoint, such as an idempotency key.
+    /// The path is the one that the client sent, without the query. With the feature `axum`, that
+    /// is the complete path even inside `nest`.
     #[must_use]
     pub fn of_method_and_path(mut self) -> Self {
         self.shape.reach = Reach::MethodAndPath;
         self
     }
 
-    /// The same value with another method or route of axum is another lock: puts the method and the
-    /// route's pattern before the value, behind the prefix. Braces of the pattern are encoded, as
+    /// Makes the same value with another method or axum route another lock. The method and the
+    /// route's pattern come between the prefix and the value. Braces of the pattern are encoded, as
     /// in `POST /orders/%7Bid%7D 42`.
     ///
     /// A request that has matched no route is answered with 500, as with [`path_param`].
@@ -192,9 +193,9 @@ impl PartKey {
         self
     }
 
-    /// A request whose route does not have the [path parameter](path_param) has no key, and the
-    /// layer's [policy](crate::layer::LockLayer::on_missing_key) for that decides. Of other parts
-    /// it changes nothing.
+    /// Treats a request whose route lacks the [path parameter](path_param) as one without a key,
+    /// for which the layer's [policy](crate::layer::LockLayer::on_missing_key) decides. It has no
+    /// effect on extractors of other parts.
     #[cfg(feature = "axum")]
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     #[must_use]
@@ -206,7 +207,7 @@ impl PartKey {
     }
 }
 
-/// The value of `values` if it is the only one.
+/// Returns the value of `values`, and a refusal if there is more than one.
 fn only<T>(part: &Part, mut values: impl Iterator<Item = T>) -> Result<Option<T>, Rejection> {
     let first = values.next();
     if values.next().is_some() {
@@ -254,7 +255,7 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-/// As it is called in an answer to the client.
+/// Formats the part as it is named in a response to the client.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -292,7 +293,8 @@ mod tests {
         Ok(Some(text.to_owned()))
     }
 
-    /// The value of the header is the key, with the prefix before it; its name has no case.
+    /// The value of the header is the key, with the prefix before it. The header's name is
+    /// case-insensitive.
     #[test]
     fn a_header_is_the_key() {
         let key = header("X-Order-Id").prefix("order:");
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!(text(&header(http::header::HOST), at("/").header("host", "a")), found("a"));
     }
 
-    /// A header's bytes are text if they are UTF-8.
+    /// A header's bytes are text if they are valid UTF-8.
     #[test]
     fn a_header_may_be_utf8() {
         let value = |bytes: &[u8]| http::HeaderValue::from_bytes(bytes).unwrap();
@@ -310,7 +312,7 @@ mod tests {
         assert_eq!(text(&header("x"), at("/").header("x", value(b"\xff"))).unwrap_err().status(), 400);
     }
 
-    /// What the handler reads and what is locked can't be two things: a second value is refused.
+    /// A second value is refused: the handler could read the one that is not locked.
     #[test]
     fn a_second_value_is_refused() {
         let twice = at("/?id=1&id=2").header("x", "1").header("x", "2");
@@ -333,7 +335,7 @@ mod tests {
         }
     }
 
-    /// Segments are counted from 0, then decoded: an encoded slash is part of one.
+    /// Segments are counted from 0 and then decoded, so an encoded slash does not split a segment.
     #[test]
     fn a_path_segment_is_the_key() {
         let segment = |index, uri| text(&path_segment(index), at(uri));
@@ -349,7 +351,7 @@ mod tests {
         assert_eq!(segment(0, "/%ff").unwrap_err().status(), 400);
     }
 
-    /// The path is taken as it was sent.
+    /// The path is not normalized.
     #[test]
     fn a_path_is_not_tidied_up() {
         assert_eq!(text(&path_segment(1), at("//orders/42")), found("orders"));
@@ -373,7 +375,7 @@ mod tests {
         let _ = header("a b");
     }
 
-    /// An answer names the part, and never its value.
+    /// A response names the part, and never its value.
     #[test]
     fn the_answer_names_the_part_only() {
         let secret = "s3cret{".to_owned() + &"x".repeat(300);
@@ -392,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Who has sent no key is told which part it is.
+    /// A client that sent no key is told which part is missing.
     #[test]
     fn the_part_is_expected() {
         let expected = |key: &PartKey| key.expected().map(Cow::into_owned);
@@ -401,8 +403,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is encoded in a request, and however badly: a key, none, or the client's
-        /// mistake.
+        /// Any encoding, however broken, yields a key, no key, or a refusal that blames the client.
         #[test]
         fn any_request_has_a_key_or_is_refused(
             segments in proptest::collection::vec("([a/.]|%[0-9a-g]{0,2}|[!-~]){0,6}", 0..4),

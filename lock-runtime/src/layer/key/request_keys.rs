@@ -1,37 +1,37 @@
-//! [`RequestKeys`]: the keys of one request, and what can be made into them.
+//! [`RequestKeys`]: the keys of one request, and the types that convert into them.
 
 use lock_core::{IntoLockKey, LockKey};
 
 use crate::kinds::MOST_KEYS;
 use crate::layer::refusal::Rejection;
 
-/// What an extractor has found.
+/// The result of an extractor.
 pub(super) type Found = Result<Option<RequestKeys>, Rejection>;
 
-/// The key of a request, or its keys, of which all are taken or none.
+/// The key of a request, or its keys, which are taken all or nothing.
 ///
-/// At least one: a request that has none is `Option::None`, and the layer's policy for a missing
-/// key decides.
+/// It contains at least one key. A request without a key is `Option::None`; the layer's policy for
+/// a missing key then decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestKeys(Keys);
 
-/// What the layer asks the manager for.
+/// The keys that the layer passes to the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::layer) enum Keys {
     One(LockKey),
-    /// Two or more, in the order in which they were given; the manager sorts them.
+    /// Two or more keys, in the order in which they were given; the manager sorts them.
     Several(Vec<LockKey>),
 }
 
 impl RequestKeys {
-    /// One key.
+    /// Returns a request's only key.
     #[must_use]
     pub fn one(key: LockKey) -> Self {
         Self(Keys::One(key))
     }
 
-    /// All of these keys, or `None` if there are none. The order does not matter, and the same key
-    /// twice is taken once.
+    /// Returns all of these keys, or `None` if there are none. Their order does not matter, and
+    /// duplicates are taken once.
     ///
     /// ```
     /// use lock_runtime::layer::RequestKeys;
@@ -43,7 +43,7 @@ impl RequestKeys {
     ///
     /// # Errors
     ///
-    /// [`Rejection`]: one of them is not a key, or there are more than 1000.
+    /// Returns a [`Rejection`] if one of them is not a valid key, or if there are more than 1000.
     pub fn several<K: IntoLockKey>(keys: impl IntoIterator<Item = K>) -> Result<Option<Self>, Rejection> {
         let mut keys = keys.into_iter();
         let Some(first) = keys.next() else { return Ok(None) };
@@ -72,17 +72,17 @@ impl From<LockKey> for RequestKeys {
     }
 }
 
-/// What a closure may return to say which lock a request needs.
+/// The types that a closure may return as the keys of a request.
 ///
 /// | type | |
 /// |---|---|
-/// | [`LockKey`], `String`, `&str` | one key; a text is checked, and refused with 400 if it can't be a key |
-/// | `Vec<LockKey>`, `Vec<String>`, arrays of such | several keys, of which all are taken or none; an empty one is like `None` |
+/// | [`LockKey`], `String`, `&str` | one key; a text is validated, and refused with 400 if it is not a valid key |
+/// | `Vec<LockKey>`, `Vec<String>`, arrays of those | several keys, which are taken all or nothing; an empty list is like `None` |
 /// | [`RequestKeys`] | one or several |
 /// | `Option` of any of these | `None`: the layer's policy for a missing key decides |
 /// | `Result` of any of these, with [`Rejection`] or [`InvalidKey`](crate::InvalidKey) | `Err`: the request is refused |
 ///
-/// A text must be owned or `'static`: a closure can't return what it has borrowed from the request.
+/// A text has to be owned or `'static`: a closure can't return a borrow from the request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the key of a request",
     label = "expected a `LockKey`, `String`, `RequestKeys`, a `Vec` of keys, or an `Option` or `Result` of one of them",
@@ -90,11 +90,11 @@ impl From<LockKey> for RequestKeys {
     note = "what has to be awaited is no key either: see `AsyncKeyExtractor`"
 )]
 pub trait IntoRequestKeys {
-    /// The keys, or `None` if the request has none.
+    /// Returns the keys, or `None` if the request has none.
     ///
     /// # Errors
     ///
-    /// [`Rejection`] as [`KeyExtractor::extract`](super::KeyExtractor::extract).
+    /// Returns a [`Rejection`] as [`KeyExtractor::extract`](super::KeyExtractor::extract) does.
     fn into_request_keys(self) -> Result<Option<RequestKeys>, Rejection>;
 }
 
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// What a closure may return for one key.
+    /// The types that a closure may return for one key.
     #[test]
     fn texts_and_keys_are_one_key() {
         let key = LockKey::new("a").unwrap();
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(Ok::<_, Rejection>(Some("a")).into_request_keys(), one("a"));
     }
 
-    /// What a closure may return for several.
+    /// The types that a closure may return for several keys.
     #[test]
     fn lists_are_several_keys() {
         assert_eq!(texts(vec!["b".to_owned(), "a".to_owned()].into_request_keys()), ["b", "a"]);
@@ -183,7 +183,7 @@ mod tests {
         assert!(matches!(vec!["a"].into_request_keys().unwrap().unwrap().into_inner(), Keys::One(_)));
     }
 
-    /// No key is `None`, however it is said.
+    /// Every form of "no key" is `None`.
     #[test]
     fn no_key_is_none() {
         assert_eq!(None::<String>.into_request_keys(), Ok(None));
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(RequestKeys::several(Vec::<LockKey>::new()), Ok(None));
     }
 
-    /// A bad key is the client's mistake, and is not repeated to it.
+    /// A bad key is the client's mistake, and its text is not in the refusal.
     #[test]
     fn a_bad_key_is_refused_without_its_text() {
         for bad in [
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// A list that a client may make as long as it likes ends somewhere.
+    /// A list whose length a client controls has a maximum length.
     #[test]
     fn too_many_keys_are_refused() {
         let keys = |n: usize| (0..n).map(|i| format!("k{i}")).collect::<Vec<_>>();

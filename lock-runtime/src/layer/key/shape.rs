@@ -1,8 +1,8 @@
-//! How a value that a client has sent becomes a key.
+//! How a client's value becomes a key.
 //!
-//! It becomes part of one only after a look at it: it is not longer than a limit, has no control
-//! characters, and no braces, which would be a hash tag: with one a client would choose the slot of
-//! a cluster, and could send all locks to one server.
+//! The value is checked first: it may not exceed a length limit or contain control characters or
+//! braces. Braces would be a hash tag, with which a client could choose the slot of a cluster and
+//! send all locks to one server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,18 +15,18 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 
 use super::{Found, Rejection, RequestKeys};
 
-/// The longest value, in bytes, unless `longest` says otherwise.
+/// Maximum length of a value in bytes, unless `longest` sets another.
 const LONGEST: usize = 256;
-/// The longest method and path that become part of a key as they are.
+/// Maximum length of a method and path that become part of a key unhashed.
 const LONGEST_PATH: usize = 1024;
-/// The longest that is hashed. Servers take heads of requests of about that length.
+/// Maximum length of a value that is hashed: about what servers accept as the head of a request.
 const LONGEST_HASHED: usize = 8192;
 
-/// What is encoded in a path: what can't be part of a key, what would make a path of another one,
-/// and the space, which ends it.
+/// Characters to encode in a path: those that a key can't have, those that would make another path
+/// of it, and the space, which ends it.
 const IN_PATHS: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'/').add(b'{').add(b'}');
 
-/// How a client's value becomes a key. Common to all extractors that take one.
+/// How a client's value becomes a key; shared by all extractors that take one.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) prefix: Cow<'static, str>,
@@ -36,14 +36,14 @@ pub(super) struct Shape {
     pub(super) reach: Reach,
 }
 
-/// What of the value is in the key.
+/// Whether the value or its hash is in the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     Plain,
     Hashed,
 }
 
-/// Where the same value means the same lock.
+/// The requests for which the same value means the same lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reach {
     Everywhere,
@@ -52,7 +52,7 @@ pub(super) enum Reach {
     Route,
 }
 
-/// What `parsed` does, for one type.
+/// Parses and formats a value, as `PartKey::parsed` does, for one type.
 pub(super) fn canonical<T: FromStr + fmt::Display>(text: &str) -> Option<String> {
     text.parse::<T>().ok().map(|value| value.to_string())
 }
@@ -68,8 +68,8 @@ impl Shape {
         }
     }
 
-    /// The key for a client's value. `part` is what to call it in an answer to the client. `None`
-    /// for an empty value.
+    /// Returns the key for a client's value, or `None` for an empty value. `part` names the part of
+    /// the request in a response to the client.
     pub(super) fn key(&self, head: &Parts, part: &dyn fmt::Display, value: &[u8]) -> Found {
         if value.is_empty() {
             return Ok(None);
@@ -131,8 +131,8 @@ impl Shape {
         }
     }
 
-    /// `POST /orders `: method and path, with a space behind each. Two ways to encode a path are
-    /// the same place.
+    /// Returns method and path, each followed by a space, as in `POST /orders `. Two encodings of
+    /// one path yield the same text.
     fn place(&self, head: &Parts, path: &str) -> Result<String, Rejection> {
         let limit = match self.form {
             Form::Plain => LONGEST_PATH,
@@ -155,8 +155,8 @@ impl Shape {
     }
 }
 
-/// What the client has asked for. Inside of `nest`, axum has cut the beginning off the request's
-/// own.
+/// Returns the URI that the client sent. Inside `nest`, axum has removed the nested router's prefix
+/// from the request's own URI.
 fn sent_uri(head: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = head.extensions.get::<axum::extract::OriginalUri>() {
@@ -165,7 +165,7 @@ fn sent_uri(head: &Parts) -> &Uri {
     &head.uri
 }
 
-/// The prefix, if a key can begin with it, also before a hash.
+/// Returns the prefix, and panics if no key can begin with it, even with a hash behind it.
 #[track_caller]
 #[expect(clippy::panic, reason = "a mistake in the program, known when it starts")]
 pub(super) fn checked(prefix: Cow<'static, str>) -> Cow<'static, str> {
@@ -175,9 +175,9 @@ pub(super) fn checked(prefix: Cow<'static, str>) -> Cow<'static, str> {
     }
 }
 
-/// Whether a character takes no room, changes the direction of others, or shows nothing: Unicode's
-/// format characters, the separators of lines and paragraphs, variation selectors and blanks that
-/// count as letters. Two keys that differ in one look the same.
+/// Whether a character is invisible, has no width, or changes the direction of text. These are
+/// Unicode's format characters, line and paragraph separators, variation selectors, and blanks that
+/// count as letters. Two keys that differ only in such a character look the same.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}')
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -227,7 +227,7 @@ mod tests {
         Ok(Some(text.to_owned()))
     }
 
-    /// The key is the prefix and the value, and nothing else.
+    /// The key is the prefix followed by the value.
     #[test]
     fn a_key_is_prefix_and_value() {
         assert_eq!(key(&shape(), b"42"), found("42"));
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(key(&shape().hashed(), b""), Ok(None));
     }
 
-    /// A client can't choose a slot, nor write what breaks a line of a log.
+    /// A client can't choose a slot, or break a line of a log.
     #[test]
     fn braces_and_control_characters_are_refused() {
         for bad in ["{1}", "{", "}", "a\nb", "a\0", "\u{85}"] {
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(key(&shape(), b"\xff"), Err(400));
     }
 
-    /// The limit is one of bytes, 256 by default; with a hash 8 KiB, which nothing lifts.
+    /// The limit counts bytes: 256 by default, and 8 KiB for a hashed value, which can't be raised.
     #[test]
     fn long_values_are_refused() {
         assert_eq!(key(&shape(), &[b'a'; 256]), found(&"a".repeat(256)));
@@ -259,7 +259,8 @@ mod tests {
         assert_eq!(key(&shape().hashed().longest(10_000), &[b'a'; 8193]), Err(400));
     }
 
-    /// A limit above that of keys is that of keys: the client's mistake, not the program's.
+    /// A limit above that of keys is lowered to it: a longer value is the client's mistake, not the
+    /// program's.
     #[test]
     fn no_key_is_longer_than_keys_are() {
         let builder = shape().prefix("order:").longest(usize::MAX);
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(key(&builder, &[b'a'; 4091]), Err(400));
     }
 
-    /// A prefix that no key can begin with is known when the program starts.
+    /// A prefix that no key can begin with panics when the program starts.
     #[test]
     fn a_wrong_prefix_is_told_at_once() {
         for wrong in ["{order:", "{}", "a\nb", &"x".repeat(4057)] {
@@ -297,7 +298,8 @@ mod tests {
         }
     }
 
-    /// The hash is SHA-1 in small hexadecimal digits: other programs may make the same key.
+    /// The hash is SHA-1 in lowercase hexadecimal digits, so that other programs can compute the
+    /// same key.
     #[test]
     fn a_hash_is_sha1() {
         let hash = "a9993e364706816aba3e25717850c26c9cd0d89d";
@@ -305,7 +307,7 @@ mod tests {
         assert!(key(&shape().hashed(), b"\xff\0").unwrap().is_some());
     }
 
-    /// Texts that mean one thing are one key.
+    /// Texts that mean the same thing are one key.
     #[test]
     fn what_is_parsed_has_one_key() {
         let builder = shape().prefix("order:").parsed::<u64>();
@@ -320,7 +322,8 @@ mod tests {
         assert_eq!(key(&shape().parsed::<String>(), b"{1}"), Err(400));
     }
 
-    /// The request line and the value, with a space between them that can't be in the path.
+    /// The key is the method, the path and the value, separated by a space that the path can't
+    /// contain.
     #[test]
     fn a_key_may_belong_to_a_method_and_path() {
         let shape = shape().prefix("idempotency:").of_method_and_path();
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!(key_at(&shape, "PUT", &format!("/{}", "a".repeat(1024)), b"1"), Err(400));
     }
 
-    /// A hash is of method, path and value.
+    /// The hash covers method, path and value.
     #[test]
     fn a_hash_may_belong_to_a_method_and_path() {
         let shape = shape().hashed().of_method_and_path();
@@ -353,8 +356,7 @@ mod tests {
     const PREFIX: &str = "{tenant}:";
 
     proptest! {
-        /// Whatever a client sends, there is a key, none, or a refusal that says whose mistake it
-        /// is: the client's.
+        /// Any value yields a key, no key, or a refusal that blames the client.
         #[test]
         fn any_value_is_a_key_or_refused(
             value in proptest::collection::vec(any::<u8>(), 0..600),
@@ -380,8 +382,8 @@ mod tests {
             }
         }
 
-        /// Two paths are the same place only if their segments are, and values don't reach into the
-        /// path.
+        /// Two paths are the same place only if their segments are equal, and a value can't extend
+        /// into the path.
         #[test]
         fn places_are_told_apart(
             a in proptest::collection::vec("[a /{}%]{0,3}", 1..4),

@@ -1,4 +1,4 @@
-//! Extractors made of several: the first that finds a key, and all of them joined.
+//! Extractors that combine several others: the first key that is found, or all keys joined.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::{Found, KeyExtractor, Keys, Rejection, RequestKeys};
 
-/// The first key of several extractors: made by [`first_of`].
+/// The first key that several extractors find; made by [`first_of`].
 #[derive(Clone, Debug)]
 pub struct FirstOf<K>(K);
 
-/// The first of two to six extractors that finds a key. One that refuses the request ends the
-/// search.
+/// Returns an extractor that asks two to six others in turn, and returns the first key that is
+/// found. An extractor that refuses the request ends the search.
 ///
 /// ```
 /// use lock_runtime::layer::key::{first_of, header, query};
@@ -21,7 +21,7 @@ pub struct FirstOf<K>(K);
 /// let key = first_of((header("x-order-id").prefix("order:"), query("order").prefix("order:")));
 /// ```
 ///
-/// The client decides which of them it sends: see [what that means for the
+/// The client decides which of these parts it sends: see [what that means for the
 /// handler](super#one-thing-one-text).
 #[must_use]
 pub fn first_of<K>(extractors: K) -> FirstOf<K> {
@@ -38,22 +38,22 @@ impl<K: tuple::Extractors> KeyExtractor for FirstOf<K> {
         Ok(None)
     }
 
-    /// One is enough, so all have to say what they expect.
+    /// One key is enough, so the alternatives are only worth naming if all are known.
     fn expected(&self) -> Option<Cow<'_, str>> {
         let names: Option<Vec<_>> = self.0.list().into_iter().map(KeyExtractor::expected).collect();
         names.map(|names| names.join(" or ").into())
     }
 }
 
-/// One key made of those of several extractors: made by [`joined`].
+/// One key made of the keys of several extractors; made by [`joined`].
 #[derive(Clone, Debug)]
 pub struct Joined<K> {
     extractors: K,
     prefix: Cow<'static, str>,
 }
 
-/// One key made of those of two to six extractors, with `:` between them. A request that lacks one
-/// of them has no key.
+/// Returns an extractor that joins the keys of two to six others, with `:` between them. A request
+/// that lacks one of them has no key.
 ///
 /// ```
 /// use lock_runtime::layer::key::{extension, header, joined, path_segment};
@@ -68,8 +68,8 @@ pub struct Joined<K> {
 /// let payment = payment.prefix("payment:");
 /// ```
 ///
-/// A `:` in a part becomes `%3A`, and `%` becomes `%25`, so that two requests have the same key
-/// only if all their parts are the same. Give the prefix to the whole, not to the parts. The
+/// In each part, `:` becomes `%3A` and `%` becomes `%25`, so that two requests have the same key
+/// only if all their parts are equal. Set the prefix on the joined key, not on its parts. The
 /// attribute does not encode its values: `key = "order:<tenant>:<id>"` is the same lock only for
 /// values without `:` and `%`.
 #[must_use]
@@ -82,7 +82,7 @@ impl<K> Joined<K> {
     ///
     /// # Panics
     ///
-    /// If no key can begin with it, because of its braces for example.
+    /// If no key can begin with the prefix, for example because of its braces.
     #[must_use]
     #[track_caller]
     pub fn prefix(mut self, prefix: impl Into<Cow<'static, str>>) -> Self {
@@ -118,7 +118,7 @@ impl<K: tuple::Extractors> KeyExtractor for Joined<K> {
         Ok(Some(LockKey::new(text)?.into()))
     }
 
-    /// All are needed, so those that say what they expect are worth naming.
+    /// All parts are needed, so each known one is worth naming.
     fn expected(&self) -> Option<Cow<'_, str>> {
         let names: Vec<_> = self.extractors.list().into_iter().filter_map(KeyExtractor::expected).collect();
         (!names.is_empty()).then(|| names.join(" and ").into())
@@ -168,8 +168,8 @@ mod tests {
     use super::super::{constant, extension, header, query, text};
     use super::*;
 
-    /// The order is that of the tuple, and a refusal ends the search: what was sent is never
-    /// silently left aside.
+    /// The extractors are asked in the tuple's order, and a refusal ends the search: a bad value is
+    /// never silently ignored.
     #[test]
     fn the_first_key_counts() {
         let key = first_of((header("x-order"), query("order"), constant("none")));
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(text(&key, request("/?order=2", Some("{1}"))), Err(400));
     }
 
-    /// A client that has sent no key is told what it may send.
+    /// A client that sent no key is told what it can send.
     #[test]
     fn all_that_would_do_is_expected() {
         let expected = |key: &dyn KeyExtractor| key.expected().map(Cow::into_owned);
@@ -197,8 +197,8 @@ mod tests {
         assert_eq!(expected(&key).unwrap(), "the header `x-order`");
     }
 
-    /// All parts make one key; a request without one of them has none, and a part that is refused
-    /// is told.
+    /// All parts make one key. A request without one of them has no key, and the refusal of a part
+    /// is passed on.
     #[test]
     fn parts_are_joined() {
         let key = joined((header("x-tenant"), query("order").parsed::<u64>())).prefix("order:");
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(text(&key, request("/?order=1", "{acme}")), Err(400));
     }
 
-    /// The user is in an extension, and the rest comes from the client.
+    /// The user comes from an extension, and the rest from the client.
     #[test]
     fn a_key_may_belong_to_a_user() {
         #[derive(Clone)]
@@ -230,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two requests have one key only if all parts are the same.
+        /// Two requests have the same key only if all parts are equal.
         #[test]
         fn joined_keys_are_told_apart(a in "[a:%3A]{1,4}", b in "[a:%3A]{1,4}", c in "[a:%3A]{1,4}", d in "[a:%3A]{1,4}") {
             let key = joined((header("x"), header("y")));

@@ -1,4 +1,4 @@
-//! Refusals as gRPC has them: a status in the headers, with details for programs.
+//! Refusals in gRPC: a status in the headers, with details for programs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -9,29 +9,29 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::{Reason, Refusal};
 
-/// The header of [`pushback`].
+/// Name of the header that carries [`pushback`].
 pub(in crate::layer) const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// The `domain` of `google.rpc.ErrorInfo`: its `reason` is one of this crate.
+/// The `domain` of `google.rpc.ErrorInfo`, in which its `reason` is defined.
 const DOMAIN: &str = "lock-runtime";
 
-/// After how many milliseconds a gRPC client that retries by itself may do so ([gRFC
-/// A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)); a negative number
-/// forbids it.
+/// Returns after how many milliseconds a gRPC client with automatic retries may send the call again
+/// ([gRFC A6](https://github.com/grpc/proposal/blob/master/A6-client-retries.md)). A negative
+/// number forbids it.
 pub(in crate::layer) fn pushback(refusal: &Refusal<'_>) -> Option<i32> {
-    // `ABORTED` is repeated by clients, but this handler may have done half of its work.
+    // Clients repeat `ABORTED` by themselves, but this handler may have done half of its work.
     if refusal.begun || refusal.reason() == Reason::Lost {
         return Some(-1);
     }
-    // A 32-bit number for the clients that read it.
+    // Clients read a 32-bit number.
     let millis = refusal.retry_after()?.as_nanos().div_ceil(1_000_000);
     Some(i32::try_from(millis).unwrap_or(i32::MAX).max(1))
 }
 
-/// What `grpc-message` encodes: everything but printable ASCII, and the percent sign.
+/// Characters to encode in `grpc-message`: the percent sign, and all that are not printable ASCII.
 const IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The whole answer is in the headers, which are the trailers too.
+/// Returns a response with everything in the headers, which also count as the trailers.
 pub(super) fn trailers_only(refusal: &Refusal<'_>) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
@@ -50,8 +50,9 @@ pub(super) fn trailers_only(refusal: &Refusal<'_>) -> Response<Bytes> {
     response
 }
 
-/// A `google.rpc.Status` with `google.rpc.ErrorInfo`, and with `google.rpc.RetryInfo` if the call
-/// may be repeated: in protobuf's encoding, of which three messages don't need a library.
+/// Encodes a `google.rpc.Status` with `google.rpc.ErrorInfo`, and with `google.rpc.RetryInfo` if
+/// the call may be repeated. The protobuf encoding is written by hand: three messages do not need a
+/// library.
 pub(in crate::layer) fn details(refusal: &Refusal<'_>) -> Vec<u8> {
     let any = |name: &str, value: &[u8]| {
         let mut any = Vec::new();
@@ -79,13 +80,13 @@ pub(in crate::layer) fn details(refusal: &Refusal<'_>) -> Vec<u8> {
     status
 }
 
-/// A field of the wire type 0.
+/// Appends a field of wire type 0.
 fn put_number(message: &mut Vec<u8>, field: u8, number: u64) {
     message.push(field << 3);
     put_varint(message, number);
 }
 
-/// A field of the wire type 2.
+/// Appends a field of wire type 2.
 fn put_bytes(message: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     message.push(field << 3 | 2);
     put_varint(message, bytes.len() as u64);
@@ -111,7 +112,7 @@ mod tests {
     use super::super::{ProblemDetails, Protocol, Refuse};
     use super::*;
 
-    /// The messages as `google/rpc/{status,error_details}.proto` has them.
+    /// The messages as defined in `google/rpc/{status,error_details}.proto`.
     mod google {
         #[derive(Clone, PartialEq, prost::Message)]
         pub(super) struct Status {
@@ -154,7 +155,7 @@ mod tests {
         }
     }
 
-    /// What is written by hand is read by a library, with lengths and numbers of several bytes.
+    /// A library reads the handwritten encoding, including lengths and numbers of several bytes.
     #[test]
     fn details_are_what_the_protocol_says() {
         use prost::Message as _;
@@ -185,8 +186,8 @@ mod tests {
         (parts.status.as_u16(), parts.headers, body)
     }
 
-    /// Clients that repeat what was aborted must not repeat a handler that may have done half of
-    /// its work.
+    /// Clients that repeat aborted calls must not repeat a handler that may have done half of its
+    /// work.
     #[test]
     fn a_lost_call_is_not_repeated_by_itself() {
         let lost = Refusal::new(Reason::Lost, Protocol::Grpc);
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(refused(&busy).1.get(PUSHBACK), None);
     }
 
-    /// The response as gRPC clients see it: all of it in the headers.
+    /// The response as gRPC clients see it, all in the headers.
     #[test]
     fn grpc_gets_trailers() {
         let refusal = Refusal::new(Reason::TimedOut, Protocol::Grpc)
@@ -211,7 +212,7 @@ mod tests {
         assert!(body.is_empty());
     }
 
-    /// A wait that no client can read as a number is the longest that it can.
+    /// A wait that is too long for the clients' number type becomes the maximum of that type.
     #[test]
     fn pushback_is_a_small_number() {
         let refusal = Refusal::new(Reason::Busy, Protocol::Grpc).with_retry_after(Duration::MAX);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the text, it is a header that says the same.
+        /// Any text becomes a header that decodes to the same text.
         #[test]
         fn any_detail_is_a_grpc_message(detail in any::<String>()) {
             let refusal = Refusal::new(Reason::BadKey, Protocol::Grpc).with_detail(detail.as_str());

@@ -1,4 +1,4 @@
-//! How a request is refused: why, with which status, and the response that says so.
+//! How a request is refused: the reason, the status, and the response.
 
 mod grpc;
 mod problem;
@@ -23,17 +23,19 @@ pub use problem::ProblemDetails;
 pub use reason::Reason;
 pub use rejection::Rejection;
 
-/// When to ask again if the store is down, the manager shuts down, or nothing is known. HTTP has
-/// whole seconds, so that less would send all clients back in the same second.
+/// Delay before a client asks again if the store is down, the manager shuts down, or nothing is
+/// known. HTTP has whole seconds, so a shorter delay would send all clients back in the same
+/// second.
 pub(in crate::layer) const RETRY_SOON: Duration = Duration::from_secs(3);
 
-/// What a client is told at most. A holder that is renewed has most of its lease left at any time,
-/// but rarely needs it.
+/// Maximum delay that a client is told, unless set otherwise. A renewed hold always has most of its
+/// lease left, but its holder rarely needs that long.
 pub(in crate::layer) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// When to send a request again that ended with this error; nothing where its handler may have done
-/// half of its work, or the same would come of it. Between the half and the whole of the time that
-/// is known: those who were refused together don't come back together.
+/// Returns when a client may repeat a request that ended with this error. Returns `None` if its
+/// handler may have done half of its work, or if a retry would fail in the same way. The delay is
+/// random, between half of the known time and all of it, so that clients that are refused together
+/// don't come back together.
 pub(in crate::layer) fn retry_after(error: &LockError, longest: Duration) -> Option<Duration> {
     let remaining = match error {
         LockError::Busy { remaining, .. }
@@ -51,7 +53,7 @@ pub(in crate::layer) fn spread(time: Duration) -> Duration {
     time.mul_f64(0.5 + jitter() / 2.0)
 }
 
-/// What the client speaks.
+/// The protocol of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -62,8 +64,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// By the request's `content-type`: `application/grpc` and what it is followed by after `+` or
-    /// `;` is gRPC. `application/grpc-web` is not: its client is told by the status.
+    /// Returns the protocol that the header `content-type` stands for. gRPC is `application/grpc`,
+    /// alone or followed by `+` or `;`. `application/grpc-web` counts as HTTP: its client reads the
+    /// HTTP status.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         const GRPC: &[u8] = b"application/grpc";
@@ -74,14 +77,14 @@ impl Protocol {
         }
     }
 
-    /// What has trailers to end with: gRPC over HTTP/2 or later. HTTP/1 servers drop trailers that
-    /// nobody has asked for.
+    /// Returns the protocol for ending a body: gRPC, with trailers, needs HTTP/2 or later. HTTP/1
+    /// servers drop trailers that the client has not asked for.
     pub(in crate::layer) fn over(self, version: Version) -> Self {
         if version < Version::HTTP_2 { Self::Http } else { self }
     }
 }
 
-/// A refused request: all that a response to it can be made of.
+/// A refused request, with everything that a response to it can be made of.
 #[derive(Clone, Debug)]
 pub struct Refusal<'a> {
     reason: Reason,
@@ -92,12 +95,12 @@ pub struct Refusal<'a> {
     detail: Cow<'a, str>,
     error: Option<&'a LockError>,
     mistake: Option<&'a str>,
-    /// The handler has begun, and may have done a part of its work.
+    /// Whether the handler has begun, and so may have done part of its work.
     begun: bool,
 }
 
 impl<'a> Refusal<'a> {
-    /// With the text that belongs to the reason.
+    /// Returns a refusal with the default text of the reason.
     #[must_use]
     pub fn new(reason: Reason, protocol: Protocol) -> Self {
         let detail = Cow::Borrowed(reason.detail());
@@ -114,14 +117,15 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// For an error of the layer's lock.
+    /// Returns a refusal for an error of the layer's lock.
     #[must_use]
     pub fn of_error(error: &'a LockError, protocol: Protocol) -> Self {
         Self { error: Some(error), ..Self::new(Reason::from(error), protocol) }
     }
 
-    /// For a key that can't be used, with its status. The text is for the client if the mistake is
-    /// the client's, and for the log if it is the program's.
+    /// Returns a refusal for a key that can't be used, with the rejection's status. If the mistake
+    /// is the client's, the text is for the client; if it is the program's, the text is for the
+    /// log.
     #[must_use]
     pub fn of_rejection(rejection: &'a Rejection, protocol: Protocol) -> Self {
         let refusal = Self { status: Some(rejection.status()), ..Self::new(rejection.reason(), protocol) };
@@ -131,12 +135,14 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// For an error that a handler has returned: it may have done something before, so nobody is
-    /// invited to repeat the request. A mistake in the program goes to the log.
+    /// Returns a refusal for an error that a handler has returned. The handler may have done some
+    /// work before, so the client is not invited to repeat the request. A mistake in the program is
+    /// logged.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     pub(in crate::layer) fn of_handler(error: &'a LockError, protocol: Protocol) -> Self {
         let reason = match Reason::from(error) {
-            // The value of an argument may come from the client; any other key is the program's.
+            // The value of an argument may come from the client; any other key comes from the
+            // program.
             Reason::BadKey if !is_of_value(error) => Reason::Misconfigured,
             reason => reason,
         };
@@ -169,8 +175,8 @@ impl<'a> Refusal<'a> {
         refusal.with_detail(detail)
     }
 
-    /// For a request without a key. `expected` is what it should have had, see
-    /// [`KeyExtractor::expected`](super::KeyExtractor::expected).
+    /// Returns a refusal for a request without a key. `expected` is the part that the request
+    /// lacks; see [`KeyExtractor::expected`](super::KeyExtractor::expected).
     #[must_use]
     pub fn missing_key(expected: Option<&str>, protocol: Protocol) -> Self {
         let refusal = Self::new(Reason::MissingKey, protocol);
@@ -180,14 +186,14 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// When to send the request again.
+    /// Sets when the client may send the request again.
     #[must_use]
     pub fn with_retry_after(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.retry_after = after.into();
         self
     }
 
-    /// With another HTTP status, and the gRPC code that is closest to it. In a closure for
+    /// Sets another HTTP status, and with it the closest gRPC code. In a closure for
     /// [`refuse_with`](super::LockLayer::refuse_with):
     ///
     /// ```
@@ -205,10 +211,10 @@ impl<'a> Refusal<'a> {
         self
     }
 
-    /// With another `type`: the address of a page about the problem, or a URN of your own.
+    /// Sets another `type`: the address of a page about the problem, or your own URN.
     ///
     /// [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457#section-4.2.1) prefers an address that can
-    /// be opened. The namespace of the default, `urn:problem-type:lock:` and the reason, is in use
+    /// be opened. The default is `urn:problem-type:lock:` and the reason; that namespace is in use
     /// but not registered.
     #[must_use]
     pub fn with_problem_type(mut self, uri: impl Into<Cow<'a, str>>) -> Self {
@@ -216,34 +222,34 @@ impl<'a> Refusal<'a> {
         self
     }
 
-    /// With another text for the client.
+    /// Sets another text for the client.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'a, str>>) -> Self {
         self.detail = detail.into();
         self
     }
 
-    /// Why.
+    /// Returns why the request was refused.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// What the client speaks.
+    /// Returns the client's protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// The HTTP status: that of [`with_status`](Self::with_status) or of the [`Rejection`], or else
-    /// that of the reason.
+    /// Returns the HTTP status: that of [`with_status`](Self::with_status) or of the [`Rejection`],
+    /// or otherwise that of the reason.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status.unwrap_or_else(|| self.reason.status())
     }
 
-    /// The `type` of the problem: that of [`with_problem_type`](Self::with_problem_type), or else
-    /// `urn:problem-type:lock:` and the reason.
+    /// Returns the `type` of the problem: that of [`with_problem_type`](Self::with_problem_type),
+    /// or otherwise `urn:problem-type:lock:` and the reason.
     #[must_use]
     pub fn problem_type(&self) -> Cow<'_, str> {
         match &self.problem_type {
@@ -252,8 +258,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// The gRPC status code: the one that is closest to a status of its own, or else that of the
-    /// reason.
+    /// Returns the gRPC status code: the one that is closest to a status that was set, or otherwise
+    /// that of the reason.
     #[must_use]
     pub fn grpc_code(&self) -> i32 {
         match self.status.map(|status| status.as_u16()) {
@@ -270,25 +276,28 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// When it may be worth while to send the request again. The lock may be free earlier or later.
+    /// Returns when it may be worth sending the request again. The lock may be free earlier or
+    /// later.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// What happened and what to do, for the client: no key, no owner, nothing about the store.
+    /// Returns the text for the client: what happened and what to do, without the key, the owner,
+    /// or anything about the store.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// What the program has to change, for logs. Of a [`Reason::BadKey`]: why the text is no key.
+    /// Returns what the program has to change, for logs. For [`Reason::BadKey`], it is why the text
+    /// is not a valid key.
     #[must_use]
     pub fn mistake(&self) -> Option<&'a str> {
         self.mistake
     }
 
-    /// The whole error, for logs. It names the key, and what the store said.
+    /// Returns the complete error, for logs. It names the key, and includes the store's error.
     #[must_use]
     pub fn error(&self) -> Option<&'a LockError> {
         self.error
@@ -300,12 +309,12 @@ fn is_of_value(error: &LockError) -> bool {
     matches!(error, LockError::InvalidKey(invalid) if invalid.is_of_value())
 }
 
-/// Makes the response to a refused request.
+/// Builds the response to a refused request.
 ///
-/// What it returns is all there is: nobody adds `Retry-After` or `cache-control` to it. Start with
-/// [`ProblemDetails`]`.refuse(refusal)` to keep them, and change the body.
+/// The response is sent as it is: no `Retry-After` or `cache-control` is added. To keep those
+/// headers, start with [`ProblemDetails`]`.refuse(refusal)` and change the body.
 ///
-/// Implemented by closures:
+/// It is implemented by closures:
 ///
 /// ```
 /// use http::Response;
@@ -324,8 +333,8 @@ fn is_of_value(error: &LockError) -> bool {
             `String`, `Vec<u8>` or `&'static str`; or start with `ProblemDetails.refuse(refusal)`"
 )]
 pub trait Refuse {
-    /// The response. To [`Protocol::Grpc`] it is status 200 with `grpc-status` among the headers,
-    /// and no body.
+    /// Returns the response. For [`Protocol::Grpc`] it has status 200, `grpc-status` among the
+    /// headers, and no body.
     fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes>;
 }
 
@@ -352,7 +361,8 @@ mod tests {
         Protocol::of(&headers)
     }
 
-    /// gRPC is what its specification calls so. gRPC-Web is answered by plain statuses.
+    /// A request is gRPC if its content type is one that the specification defines. gRPC-Web gets
+    /// plain HTTP statuses.
     #[test]
     fn grpc_is_told_by_its_content_type() {
         for grpc in ["application/grpc", "application/grpc+proto", "application/grpc;a=b", "Application/gRPC"]
@@ -372,7 +382,8 @@ mod tests {
         assert_eq!(Protocol::of(&HeaderMap::new()), Protocol::Http);
     }
 
-    /// What is said to the client has nothing of the key and of the store; the error has all of it.
+    /// The text for the client contains nothing about the key or the store; the error contains all
+    /// of it.
     #[test]
     fn internals_are_in_the_error_only() {
         let cause = StoreError::new(StoreErrorKind::Unreachable, "redis-7.internal:6379 refused");
@@ -390,13 +401,13 @@ mod tests {
         assert!(refusal.mistake().unwrap().contains("its braces are not one hash tag"));
     }
 
-    /// A rejection brings its text and its status, for gRPC as the code that is closest.
+    /// A rejection brings its text and its status, and for gRPC the closest code.
     #[test]
     fn a_rejection_has_its_own_status() {
         let refused = |status| {
             let rejection = Rejection::with_status(StatusCode::from_u16(status).unwrap(), "Why.");
             let refusal = Refusal::of_rejection(&rejection, Protocol::Grpc);
-            // The program's mistakes are no matter of its clients'.
+            // The program's mistakes are not shown to its clients.
             let for_the_log = refusal.reason() == Reason::Misconfigured;
             assert_eq!(refusal.mistake().is_some(), for_the_log);
             assert_eq!(refusal.mistake().unwrap_or(refusal.detail()), "Why.");
@@ -411,7 +422,7 @@ mod tests {
         assert_eq!(refused(503), (Reason::Misconfigured, 503, 14));
     }
 
-    /// Who has sent no key is told what to send, if that is known.
+    /// A client that sent no key is told what to send, if that is known.
     #[test]
     fn a_missing_key_is_named() {
         let detail = |expected| Refusal::missing_key(expected, Protocol::Http).detail().to_owned();
@@ -419,7 +430,7 @@ mod tests {
         assert_eq!(detail(None), Reason::MissingKey.detail());
     }
 
-    /// After an error of a handler nobody claims that nothing was done.
+    /// After an error of a handler, the text does not claim that nothing was done.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     #[test]
     fn a_handler_may_have_done_something() {
@@ -432,21 +443,22 @@ mod tests {
         assert_eq!(grpc.headers()["grpc-retry-pushback-ms"], "-1");
     }
 
-    /// A key that a handler has made of its own data is no mistake of the client's.
+    /// A bad key that a handler has made of its own data is not the client's mistake.
     #[cfg(any(feature = "axum", feature = "tonic"))]
     #[test]
     fn a_handlers_key_is_the_programs_mistake() {
         let error = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err());
         let refusal = Refusal::of_handler(&error, Protocol::Http);
         assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::Misconfigured, 500));
-        // The value of an argument mostly comes from the client, which must not fill the log.
+        // The value of an argument mostly comes from the client, which must not be able to fill the
+        // log.
         let of_value = LockError::InvalidKey(LockKey::new("s3cret{").unwrap_err().of_value());
         let refusal = Refusal::of_handler(&of_value, Protocol::Http);
         assert_eq!((refusal.reason(), refusal.status().as_u16()), (Reason::BadKey, 400));
         assert!(!refusal.detail().contains("s3cret"));
     }
 
-    /// Where nothing is known, HTTP's whole seconds still differ.
+    /// If nothing is known, clients are still told different numbers of whole seconds.
     #[cfg(feature = "testing")]
     #[test]
     fn clients_that_are_told_little_are_spread_too() {
@@ -460,7 +472,8 @@ mod tests {
         assert_eq!((seconds(0.0), seconds(1.0)), ("2".parse().unwrap(), "3".parse().unwrap()));
     }
 
-    /// Those who were refused together are told different times, and nobody more than is known.
+    /// Clients that are refused together are told different times, and none of them more than is
+    /// known.
     #[cfg(feature = "testing")]
     #[test]
     fn refused_clients_are_spread() {
@@ -475,7 +488,7 @@ mod tests {
         assert_eq!(after(1.0), Duration::from_secs(4));
     }
 
-    /// A closure makes the response, with any body that `Bytes` can be made of.
+    /// A closure builds the response, with any body that converts into `Bytes`.
     #[test]
     fn a_closure_makes_the_response() {
         let refusal = Refusal::new(Reason::Busy, Protocol::Http).with_retry_after(Duration::from_secs(2));

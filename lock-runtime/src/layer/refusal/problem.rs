@@ -1,4 +1,4 @@
-//! [`ProblemDetails`]: the responses to refused requests, in HTTP and gRPC.
+//! [`ProblemDetails`]: the default responses to refused requests, in HTTP and gRPC.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,22 +9,23 @@ use http::{HeaderValue, Response};
 
 use super::{Protocol, Refusal, Refuse, grpc};
 
-/// The responses that are made unless others are asked for.
+/// Builds the default responses to refused requests.
 ///
-/// HTTP gets an `application/problem+json` ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457))
-/// that must not be cached, with `retry-after` in whole seconds where that is known:
+/// HTTP clients get an `application/problem+json` ([RFC
+/// 9457](https://www.rfc-editor.org/rfc/rfc9457)) that must not be cached. It has `retry-after` in
+/// whole seconds if that is known:
 ///
 /// ```json
 /// {"type":"urn:problem-type:lock:busy","title":"The resource is busy","status":409,"detail":"Another request …"}
 /// ```
 ///
-/// gRPC gets status 200 with `grpc-status` and `grpc-message`, and two things for programs:
+/// gRPC clients get status 200 with `grpc-status` and `grpc-message`, and two headers for programs:
 ///
-/// - `grpc-retry-pushback-ms`, after which clients with a retry policy wait. It is -1 where the
-///   handler may have done half of its work, so that no client repeats that by itself.
-/// - `grpc-status-details-bin` with a [`google.rpc.ErrorInfo`], whose `reason` is `LOCK_` and the
-///   [`Reason`](super::Reason) (`LOCK_BUSY`, `LOCK_LOST`) and whose `domain` is `lock-runtime`; and
-///   with a `google.rpc.RetryInfo` where the call may be repeated.
+/// - `grpc-retry-pushback-ms`: how long clients with a retry policy wait. It is -1 if the handler
+///   may have done half of its work, so that no client retries by itself.
+/// - `grpc-status-details-bin`: a [`google.rpc.ErrorInfo`], whose `reason` is `LOCK_` and the
+///   [`Reason`](super::Reason) (`LOCK_BUSY`, `LOCK_LOST`) and whose `domain` is `lock-runtime`. If
+///   the call may be repeated, a `google.rpc.RetryInfo` follows.
 ///
 /// [`google.rpc.ErrorInfo`]: https://github.com/googleapis/googleapis/blob/master/google/rpc/error_details.proto
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +64,8 @@ fn problem(refusal: &Refusal<'_>) -> Response<Bytes> {
     response
 }
 
-/// Rounded up, so that nobody comes back too early, and not zero, which would mean at once.
+/// Rounds up, so that no client comes back too early. The minimum is 1, since 0 would mean "at
+/// once".
 fn whole_seconds(after: Duration) -> u64 {
     after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0)).max(1)
 }
@@ -75,7 +77,7 @@ fn push_json(json: &mut String, text: &str) {
             '"' => json.push_str("\\\""),
             '\\' => json.push_str("\\\\"),
             '\0'..='\u{1f}' => {
-                // To a `String` it can't fail.
+                // Writing to a `String` can't fail.
                 let _ = write!(json, "\\u{:04x}", u32::from(c));
             }
             _ => json.push(c),
@@ -112,7 +114,7 @@ mod tests {
         );
     }
 
-    /// A problem may have a page of its own.
+    /// A problem may have its own page.
     #[test]
     fn a_problem_may_have_another_type() {
         let refusal =
@@ -120,7 +122,7 @@ mod tests {
         assert!(refused(&refusal).2.starts_with(br#"{"type":"https://shop.example/busy","title""#));
     }
 
-    /// Nobody is told to come back too early, or at once.
+    /// A client is never told to come back too early, or at once.
     #[test]
     fn retry_after_is_rounded_up() {
         let retry_after = |after| {
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(retry_after(Duration::MAX), u64::MAX.to_string());
     }
 
-    /// A rejection's status is that of the response, and of its body.
+    /// A rejection's status is that of the response, and the one in its body.
     #[test]
     fn a_rejection_has_its_status_in_both_places() {
         let rejection = Rejection::with_status(http::StatusCode::UNPROCESSABLE_ENTITY, "Why.");
@@ -147,7 +149,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the text, it is JSON that says the same.
+        /// Any text becomes JSON that decodes to the same text.
         #[test]
         fn any_detail_is_json(detail in any::<String>()) {
             let refusal = Refusal::new(Reason::BadKey, Protocol::Http).with_detail(detail.as_str());

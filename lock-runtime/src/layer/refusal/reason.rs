@@ -1,4 +1,4 @@
-//! [`Reason`]: why a request was refused, and what that is called in HTTP, gRPC and metrics.
+//! [`Reason`]: why a request was refused, and its names in HTTP, gRPC and metrics.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ pub enum Reason {
     Busy,
     /// The wait ended before the lock was free.
     TimedOut,
-    /// Too many requests wait already.
+    /// Too many requests are already waiting.
     TooManyWaiters,
-    /// The store of the locks could not be reached, or not enough replicas confirmed the grant.
+    /// The store could not be reached, or too few replicas confirmed the grant.
     StoreDown,
     /// The lock manager was shut down.
     ShutDown,
@@ -26,23 +26,23 @@ pub enum Reason {
     BadKey,
     /// The request has no key.
     MissingKey,
-    /// Something has to be changed in the program or at the store.
+    /// The program or the store needs a change.
     Misconfigured,
 }
 
-/// What a reason is in all the places where it is named.
+/// The names and texts of a reason in every place where it appears.
 pub(super) struct Names {
     status: StatusCode,
     grpc_code: i32,
     name: &'static str,
     title: &'static str,
-    /// For the client of a request that was refused before its handler ran, if the reason comes
-    /// before it.
+    /// The text for the client. It assumes that the handler has not run, except for a reason that
+    /// only occurs later.
     pub(super) detail: &'static str,
 }
 
 impl Reason {
-    /// What the client is told where nothing else is known.
+    /// Returns the default text for the client.
     pub(in crate::layer) fn detail(self) -> &'static str {
         self.names().detail
     }
@@ -86,7 +86,7 @@ impl Reason {
                 "The server is shutting down",
                 "The server is shutting down. Nothing was done for this request; send it again.",
             ),
-            // Gateways repeat 502 to 504 by themselves, whatever the method.
+            // Not a 502, 503 or 504: gateways repeat those by themselves, whatever the method.
             Self::Lost => names(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 10,
@@ -119,7 +119,7 @@ impl Reason {
         }
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     ///
     /// | reason | status |
     /// |---|---|
@@ -133,7 +133,7 @@ impl Reason {
         self.names().status
     }
 
-    /// The gRPC status code.
+    /// Returns the gRPC status code.
     ///
     /// | reason | code |
     /// |---|---|
@@ -147,15 +147,16 @@ impl Reason {
         self.names().grpc_code
     }
 
-    /// As in the `type` of the problem (`urn:problem-type:lock:busy`) and the label `reason` of the
-    /// metrics: `busy`, `timed_out`, `too_many_waiters`, `store_down`, `shut_down`, `lost`,
-    /// `bad_key`, `missing_key` or `misconfigured`.
+    /// Returns the name that the problem's `type` (`urn:problem-type:lock:busy`) and the metrics'
+    /// label `reason` use. It is `busy`, `timed_out`, `too_many_waiters`, `store_down`,
+    /// `shut_down`, `lost`, `bad_key`, `missing_key` or `misconfigured`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.names().name
     }
 
-    /// The title of the problem, the same for all requests refused for this reason.
+    /// Returns the title of the problem, the same for all requests that are refused for this
+    /// reason.
     #[must_use]
     pub fn title(self) -> &'static str {
         self.names().title
@@ -178,7 +179,7 @@ impl From<&LockError> for Reason {
                 Self::StoreDown
             }
             LockError::ShutDown { .. } | LockError::CutOff(_) => Self::ShutDown,
-            // The body has begun, and nobody knows whether it was alone until its end.
+            // The body has begun, and it is unknown whether it had the lock until its end.
             LockError::Lost { .. } | LockError::Unconfirmed { .. } => Self::Lost,
             LockError::InvalidKey(_) => Self::BadKey,
             LockError::NotHeld { .. } | LockError::KindConflict { .. } | LockError::Misconfigured { .. } => {
@@ -199,7 +200,7 @@ mod tests {
     use lock_core::store::{Kind, StoreError, StoreErrorKind};
     use lock_engine::failure::Loss;
 
-    /// All of them, and what they are on the wire. Clients go by these: none may change.
+    /// All reasons, with their values on the wire. Clients rely on these: none may change.
     const ALL: [(Reason, u16, i32, &str); 9] = [
         (Reason::Busy, 409, 10, "busy"),
         (Reason::TimedOut, 429, 8, "timed_out"),
@@ -220,7 +221,7 @@ mod tests {
         }
     }
 
-    /// A title belongs to one reason, as RFC 9457 has it, and a detail says more.
+    /// A title belongs to one reason, as RFC 9457 requires, and each reason has its own detail.
     #[test]
     fn titles_tell_reasons_apart() {
         let titles: HashSet<_> = ALL.iter().map(|(reason, ..)| reason.title()).collect();
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(details.len(), ALL.len());
     }
 
-    /// A retry is suggested where nothing was done, and not where something may have been.
+    /// A retry is suggested if nothing was done, and not if something may have been done.
     #[test]
     fn details_say_whether_anything_was_done() {
         for (reason, ..) in ALL {
@@ -248,8 +249,7 @@ mod tests {
         }
     }
 
-    /// Every error has its reason, the same one whether it comes from a guard or from a locked
-    /// body.
+    /// Every error has its reason, the same one whether it comes from a guard or a locked body.
     #[test]
     fn errors_have_their_reason() {
         let key = || LockKey::new("a").unwrap();

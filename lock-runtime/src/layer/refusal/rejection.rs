@@ -8,10 +8,10 @@ use lock_core::InvalidKey;
 
 use super::reason::Reason;
 
-/// A request has a key that can't be used: what is wrong and what to do about it.
+/// A refusal of a request whose key can't be used: what is wrong and what to do about it.
 ///
-/// With a status of 4xx, the text is sent to the client: name the part of the request, and not what
-/// it held. With any other, it is a mistake in the program, and the text is for the log.
+/// With a 4xx status, the text is sent to the client: name the part of the request, and not its
+/// value. With any other status, it is a mistake in the program, and the text is for the log.
 ///
 /// ```
 /// use lock_runtime::layer::Rejection;
@@ -24,7 +24,7 @@ use super::reason::Reason;
 pub struct Rejection {
     status: StatusCode,
     detail: Cow<'static, str>,
-    /// Why the text of a key is none, which is for the program's author.
+    /// Why the text is not a valid key, for the program's author.
     invalid: Option<&'static str>,
 }
 
@@ -33,15 +33,15 @@ impl Rejection {
         Self { status, detail: detail.into(), invalid: None }
     }
 
-    /// The client's mistake: 400 Bad Request, or `INVALID_ARGUMENT`.
+    /// Returns a rejection for a client's mistake: 400 Bad Request, or `INVALID_ARGUMENT`.
     #[must_use]
     pub fn new(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::of(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// With another status. One that is not an error becomes 500.
+    /// Returns a rejection with another status. A status that is not an error becomes 500.
     ///
-    /// 4xx is the client's mistake, everything else a mistake in the program
+    /// 4xx is the client's mistake. Everything else is a mistake in the program
     /// ([`Reason::Misconfigured`]), whose text goes to the log and not to the client.
     #[must_use]
     pub fn with_status(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
@@ -49,46 +49,46 @@ impl Rejection {
         Self::of(if is_error { status } else { StatusCode::INTERNAL_SERVER_ERROR }, detail)
     }
 
-    /// A mistake in the program, which no client can mend.
+    /// Returns a rejection for a mistake in the program, which no client can fix.
     pub(in crate::layer) fn misconfigured(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::of(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 
-    /// The status of the answer.
+    /// Returns the status of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// What is wrong and what to do: for the client, or for the log when it is the program's
+    /// Returns what is wrong and what to do: for the client, or for the log if it is the program's
     /// mistake.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// What is for the log only.
+    /// Returns why the text is not a valid key, for the log only.
     pub(in crate::layer) fn invalid(&self) -> Option<&'static str> {
         self.invalid
     }
 
-    /// [`Reason::BadKey`] for the client's mistakes, [`Reason::Misconfigured`] for those of the
-    /// program.
+    /// Returns [`Reason::BadKey`] for the client's mistakes, and [`Reason::Misconfigured`] for
+    /// those of the program.
     #[must_use]
     pub fn reason(&self) -> Reason {
         if self.status.is_client_error() { Reason::BadKey } else { Reason::Misconfigured }
     }
 }
 
-/// The client's mistake. The text that was refused is not repeated, and why it is no key is for the
-/// log.
+/// Returns a rejection for a client's mistake. The refused text is not repeated; why it is not a
+/// valid key is for the log.
 impl From<InvalidKey> for Rejection {
     fn from(error: InvalidKey) -> Self {
         Self { invalid: Some(error.reason()), ..Self::new(Reason::BadKey.detail()) }
     }
 }
 
-/// The client's mistake, in these words.
+/// Returns a rejection for a client's mistake, with this text.
 impl From<&'static str> for Rejection {
     fn from(detail: &'static str) -> Self {
         Self::new(detail)
@@ -105,7 +105,7 @@ impl From<Infallible> for Rejection {
 mod tests {
     use super::*;
 
-    /// A rejection is an error, whatever status it was given, and tells whose mistake it is.
+    /// A rejection is always an error, whatever status it was given, and says whose mistake it is.
     #[test]
     fn rejections_are_errors() {
         let reason = |status: StatusCode| {

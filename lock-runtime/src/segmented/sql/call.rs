@@ -1,4 +1,4 @@
-//! [`Call`]: one call, with the time it has; [`Open`]: its transaction.
+//! [`Call`]: one call and its deadline; [`Open`]: its transaction.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use super::tables::Tables;
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// One call.
+/// One call on a stock.
 pub(super) struct Call<'a> {
     pub(super) at: &'a Tables,
     /// The stock's name.
     pub(super) stock: &'a str,
     timeout: Duration,
     deadline: Instant,
-    /// The same by the database's clock.
+    /// The deadline by the database's clock.
     latest: ServerTime,
     pub(super) retention: i64,
 }
@@ -37,7 +37,7 @@ impl fmt::Debug for Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// A call that begins now.
+    /// Begins a call. If the database's clock is not known yet, asks for it.
     pub(super) async fn new(at: &'a Tables, call: &'a StockCall) -> Result<Self, StoreError> {
         if !call.replication.is_none() {
             return Err(StoreError::new(
@@ -67,7 +67,7 @@ impl<'a> Call<'a> {
         Ok(new)
     }
 
-    /// The database said at `sent` or later that it is `now`.
+    /// Records that the database reported the time `now` in answer to a statement sent at `sent`.
     pub(super) fn observe(&self, now: i64, sent: Tick) -> Result<ServerTime, StoreError> {
         let now = ServerTime::from_micros(unsigned(now)?);
         self.at.clock.observe(now, sent);
@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
         StoreError::new(StoreErrorKind::TooLate, text)
     }
 
-    /// An error if `now`, by the database's clock, is later than this call may be executed.
+    /// Returns an error if `now`, by the database's clock, is past the call's deadline.
     pub(super) fn in_time(&self, now: i64) -> Result<(), StoreError> {
         if unsigned(now)? <= self.latest.as_micros() { Ok(()) } else { Err(self.too_late()) }
     }
@@ -97,7 +97,7 @@ impl<'a> Call<'a> {
         rows.first().ok_or_else(|| self.broken("a statement answered nothing"))
     }
 
-    /// The tables are not as they should be.
+    /// Returns the error for tables with unexpected content.
     pub(super) fn broken(&self, what: impl fmt::Display) -> StoreError {
         let (database, stock) = (self.at.database.name(), self.stock);
         StoreError::new(StoreErrorKind::ForeignData, format!("{database}: stock {stock}: {what}"))
@@ -110,7 +110,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Does it until nobody else undoes it, or the time is over.
+    /// Repeats `work` while it returns [`Fault::Again`] and there is time.
     pub(super) async fn again<T, F>(&self, work: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, Fault>>,
@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// A step of it, if there is time.
+    /// Runs one step of the call, if there is time.
     async fn step<T>(
         &self,
         what: &str,
@@ -167,7 +167,8 @@ impl<'a> Call<'a> {
         Ok(answer)
     }
 
-    /// One statement that reads, by itself: it holds a connection for as long as that takes.
+    /// Runs one statement that reads, without a transaction. It holds a connection only for that
+    /// time.
     pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
         self.step("look", During::Work, self.at.database.rows(text, args)).await
     }
@@ -178,19 +179,19 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A transaction of a call. Dropped, it is rolled back.
+/// A transaction of a call. It is rolled back if it is dropped.
 pub(super) struct Open<'a> {
     pub(super) call: &'a Call<'a>,
     work: Work,
 }
 
 impl Open<'_> {
-    /// How many rows were changed.
+    /// Runs a statement and returns how many rows it changed.
     pub(super) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
         self.call.step("change", During::Work, self.work.execute(text, args)).await
     }
 
-    /// A statement that must change this many rows.
+    /// Runs a statement that must change exactly this many rows.
     pub(super) async fn change(&mut self, text: &str, args: &[Arg<'_>], rows: usize) -> Result<(), Fault> {
         let changed = self.execute(text, args).await?;
         if changed == rows as u64 {
@@ -213,7 +214,7 @@ impl Open<'_> {
     }
 }
 
-/// Where a test stops a program, or drops a future.
+/// Point at which a test stops a program or drops a future.
 #[cfg(feature = "testing")]
 async fn pass(when: &str, what: &str) {
     lock_core::internal::steps::fault_point(when, what);

@@ -1,6 +1,6 @@
-//! What the owner of a stock does: makes it, puts units in, evens them out, changes the number of
-//! segments. Each is one transaction, and needs no lock of a segment: it locks the rows that it
-//! counts, and changes them by differences.
+//! Operations of a stock's owner: creating it, adding units, evening them out, and changing the
+//! number of segments. Each is one transaction and takes no lock of a segment: it locks the rows
+//! that it counts, and changes them by differences.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use super::numbers::{signed, unsigned};
 use super::statements::Statements;
 use super::stocks::SqlStocks;
 
-/// To create tables; others may be at it.
+/// Maximum time for creating tables; other processes may be creating them too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The segments of a stock, whose rows are locked.
+/// The segments of a stock, with their rows locked.
 struct Segments {
-    /// What those that are active have, in their order.
+    /// The units of the active segments, in ascending order of the segments.
     active: Vec<u64>,
-    /// And those that are not.
+    /// The number of retired segments.
     retired: usize,
 }
 
 impl SqlStocks {
     pub(super) async fn make_tables(&self) -> Result<(), StoreError> {
-        // They are those of all stocks; a call is about one.
+        // The tables are for all stocks, but a call needs the name of one.
         let name = LockKey::new("all")
             .map_err(|error| StoreError::new(StoreErrorKind::Refused, error.to_string()))?;
         let nobody = StockCall::new(name, PATIENCE, PATIENCE);
@@ -109,7 +109,7 @@ impl Call<'_> {
         let args = [self.stock.into(), i64::from(segments).into()];
         open.change(self.at.sql.activate, &args, before.max(after)).await?;
         open.change(self.at.sql.resize, &args, 1).await?;
-        // What the segments that go have is put into the others.
+        // The units of retired segments go to the others.
         active.resize(before.max(after), 0);
         let left = active.iter().skip(after).sum();
         let mut new: Vec<_> = active.iter().copied().take(after).collect();
@@ -170,7 +170,7 @@ impl Open<'_> {
         Ok(segments)
     }
 
-    /// New segments, from this one on.
+    /// Adds new segments, numbered from `first`.
     async fn add(&mut self, first: usize, units: &[u64]) -> Result<(), Fault> {
         let mut args: Vec<Arg<'_>> = vec![self.call.stock.into()];
         for (segment, &units) in (first as i64..).zip(units) {
@@ -179,7 +179,7 @@ impl Open<'_> {
         self.change(&Statements::add(units.len()), &args, units.len()).await
     }
 
-    /// Segments 0 and on had so many, and are to have so many.
+    /// Changes the units of segments 0 and up from `old` to `new`.
     async fn shift_available(&mut self, old: &[u64], new: &[u64]) -> Result<(), Fault> {
         let each = (0..).zip(old.iter().zip(new));
         let each = each.map(|(segment, (&old, &new))| [segment, signed(new) - signed(old), 0, 0]);

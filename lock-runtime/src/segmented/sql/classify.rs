@@ -1,21 +1,22 @@
-//! What an error of the database means for the call.
+//! The meaning of a database error for the call.
 
 use lock_core::store::{StoreError, StoreErrorKind};
 use sqlx::error::DatabaseError;
 
 use super::fault::Fault;
 
-/// Where it happened.
+/// When an error happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
-    /// Nothing was committed, and nothing will be.
+    /// Before the commit: nothing was committed, and nothing will be.
     Work,
-    /// Only an answer says whether it was.
+    /// During the commit: only an answer says whether it was committed.
     Commit,
 }
 
-/// The fault of a call during which `error` happened. The transaction, if there is one, is dropped.
-/// What no retry can mend is [`StoreErrorKind::Unsupported`], and so a misconfiguration.
+/// Returns the fault of a call during which `error` happened. The transaction, if there is one, is
+/// dropped. An error that no retry can fix is [`StoreErrorKind::Unsupported`], and so becomes a
+/// misconfiguration.
 pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     let (kind, text) = match error {
         sqlx::Error::Database(error) => match of_database(&**error) {
@@ -34,7 +35,7 @@ pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
             (StoreErrorKind::NotReady, "no connection of the pool became free in time".to_owned())
         }
         sqlx::Error::PoolClosed => (StoreErrorKind::Unsupported, "the pool is closed".to_owned()),
-        // What a statement answers is not what this version reads.
+        // The answer is not what this version expects.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::ColumnIndexOutOfBounds { .. }
@@ -49,10 +50,10 @@ pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
 }
 
 enum Meaning {
-    /// Undone because of others; the same may be done now.
+    /// Undone because of another transaction; a retry may succeed.
     Again,
     NoTables,
-    /// The connection ends.
+    /// The connection is closed.
     Gone,
     Kind(StoreErrorKind),
 }
@@ -66,11 +67,12 @@ fn of_database(error: &dyn DatabaseError) -> Meaning {
     of_postgres(&code)
 }
 
-/// By the primary result code, the lowest byte: <https://www.sqlite.org/rescode.html>.
+/// Classifies a primary result code, the lowest byte: <https://www.sqlite.org/rescode.html>.
 #[cfg(feature = "sqlite")]
 fn of_sqlite(code: i32, message: &str) -> Meaning {
     match code & 0xff {
-        // BUSY, LOCKED. A COMMIT that is refused so leaves the transaction open, to be rolled back.
+        // BUSY, LOCKED. A COMMIT that fails with these leaves the transaction open; it is then
+        // rolled back.
         5 | 6 => Meaning::Again,
         8 => Meaning::Kind(StoreErrorKind::ReadOnly),
         // NOMEM, FULL: rolled back.
@@ -86,24 +88,25 @@ fn of_sqlite(code: i32, message: &str) -> Meaning {
     }
 }
 
-/// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+/// Classifies an SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 fn of_postgres(code: &str) -> Meaning {
     match code {
-        // Who ended the statement does not say what became of it.
+        // It is unknown whether the statement was completed.
         "40003" => Meaning::Gone,
-        // Undone for others (40001, 40P01), or a lock was not to be had until its time-out (55P03).
+        // Undone because of another transaction (40001, 40P01), or `lock_timeout` expired (55P03).
         "55P03" => Meaning::Again,
         _ if code.starts_with("40") => Meaning::Again,
         "42P01" => Meaning::NoTables,
         "25006" => Meaning::Kind(StoreErrorKind::ReadOnly),
-        // Ended by the server because nothing came: rolled back, at a COMMIT too.
+        // `idle_in_transaction_session_timeout` expired: rolled back, even if this answers a
+        // COMMIT.
         "25P03" => Meaning::Kind(StoreErrorKind::TooLate),
         // Too many connections, starting up.
         "53300" | "57P03" => Meaning::Kind(StoreErrorKind::NotReady),
         _ if code.starts_with("53") => Meaning::Kind(StoreErrorKind::Full),
         "42501" => Meaning::Kind(StoreErrorKind::Denied),
         _ if code.starts_with("28") => Meaning::Kind(StoreErrorKind::Denied),
-        // The connection, the operator or the system comes in between.
+        // The connection, the operator or the system interrupted it.
         _ if ["08", "57", "58", "XX"].iter().any(|class| code.starts_with(class)) => Meaning::Gone,
         _ => Meaning::Kind(StoreErrorKind::Refused),
     }

@@ -1,5 +1,5 @@
-//! [`Database`] and [`Work`]: the two databases behind one face. What differs between them is here,
-//! in [`super::statements`] and in [`super::classify`].
+//! [`Database`] and [`Work`]: one interface to both databases. Their differences are here, in
+//! [`super::statements`] and in [`super::classify`].
 
 use std::borrow::Cow;
 #[cfg(feature = "sqlite")]
@@ -14,7 +14,7 @@ use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
 
 use super::statements::Dialect;
 
-/// Does the same with whichever database it is.
+/// Runs the same code for either database.
 macro_rules! with {
     ($of:ident, $value:expr, $inner:pat => $body:expr) => {
         match $value {
@@ -26,7 +26,7 @@ macro_rules! with {
     };
 }
 
-/// What is bound to a statement.
+/// A value that is bound to a statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arg<'a> {
     Int(i64),
@@ -52,7 +52,7 @@ impl<'a> From<&'a str> for Arg<'a> {
     }
 }
 
-/// A query with its arguments; of which database, the context says.
+/// Builds a query with its arguments; the database is inferred from the context.
 macro_rules! query {
     ($text:expr, $args:expr) => {
         $args.iter().fold(sqlx::query($text), |query, arg| match *arg {
@@ -63,7 +63,7 @@ macro_rules! query {
     };
 }
 
-/// What a statement answers.
+/// A row of the result of a statement.
 pub(super) enum Row {
     #[cfg(feature = "sqlite")]
     Sqlite(Box<SqliteRow>),
@@ -85,11 +85,11 @@ impl Row {
     }
 }
 
-/// A pool of the user's.
+/// A connection pool of the user.
 #[derive(Clone)]
 pub(super) enum Database {
-    /// Besides the pool: only one transaction can write, so those of this process take turns here,
-    /// where they are woken, and not at SQLite's busy handler, which sleeps and looks again.
+    /// The pool, and a mutex for writers. SQLite allows one writer at a time, so those of this
+    /// process queue here and are woken. SQLite's busy handler would sleep and poll instead.
     #[cfg(feature = "sqlite")]
     Sqlite((SqlitePool, Arc<tokio::sync::Mutex<()>>)),
     #[cfg(feature = "postgres")]
@@ -115,7 +115,7 @@ impl Database {
         }
     }
 
-    /// One statement that reads, by itself.
+    /// Runs one statement that reads, without a transaction.
     pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
         Ok(match self {
             #[cfg(feature = "sqlite")]
@@ -131,8 +131,7 @@ impl Database {
         })
     }
 
-    /// Begins a transaction that writes, and that the database ends by itself when nothing comes
-    /// for `limit`.
+    /// Begins a transaction that writes. PostgreSQL ends it by itself if it is idle for `limit`.
     pub(super) async fn begin(&self, limit: Duration) -> Result<Work, sqlx::Error> {
         match self {
             #[cfg(feature = "sqlite")]
@@ -144,9 +143,9 @@ impl Database {
             }
             #[cfg(feature = "postgres")]
             Self::Postgres(pool) => {
-                // Who stands still, or cannot be reached, must not keep rows locked, and its COMMIT
-                // must not arrive later than it may. Not `statement_timeout`: that would end a
-                // COMMIT's wait for a standby, as a success.
+                // A client that stalls or can't be reached must not keep rows locked, and its
+                // COMMIT must not arrive too late. `statement_timeout` would not do: it would end a
+                // COMMIT's wait for a standby, and report success.
                 let limit = limit.as_millis().clamp(1, i32::MAX as u128);
                 let statement = format!(
                     "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {limit}; \
@@ -158,10 +157,10 @@ impl Database {
     }
 }
 
-/// Begins in a task, which goes on when the future is dropped: sqlx 0.8 would leave the transaction
-/// open, on a connection that others use next, if it were dropped when the database has begun and
-/// sqlx does not know yet (its issues 4385 and 4393). A transaction that nobody wants is rolled
-/// back.
+/// Begins a transaction in a task, which goes on if the future is dropped. Otherwise sqlx 0.8 could
+/// leave the transaction open, on a connection that others use next. That happens if the future is
+/// dropped when the database has begun, but sqlx does not know it yet (sqlx issues 4385 and 4393).
+/// A transaction that is no longer wanted is rolled back.
 async fn begin<D: sqlx::Database>(
     pool: sqlx::Pool<D>,
     statement: impl Into<Cow<'static, str>> + Send + 'static,
@@ -170,7 +169,8 @@ async fn begin<D: sqlx::Database>(
     begun.await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
 
-/// A transaction that writes. Dropped, it is rolled back, by the time its connection is used again.
+/// A transaction that writes. If it is dropped, it is rolled back before its connection is used
+/// again.
 pub(super) enum Work {
     #[cfg(feature = "sqlite")]
     Sqlite((sqlx::Transaction<'static, Sqlite>, tokio::sync::OwnedMutexGuard<()>)),
@@ -179,14 +179,14 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// How many rows were changed.
+    /// Runs a statement and returns how many rows it changed.
     pub(super) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
         with!(Work, self, (transaction, _) => {
             Ok(query!(text, args).execute(&mut **transaction).await?.rows_affected())
         })
     }
 
-    /// Whatever statements, without arguments.
+    /// Runs any number of statements without arguments.
     pub(super) async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
         with!(Work, self, (transaction, _) => {
             sqlx::raw_sql(text).execute(&mut **transaction).await?;

@@ -5,14 +5,14 @@ use lock_core::store::StoreError;
 /// Why something was not done.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Nothing was done, because of what others do; the same may be done now. What the database
-    /// said.
+    /// Nothing was done, because of another transaction; a retry may succeed. Contains the
+    /// database's message.
     Again(String),
     Failed(StoreError),
 }
 
 impl Fault {
-    /// The same operation is under way elsewhere.
+    /// Returns the fault of an operation that is also under way elsewhere.
     pub(super) fn crossed() -> Self {
         Self::Again("the same operation is under way elsewhere".to_owned())
     }

@@ -1,4 +1,4 @@
-//! Numbers as SQL has them: 64 bits with a sign, and times in microseconds.
+//! Numbers in SQL: signed 64-bit integers, and times in microseconds.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
     })
 }
 
-/// Of tokens and quantities, which are far below.
+/// Converts tokens and quantities, which are far below the limit.
 pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What the tables say, read: [`Record`], [`Look`].
+//! [`Record`] and [`Look`]: the content of the tables as Rust values.
 
 use lock_core::internal::clock::Clock;
 use lock_core::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
@@ -12,9 +12,9 @@ use super::numbers::unsigned;
 /// The record of an operation.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// `None`: it is a restock.
+    /// `None` for a restock.
     pub(super) state: Option<State>,
-    /// It was cancelled before it came.
+    /// Whether the operation was cancelled before it arrived.
     pub(super) never_came: bool,
     pub(super) reserved: bool,
     pub(super) quantity: u64,
@@ -56,7 +56,8 @@ pub(super) fn read_parts(text: &str) -> Option<Few<Part>> {
 }
 
 impl Record {
-    /// Of the six columns from `at` on; `None` if there is none, or its time is over at `now`.
+    /// Reads a record from the six columns from `at` on. Returns `None` if there is no record, or
+    /// its retention is over at `now`.
     fn read(call: &Call<'_>, row: &Row, at: usize, now: i64) -> Result<Option<Self>, StoreError> {
         let unreadable = |error| call.unreadable(&error);
         let Some(state) = row.maybe_text(at).map_err(unreadable)? else { return Ok(None) };
@@ -84,23 +85,24 @@ impl Record {
         Ok(Some(record).filter(|record| record.kept_until.is_none_or(|until| now < until)))
     }
 
-    /// That of a statement of its own.
+    /// Reads the record that a statement for one operation returned.
     pub(super) fn of(call: &Call<'_>, rows: &[Row], now: i64) -> Result<Option<Self>, StoreError> {
         rows.first().map_or(Ok(None), |row| Self::read(call, row, 0, now))
     }
 
-    /// SQLite's clock has milliseconds: the last one belongs to the reservation.
+    /// Whether the reservation is past its deadline. SQLite's clock has milliseconds, so the
+    /// millisecond of the deadline still belongs to the reservation.
     pub(super) fn is_overdue(&self, now: i64) -> bool {
         self.state == Some(State::Held) && self.deadline < now
     }
 }
 
-/// A stock at one moment, and one operation of it.
+/// A stock and one of its operations at one moment.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) now: i64,
     pub(super) segments: u32,
-    /// What can be taken of each active segment.
+    /// The available units of each active segment.
     pub(super) available: Vec<Part>,
     pub(super) record: Option<Record>,
     pub(super) overdue: bool,
@@ -113,7 +115,8 @@ impl Look {
 }
 
 impl Call<'_> {
-    /// One statement, and so one moment; `None`: there is no such stock.
+    /// Reads a stock with one statement, and so at one moment. Returns `None` if there is no such
+    /// stock.
     pub(super) async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
         let sent = Clock::Boot.now();
         let rows = self.rows(&self.at.sql.look, &[self.stock.into(), operation.as_str().into()]).await?;
@@ -135,8 +138,8 @@ impl Call<'_> {
         u32::try_from(number).map_err(|_| self.broken(format_args!("a segment {number}")))
     }
 
-    /// What is counted, and what the records say if the statement asks for it: one statement, and
-    /// so one moment. `None`: there is no such stock.
+    /// Reads the counts, and the totals of the records if the statement selects them. It is one
+    /// statement, and so one moment. Returns `None` if there is no such stock.
     pub(super) async fn look_at(&self, statement: &str) -> Result<Option<Audit>, Fault> {
         let rows = self.rows(statement, &[self.stock.into()]).await?;
         let Some(first) = rows.first() else { return Ok(None) };

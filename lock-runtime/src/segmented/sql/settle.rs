@@ -1,5 +1,5 @@
-//! The ends of operations: confirmed, cancelled, given back, expired. Each is one transaction, and
-//! needs no lock of a segment: the record, locked, says what there is to move, and counts change by
+//! The ends of operations: confirmed, cancelled, given back, or expired. Each is one transaction
+//! and takes no lock of a segment. The locked record says which units to move, and counts change by
 //! differences.
 
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use super::records::{Record, letter, read_parts, write_parts};
 use super::statements::Statements;
 use super::stocks::SqlStocks;
 
-/// So many reservations are ended by one transaction.
+/// Maximum number of reservations that one transaction ends.
 const BATCH: u32 = 100;
 
 /// How an operation is to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     Asked(Settle),
-    /// Only if it is over.
+    /// Only if the reservation is overdue.
     Expire,
 }
 
@@ -40,12 +40,12 @@ impl End {
     }
 }
 
-/// What of each segment changes, and by how much.
+/// Changes of each segment's counts: available, held and sold.
 #[derive(Debug, Default)]
 struct Moves(BTreeMap<u32, [i64; 3]>);
 
 impl Moves {
-    /// The units of a record go from one state to another, in a stock of so many segments.
+    /// Moves the units of a record from one state to another, in a stock with this many segments.
     fn add(&mut self, parts: &[Part], from: State, to: State, segments: u32) {
         for part in parts {
             let units = signed(part.quantity);
@@ -55,7 +55,7 @@ impl Moves {
                 *sold += units;
                 continue;
             }
-            // Of a retired segment nobody would take them.
+            // Units of a retired segment could not be taken.
             let home = if part.segment < segments { part.segment } else { part.segment % segments.max(1) };
             let [available, ..] = self.0.entry(home).or_default();
             *available += units;
@@ -63,11 +63,11 @@ impl Moves {
     }
 }
 
-/// What a transaction knows of its stock.
+/// A transaction's view of its stock.
 pub(super) struct Stock {
     pub(super) now: i64,
     pub(super) segments: u32,
-    /// Ever.
+    /// The number of units that were ever put in.
     pub(super) put_in: u64,
 }
 
@@ -77,13 +77,13 @@ impl SqlStocks {
         call.again(|| call.try_to_settle(&request.operation, End::Asked(request.settle))).await
     }
 
-    /// Ends reservations that are over, and throws away what nobody asks for any more.
+    /// Ends overdue reservations, and deletes records whose retention is over.
     pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32) -> Result<Swept, StoreError> {
         let call = Call::new(&self.tables, call).await?;
         let mut swept = Swept::default();
         match call.sweep(limit, &mut swept).await {
             Err(error) if swept.expired == 0 => Err(error),
-            // What is done has to be told; the next sweep is told the error, if there still is one.
+            // Report the part that was done. If the error persists, the next sweep returns it.
             Err(_) => Ok(Swept { more: true, ..swept }),
             Ok(()) => Ok(swept),
         }
@@ -114,8 +114,7 @@ impl Call<'_> {
     ) -> Result<SettleAnswer, Fault> {
         let mut open = self.begin().await?;
         let rows = open.rows(&self.at.sql.record, &[self.stock.into(), operation.as_str().into()]).await?;
-        // The time is asked for when the record cannot change any more: what was waited for may
-        // have taken long.
+        // Read the time only once the record is locked: waiting for the lock may have taken long.
         let Some(mut stock) = open.stock(&self.at.sql.stock).await? else {
             return Ok(SettleAnswer::Missing);
         };
@@ -128,7 +127,7 @@ impl Call<'_> {
             open.commit().await?;
             return Ok(SettleAnswer::Known { before: None, now, quantity: 0, reserved: false });
         };
-        // A restock is nothing that can be sold or cancelled.
+        // A restock can't be confirmed, cancelled or given back.
         let Some(before) = record.state else { return Ok(SettleAnswer::Unknown) };
         let (quantity, reserved) = (record.quantity, record.reserved);
         let now = end.next(Some(before), record.is_overdue(stock.now)).unwrap_or(before);
@@ -141,7 +140,7 @@ impl Call<'_> {
             stock = open.stock(&self.at.sql.stock_shared).await?.unwrap_or(stock);
         }
         if !open.end(operation, before, now).await? {
-            // The row is locked and as it was read: it is the time that is over.
+            // The row is locked and unchanged, so the reason is that the time is over.
             return Err(self.too_late().into());
         }
         let mut moves = Moves::default();
@@ -159,12 +158,12 @@ impl Call<'_> {
         Ok(purged)
     }
 
-    /// Ends reservations that are over because too few units are left; whether there were any.
+    /// Ends overdue reservations because too few units are left. Returns whether there were any.
     pub(super) async fn make_room(&self) -> Result<bool, Fault> {
         Ok(self.expire_some(AT_ONCE).await?.0 > 0)
     }
 
-    /// How many there were, and whether there are more.
+    /// Ends at most `limit` overdue reservations. Returns how many, and whether there are more.
     async fn expire_some(&self, limit: u32) -> Result<(u64, bool), Fault> {
         let mut open = self.begin().await?;
         let args = [self.stock.into(), (i64::from(limit) + 1).into()];
@@ -196,7 +195,7 @@ impl Call<'_> {
 }
 
 impl Open<'_> {
-    /// The stock's own row; `statement` says how it is locked.
+    /// Reads the stock's own row; `statement` determines how it is locked.
     pub(super) async fn stock(&mut self, statement: &str) -> Result<Option<Stock>, Fault> {
         let sent = Clock::Boot.now();
         let rows = self.rows(statement, &[self.call.stock.into()]).await?;
@@ -208,7 +207,8 @@ impl Open<'_> {
         Ok(Some(Stock { now, segments, put_in: unsigned(number(2)?)? }))
     }
 
-    /// Throws away records whose time is over, and counts what they have sold; how many there were.
+    /// Deletes records whose retention is over, and adds up what they sold. Returns how many there
+    /// were.
     async fn throw_away(&mut self, statement: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
         let rows = self.rows(statement, args).await?;
         let mut sold = 0;
@@ -224,7 +224,8 @@ impl Open<'_> {
         Ok(rows.len() as u64)
     }
 
-    /// Makes the record of an operation; `false` when there is one, or it is too late.
+    /// Writes the record of an operation. Returns `false` if there is one already, or it is too
+    /// late.
     pub(super) async fn note(
         &mut self,
         operation: &OperationId,
@@ -250,7 +251,7 @@ impl Open<'_> {
         if self.execute(note, &args).await? == 1 {
             return Ok(true);
         }
-        // The record that is in the way may be over.
+        // The retention of the record in the way may be over.
         let of = [self.call.stock.into(), operation.as_str().into()];
         Ok(self.throw_away(&self.call.at.sql.purge_one, &of).await? == 1
             && self.execute(note, &args).await? == 1)
@@ -274,7 +275,8 @@ impl Open<'_> {
             .map(|(&segment, &[available, held, sold])| [segment.into(), available, held, sold])
             .collect();
         if shifts.len() > 1 {
-            // One statement locks rows in whatever order; this one locks them in theirs.
+            // A single update could lock rows in any order; this statement locks them in ascending
+            // order.
             self.rows(&self.call.at.sql.segments, &[self.call.stock.into()]).await?;
         }
         self.shift(&shifts).await

@@ -1,19 +1,20 @@
-//! The tables and the statements, in the words of either database.
+//! The tables and the statements, in the dialect of either database.
 
-/// What the databases say differently.
+/// The differences between the databases' SQL.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialect {
-    /// Microseconds since the Unix epoch, now: not when the transaction began.
+    /// The current time, not that of the transaction's beginning, in microseconds since the Unix
+    /// epoch.
     clock: &'static str,
     for_update: &'static str,
     for_share: &'static str,
     skip_locked: &'static str,
-    /// Makes those who create the tables at the same time wait for each other.
+    /// Makes processes that create the tables at the same time wait for each other.
     alone: &'static str,
 }
 
 impl Dialect {
-    /// Its transactions begin with `BEGIN IMMEDIATE`: whoever writes is alone, and locks no rows.
+    /// SQLite's transactions begin with `BEGIN IMMEDIATE`: a writer is alone, and locks no rows.
     #[cfg(feature = "sqlite")]
     pub(super) const SQLITE: Self = Self {
         clock: "CAST(ROUND((JULIANDAY('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
@@ -23,12 +24,12 @@ impl Dialect {
         alone: "",
     };
 
-    /// Its transactions are READ COMMITTED, and lock rows before they count on what is in them:
-    /// first that of the operation, then the stock's, then those of segments in ascending order, so
-    /// that two never wait for each other. A change that has waited for a row looks at the row's
-    /// newest version, so conditions in the statement itself are enough where one row decides.
-    /// SERIALIZABLE would need no order, but takes on small tables, which are read as a whole,
-    /// would be undone for each other although they sell from different segments.
+    /// PostgreSQL's transactions are READ COMMITTED, and lock rows before they rely on them. The
+    /// order is the operation's row, the stock's, then those of segments in ascending order, so
+    /// that two transactions never deadlock. An update that has waited for a row sees its newest
+    /// version, so conditions in the statement itself are enough where one row decides.
+    /// SERIALIZABLE would need no order. But on small tables, which are read as a whole, sales from
+    /// different segments would undo each other.
     #[cfg(feature = "postgres")]
     pub(super) const POSTGRES: Self = Self {
         clock: "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
@@ -39,16 +40,18 @@ impl Dialect {
     };
 }
 
-/// `initial + restocked` of a stock is, in all its segments, `available + held + sold`.
+/// In every stock, `initial + restocked` equals the sum of `available + held + sold` over its
+/// segments. Times are microseconds since the Unix epoch by the database's clock.
 ///
-/// lock_stock: segments that take part in sales (0 to segments - 1), epoch (raised by every change
-/// of their number), what was put in. lock_stock_segment: fence, the largest token that has sold
-/// here; active, 0 in one that a resize has retired. lock_stock_operation: one row for each
-/// operation; and with an empty name and state F one whose quantity is what was sold by operations
-/// whose rows are gone. State S sold, H held, C cancelled, E expired, B given back, N cancelled
-/// before it came, R restocked; reserved 1 by `reserve`; parts `<segment>:<units> …`; deadline of
-/// what is reserved; kept_until, unset while it is held. Times are microseconds since the Unix
-/// epoch by the database's clock.
+/// - lock_stock: `segments` take part in sales, 0 to `segments - 1`. Every change of their number
+///   raises `epoch`.
+/// - lock_stock_segment: `fence` is the largest token that has sold here; `active` is 0 in a
+///   segment that a resize has retired.
+/// - lock_stock_operation: one row for each operation. `state` is S sold, H held, C cancelled, E
+///   expired, B given back, N cancelled before it arrived, or R restocked. `reserved` is 1 for a
+///   `reserve`, `parts` is `<segment>:<units> …`, `deadline` that of the reservation. `kept_until`
+///   is unset while the units are held. A row with an empty `operation` and the state F has the
+///   total that deleted records have sold.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS lock_stock (
     stock TEXT PRIMARY KEY,
@@ -82,30 +85,32 @@ CREATE INDEX IF NOT EXISTS lock_stock_operation_held ON lock_stock_operation (st
 CREATE INDEX IF NOT EXISTS lock_stock_operation_over ON lock_stock_operation (stock, kept_until) WHERE state <> 'H';
 ";
 
-/// `$1` is the stock in all of them.
+/// In statements about a stock, `$1` is the stock. The comments list the other arguments and the
+/// columns of the result.
 #[derive(Debug)]
 pub(super) struct Statements {
     now: &'static str,
-    /// Creates what is missing.
+    /// Creates the tables and indexes that are missing.
     pub(super) tables: String,
     /// now
     pub(super) clock: String,
-    /// $2 operation. For each active segment: now, segments, segment, available, and the
-    /// operation's record.
+    /// $2 operation. For each active segment: now, segments, segment, available, the operation's
+    /// record, and whether the stock has an overdue reservation.
     pub(super) look: String,
     /// For each segment: segments, epoch, initial, restocked, segment, active, available, held,
     /// sold; and three zeros.
     pub(super) snapshot: &'static str,
-    /// The same, and what the records hold, have sold, and had sold before they were forgotten.
+    /// The same, with the units that the records hold and have sold, and those sold by deleted
+    /// records.
     pub(super) audit: String,
     /// $2 operation. Its record, locked.
     pub(super) record: String,
-    /// now, segments, initial + restocked of the stock; as it is, kept from changing, and locked.
+    /// now, segments, initial + restocked of the stock: unlocked, with a shared lock, and locked.
     pub(super) stock: String,
     pub(super) stock_shared: String,
     pub(super) stock_locked: String,
     /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9
-    /// latest time. Changes nothing when it is late, or the operation has a record.
+    /// latest time. Changes nothing if it is too late, or the operation has a record.
     pub(super) note: String,
     /// $2 segment, $3 quantity, $4 of it sold, $5 of it held, $6 token. Changes nothing unless the
     /// segment is active, has enough, and has seen no larger token.
@@ -116,19 +121,19 @@ pub(super) struct Statements {
     pub(super) end: String,
     /// segment, active, available of all segments, locked.
     pub(super) segments: String,
-    /// $2 how many. operation, parts of reservations that are over, locked; those that somebody
-    /// else ends just now are left to him. The clock is a query of its own here and in `purge`: an
-    /// index is not searched for what is volatile.
+    /// $2 how many. operation, parts of overdue reservations, locked; skips those that another
+    /// transaction is ending. The clock is a subquery here and in `purge`: an index is not used for
+    /// comparisons with a volatile function.
     pub(super) overdue: String,
-    /// $2 how many. Throws records away whose time is over; state, quantity of each.
+    /// $2 how many. Deletes records whose retention is over; state, quantity of each.
     pub(super) purge: String,
-    /// $2 operation. Throws its record away if its time is over; state, quantity.
+    /// $2 operation. Deletes its record if its retention is over; state, quantity.
     pub(super) purge_one: String,
-    /// $2 units. Adds them to those that were sold by records that are thrown away.
+    /// $2 units. Adds them to the total that deleted records have sold.
     pub(super) forget: &'static str,
-    /// $2 segments, $3 initial. Changes nothing when the stock is there.
+    /// $2 segments, $3 initial. Changes nothing if the stock exists.
     pub(super) create: &'static str,
-    /// $2 how many more, $3 the largest total.
+    /// $2 how many more, $3 the largest allowed total.
     pub(super) restock: &'static str,
     /// $2 segments.
     pub(super) resize: &'static str,
@@ -136,12 +141,12 @@ pub(super) struct Statements {
     pub(super) activate: &'static str,
 }
 
-/// The units of all records in this state.
+/// Returns the SQL for the units of all records in this state.
 fn sum(state: &str, name: &str) -> String {
     format!("CAST(COALESCE(SUM(CASE WHEN state = '{state}' THEN quantity END), 0) AS BIGINT) AS {name}")
 }
 
-/// What there is of an operation.
+/// The columns of an operation's record.
 const RECORD: &str = "o.state, o.reserved, o.quantity, o.parts, o.deadline, o.kept_until";
 
 impl Statements {
@@ -224,8 +229,8 @@ impl Statements {
         }
     }
 
-    /// $2 and on, for each of so many segments: segment, and the differences of available, held,
-    /// sold; none ends below zero.
+    /// Returns a statement with $2 and on, for each of `count` segments: segment, and the
+    /// differences of available, held, sold. No count may end below zero.
     pub(super) fn shift(count: usize) -> String {
         let value = |at: usize| format!("(${}, ${}, ${}, ${})", at, at + 1, at + 2, at + 3);
         let values: Vec<_> = (0..count).map(|nth| value(4 * nth + 2)).collect();
@@ -237,7 +242,8 @@ impl Statements {
         )
     }
 
-    /// $2 retention (us), $3 and on: so many operations, all held and locked.
+    /// Returns a statement with $2 retention (us), $3 and on: `count` operations, all held and
+    /// locked.
     pub(super) fn expire(&self, count: usize) -> String {
         let operations: Vec<_> = (3..count + 3).map(|at| format!("${at}")).collect();
         format!(
@@ -248,7 +254,7 @@ impl Statements {
         )
     }
 
-    /// $2 and on, for each of so many new segments: segment and units.
+    /// Returns a statement with $2 and on, for each of `count` new segments: segment and units.
     pub(super) fn add(count: usize) -> String {
         let values: Vec<_> =
             (0..count).map(|nth| format!("($1, ${}, 1, ${})", 2 * nth + 2, 2 * nth + 3)).collect();

@@ -1,4 +1,4 @@
-//! [`SqlStocks`]: what users see, and the calls of [`StockStore`] handed to those who do them.
+//! [`SqlStocks`]: the public type, and its implementation of [`StockStore`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,15 +22,16 @@ pub struct SqlStocks {
 }
 
 impl SqlStocks {
-    /// Stocks in SQLite. Every connection of the pool must reach the same database:
-    /// `sqlite::memory:` is one for each, so such a pool has one connection, which is never closed.
+    /// Returns stocks in SQLite. Every connection of the pool must reach the same database. With
+    /// `sqlite::memory:`, each connection has its own, so such a pool has one connection, which is
+    /// never closed.
     #[cfg(feature = "sqlite")]
     #[must_use]
     pub fn sqlite(locks: LockManager, pool: sqlx::SqlitePool) -> Self {
         Self::new(locks, Database::Sqlite((pool, Arc::default())))
     }
 
-    /// Stocks in PostgreSQL, 9.6 or newer, at the primary.
+    /// Returns stocks in PostgreSQL, 9.6 or newer, at the primary.
     #[cfg(feature = "postgres")]
     #[must_use]
     pub fn postgres(locks: LockManager, pool: sqlx::PgPool) -> Self {
@@ -41,17 +42,17 @@ impl SqlStocks {
         Self { locks, tables: Arc::new(Tables::new(database)) }
     }
 
-    /// Creates the tables and indexes that are not there. Several processes may do so at the same
+    /// Creates the tables and indexes that are missing. Several processes may do so at the same
     /// time.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) when the user may not;
-    /// whatever the database says.
+    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) if the user lacks the
+    /// permission; any other error of the database.
     ///
     /// # Cancel safety
     ///
-    /// All of them are created or none.
+    /// Either all of them are created or none.
     pub async fn create_tables(&self) -> Result<(), StoreError> {
         self.make_tables().await
     }

@@ -1,4 +1,4 @@
-//! [`Tables`]: where the tables are, and how they are spoken to.
+//! [`Tables`]: the tables of a database, with the statements for them.
 
 use lock_core::internal::ServerClock;
 
@@ -9,7 +9,7 @@ use super::statements::Statements;
 pub(super) struct Tables {
     pub(super) database: Database,
     pub(super) sql: Statements,
-    /// What the database's clock says.
+    /// The estimate of the database's clock.
     pub(super) clock: ServerClock,
 }
 

@@ -1,5 +1,5 @@
-//! Sales: under the locks of their segments, in one transaction with the operation's record. Where
-//! to look first is not for the request to say: the lock has the better of two segments.
+//! Sales: under the locks of their segments, in one transaction with the operation's record. A
+//! request's hint where to look first is not used: the lock takes the better of two segments.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::stocks::SqlStocks;
 use crate::error::LockError;
 use crate::segmented::lock::{SegmentGuard, SegmentedLock};
 
-/// The units to take of one segment, and the token of its lock.
+/// The units to take from one segment, and the token of its lock.
 struct Sale {
     part: Part,
     token: Option<FencingToken>,
@@ -38,16 +38,17 @@ impl Locks<'_> {
     }
 }
 
-/// What is to be done after a look.
+/// How to continue after a look.
 enum Plan {
     Answer(TakeAnswer),
     /// Each of these segments has enough.
     One(Vec<u32>),
-    /// These together have.
+    /// Only together do these segments have enough.
     Merge(Vec<Part>),
 }
 
-/// The operation is there. `None`: its reservation is over, and has to be ended first.
+/// Returns the answer for an operation that has a record. `None` means that its reservation is
+/// overdue and has to be ended first.
 fn again(record: &Record, request: &TakeRequest, now: i64) -> Option<TakeAnswer> {
     if record.is_overdue(now) {
         return None;
@@ -67,8 +68,8 @@ fn again(record: &Record, request: &TakeRequest, now: i64) -> Option<TakeAnswer>
     })
 }
 
-/// Which units to take, of segments with these: of one that has enough, or else of as few as
-/// possible.
+/// Plans from which segments to take the units: from one that has enough, or otherwise from as few
+/// as possible.
 fn plan(available: &[Part], quantity: u64) -> Plan {
     let enough: Vec<_> =
         available.iter().filter(|part| part.quantity >= quantity).map(|part| part.segment).collect();
@@ -80,18 +81,18 @@ fn plan(available: &[Part], quantity: u64) -> Plan {
         return Plan::Answer(TakeAnswer::Short { available: total });
     }
     let mut parts = few_parts(available.to_vec(), quantity);
-    // Rows are locked in ascending order, as locks are.
+    // Rows are locked in ascending order, like locks.
     parts.sort_by_key(|part| part.segment);
     Plan::Merge(parts)
 }
 
-/// A lock that could not be had: nothing was done.
+/// Returns the answer if a lock could not be taken: nothing was done.
 fn unlocked(error: &LockError) -> Result<TakeAnswer, StoreError> {
     let kind = match error {
         LockError::Busy { .. } | LockError::TimedOut { .. } | LockError::TooManyWaiters { .. } => {
             return Ok(TakeAnswer::Contended);
         }
-        // That of the lock may be unknown; the sale was not begun.
+        // The outcome for the lock may be unknown; the sale has not begun.
         LockError::Unavailable { cause, .. } | LockError::NotReplicated { cause, .. } => {
             if cause.outcome_unknown() { StoreErrorKind::NotReady } else { cause.kind() }
         }
@@ -105,13 +106,13 @@ impl SqlStocks {
     pub(super) async fn take_units(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
         let call = Call::new(&self.tables, &request.call).await?;
         let mut backoff = Backoff::default();
-        // From the second merge on with all segments locked, so that no other sale comes in between
-        // again.
+        // From the second merge on, all segments are locked, so that no other sale can come in
+        // between again.
         let mut merged = false;
         loop {
             match self.try_to_take(&call, request, &mut merged).await {
                 Ok(Some(answer)) => return Ok(answer),
-                // Somebody else has sold, or moved, what this one had counted on.
+                // Another sale has taken or moved the units that this one had counted on.
                 Ok(None) if call.left().is_zero() => return Ok(TakeAnswer::Contended),
                 Ok(None) => {}
                 Err(Fault::Again(said)) => call.pause(&mut backoff, said).await?,
@@ -120,14 +121,15 @@ impl SqlStocks {
         }
     }
 
-    /// `None`: others came in between.
+    /// Makes one attempt. Returns `None` if others came in between.
     async fn try_to_take(
         &self,
         call: &Call<'_>,
         request: &TakeRequest,
         merged: &mut bool,
     ) -> Result<Option<TakeAnswer>, Fault> {
-        // No connection is held while a lock is waited for: others need it to finish under theirs.
+        // No connection is held while waiting for a lock: holders of locks need connections to
+        // finish.
         let Some(look) = call.look(&request.operation).await? else { return Ok(Some(TakeAnswer::Missing)) };
         if let Some(record) = &look.record {
             let answer = again(record, request, look.now);
@@ -173,7 +175,7 @@ impl SqlStocks {
         self.locks.segmented(call.stock, segments).wait(call.left())
     }
 
-    /// One of those that have enough.
+    /// Locks one of the segments that have enough.
     async fn lock_any(
         &self,
         call: &Call<'_>,
@@ -183,7 +185,7 @@ impl SqlStocks {
         self.lock_of(call, look.segments).acquire_of(enough.to_vec()).await
     }
 
-    /// These, which are in ascending order, within the time of the call.
+    /// Locks these segments, given in ascending order, within the time of the call.
     async fn lock_all(
         &self,
         call: &Call<'_>,
@@ -200,8 +202,8 @@ impl SqlStocks {
 }
 
 impl Call<'_> {
-    /// The answer; or `None`, to look again, when there was too little and reservations that were
-    /// over have been ended.
+    /// Returns the answer. If there were too few units, ends overdue reservations and returns
+    /// `None`, to look again.
     async fn or_room(&self, answer: Option<TakeAnswer>, overdue: bool) -> Result<Option<TakeAnswer>, Fault> {
         if !overdue || !matches!(answer, Some(TakeAnswer::Short { .. })) {
             return Ok(answer);
@@ -213,7 +215,7 @@ impl Call<'_> {
         }
     }
 
-    /// Takes what it needs of the segments that are locked, which it counts now that they are.
+    /// Takes the units from the locked segments, after counting them again under their locks.
     async fn merge(
         &self,
         request: &TakeRequest,
@@ -229,7 +231,7 @@ impl Call<'_> {
         let parts = match plan(&locked, request.quantity) {
             Plan::One(enough) => enough.iter().take(1).map(|&segment| (segment, request.quantity)).collect(),
             Plan::Merge(parts) => parts.iter().map(|part| (part.segment, part.quantity)).collect::<Vec<_>>(),
-            // Not enough in those that are locked; what all have was counted at the same moment.
+            // The locked segments have too few. All segments were counted at the same moment.
             Plan::Answer(_) => {
                 let available = look.total();
                 return Ok((available < request.quantity && !look.overdue)
@@ -243,8 +245,7 @@ impl Call<'_> {
         self.sell(request, &sales, &locks).await
     }
 
-    /// The record, the rows and nothing else, or nothing at all: `None` when others came in
-    /// between.
+    /// Writes the record and the rows in one transaction. Returns `None` if others came in between.
     async fn sell(
         &self,
         request: &TakeRequest,
@@ -254,10 +255,11 @@ impl Call<'_> {
         let mut open = self.begin().await?;
         let parts: Few<Part> = sales.iter().map(|sale| sale.part).collect();
         let state = if request.hold.is_some() { State::Held } else { State::Sold };
-        // A record is kept from when nothing of it is open.
+        // Retention begins when the operation is over, so a reservation has none yet.
         let kept = request.hold.is_none().then_some(self.retention);
         let hold = request.hold.map(micros);
-        // The deadline is set when the record is written, and other statements wait after that.
+        // The deadline counts from when the record is written; later statements may still have to
+        // wait.
         let noted = Clock::Boot.now();
         if !open.note(&request.operation, letter(state), request.quantity, &parts, hold, kept).await? {
             return Ok(None);
@@ -292,7 +294,7 @@ impl Open<'_> {
         Ok(self.execute(self.call.at.sql.take, &args).await? == 1)
     }
 
-    /// Why a segment has refused; what was done before is rolled back.
+    /// Finds out why a segment refused. The earlier statements are rolled back.
     async fn why_not(
         mut self,
         request: &TakeRequest,

@@ -1,4 +1,4 @@
-//! What somebody left behind, who should have left nothing.
+//! Finds everything that managers should not have left behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lock_runtime::{LockKey, LockManager, OwnerId};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// One of the things that may be left.
+/// A kind of leftover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Leak {
     /// The store has the key.
@@ -24,13 +24,13 @@ pub(crate) enum Leak {
     Background,
     /// The runtime has a task besides the timekeepers.
     Task,
-    /// Somebody listens for releases of the key.
+    /// A subscriber still listens for releases of the key.
     Subscription,
-    /// Another process does not get the key at once.
+    /// Another process can't get the key at once.
     Refused,
 }
 
-/// What `managers` have left of `key`. `store` is a handle that none of them has.
+/// Returns what `managers` have left of `key`. `store` is a separate handle that none of them uses.
 pub(crate) async fn look_for_leaks(
     managers: &[LockManager],
     store: &Arc<dyn LockStore>,
@@ -50,7 +50,7 @@ pub(crate) async fn look_for_leaks(
     note(Leak::Subscription, is_listened_to(store, name).await);
     let start = Instant::now();
     let fresh = manager_on(LockManager::builder(), Arc::clone(store));
-    // A place in the queue keeps a fair try out, an intent to write a reader.
+    // A place in the queue keeps out a fair attempt; an intent keeps out a reader.
     for lock in [fresh.mutex(key), fresh.fair(key), fresh.read(key), fresh.write(key)] {
         match lock.try_acquire().await.unwrap() {
             Some(guard) => guard.release().await.unwrap(),
@@ -63,7 +63,7 @@ pub(crate) async fn look_for_leaks(
     leaks
 }
 
-/// A release tells how many others hear it.
+/// Whether there is a subscriber: a release returns how many others hear it.
 async fn is_listened_to(store: &Arc<dyn LockStore>, key: LockKey) -> bool {
     let second = Duration::from_secs(1);
     let item = Item { key, kind: Kind::Mutex, owner: OwnerId::new("probe") };

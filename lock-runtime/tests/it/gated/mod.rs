@@ -1,5 +1,5 @@
-//! A memory store whose every call stops twice: before it takes effect, and before its answer is
-//! heard. What goes on, when, in which order, and what is lost on the way is the test's to say.
+//! A memory store whose every call stops twice: before it takes effect, and before its answer
+//! arrives. The test decides which call goes on, when, in which order, and which one is lost.
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
@@ -22,24 +22,24 @@ use lock_runtime::{LockKey, OwnerId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// What becomes of something that stopped at the gate.
+/// The decision about a call that stopped at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
-    /// A request is refused without effect; an answer is lost on its way.
+    /// A request is refused without effect; an answer is lost.
     Fail,
 }
 
-/// What becomes of something that comes to the gate while it is open.
+/// The decision about a call that arrives while the gate is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     Pass,
     Fail,
-    /// It goes on after so many milliseconds.
+    /// It goes on after this many milliseconds.
     Delay(u64),
 }
 
-/// What stands at the gate.
+/// The stage of a call that stops at the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Request,
@@ -53,7 +53,7 @@ struct Stopped {
     go: oneshot::Sender<Verdict>,
 }
 
-/// Who stands at the gate, in the order of arrival.
+/// The calls that stopped at the gate, in the order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Mutex<Standing>);
 
@@ -66,12 +66,12 @@ struct Standing {
 }
 
 impl Gate {
-    /// From now on everything stops.
+    /// From now on, every call stops.
     pub(crate) fn shut(&self) {
         self.0.lock().unwrap().shut = true;
     }
 
-    /// Nothing stops any more, and what stands here goes on.
+    /// Lets the stopped calls go on, and stops no further ones.
     pub(crate) fn open(&self) {
         let mut standing = self.0.lock().unwrap();
         standing.shut = false;
@@ -80,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// What stands here, by number. Calls that were dropped meanwhile don't.
+    /// Returns the stopped calls by number, except those that were dropped meanwhile.
     pub(crate) fn stopped(&self) -> Vec<(u64, &'static str, Stage)> {
         let mut standing = self.0.lock().unwrap();
         standing.stopped.retain(|_, stopped| !stopped.go.is_closed());
@@ -92,7 +92,7 @@ impl Gate {
         let _ = stopped.go.send(verdict);
     }
 
-    /// What comes next is dealt with like this.
+    /// Plans what happens to the next arrival.
     pub(crate) fn plan(&self, plan: Plan) {
         self.0.lock().unwrap().plans.push_back(plan);
     }
@@ -157,20 +157,20 @@ impl ServerClock {
     }
 }
 
-/// What a store may get wrong.
+/// A bug that a store may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Releases are answered and not carried out.
+    /// Releases are answered but not carried out.
     LosesReleases,
-    /// Whoever asks for a key gets it.
+    /// Every request for a key is granted.
     StealsKeys,
 }
 
-/// A store behind a [`Gate`]. Like a server, it refuses what arrives too late.
+/// A store behind a [`Gate`]. Like a server, it refuses requests that arrive too late.
 pub(crate) struct GatedStore {
     pub(crate) inner: Arc<dyn LockStore>,
     pub(crate) gate: Arc<Gate>,
-    /// Made on purpose: what looks for bugs must find it.
+    /// A deliberate bug, which the tests must find.
     bug: Mutex<Option<Bug>>,
     clock: ServerClock,
 }

@@ -1,4 +1,4 @@
-//! Futures that are polled by hand, when the test says so, and a runtime for them.
+//! Futures that are polled by hand, when the test decides, and a runtime for them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl<T> Polled<T> {
         Self { future, woken: Arc::new(Woken(AtomicBool::new(true))) }
     }
 
-    /// Since its last poll, or because it never had one.
+    /// Whether it was woken since its last poll, or was never polled.
     pub(crate) fn is_woken(&self) -> bool {
         self.woken.0.load(Ordering::SeqCst)
     }
@@ -39,14 +39,14 @@ impl<T> Polled<T> {
     }
 }
 
-/// Background tasks go as far as they get without time.
+/// Lets background tasks run as far as they get without time passing.
 pub(crate) async fn settle() {
     for _ in 0..12 {
         tokio::task::yield_now().await;
     }
 }
 
-/// One thread, paused time, and no chance in it.
+/// Returns a deterministic runtime: one thread and paused time.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     set_jitter(0.5);
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()

@@ -1,5 +1,5 @@
-//! Random operations of several processes on a few keys: what models of them have in common. A
-//! failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` makes the same runs again.
+//! Random operations of several processes on a few keys: the parts that their models share. A
+//! failing run prints its seed; `PROPTEST_RNG_SEED=<seed>` repeats the same runs.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,10 +15,10 @@ use proptest::test_runner::{RngSeed, TestRunner};
 
 use super::{Bug, GatedStore, Plan};
 
-/// Of holds that are renewed. What is left behind stays for longer than it takes to look for it.
+/// Lease of renewed holds: leftovers outlive the search for them.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest that the gate holds something back, in milliseconds.
+/// Maximum time for which the gate holds a call back, in milliseconds.
 pub(crate) const LONGEST_DELAY: u64 = 3000;
 pub(crate) const KEYS: [&str; 2] = ["a", "b"];
 pub(crate) const PROCESSES: usize = 3;
@@ -40,7 +40,7 @@ impl Waits {
         ]
     }
 
-    /// `lock` with this wait, and with a fixed lease of so many milliseconds, if any.
+    /// Returns `lock` with this wait, and with a fixed lease in milliseconds, if there is one.
     pub(crate) fn of(self, lock: Lock, lease: Option<u64>) -> Lock {
         let lock = match self {
             Self::Try => lock.no_wait(),
@@ -54,7 +54,7 @@ impl Waits {
     }
 }
 
-/// What becomes of the next request of a process, and of the answer to it.
+/// Plans the next request of a process, and the answer to it.
 pub(crate) fn plans() -> impl Strategy<Value = (usize, [Plan; 2])> {
     let plan = || {
         prop_oneof![
@@ -71,7 +71,7 @@ pub(crate) struct Process {
     pub(crate) store: Arc<GatedStore>,
 }
 
-/// Processes on a store of their own, and a handle on it that none of them has.
+/// Returns processes that share a new store, and a handle on the store that none of them uses.
 pub(crate) async fn processes(bug: Option<Bug>) -> (Vec<Process>, Arc<dyn LockStore>) {
     static WORLDS: AtomicU64 = AtomicU64::new(0);
     let name = format!("model-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
@@ -86,9 +86,9 @@ pub(crate) async fn processes(bug: Option<Bug>) -> (Vec<Process>, Arc<dyn LockSt
     (processes, named_memory_store(&name))
 }
 
-/// Plays `cases` random lists of operations. Returns what each of them came to, or the failure with
-/// its seed. `PROPTEST_CASES` multiplies `cases`: 256, its default, is once. No file remembers a
-/// failure: make it a test of its own.
+/// Runs `cases` random lists of operations. Returns the result of each, or the failure with its
+/// seed. `PROPTEST_CASES` multiplies `cases`: its default, 256, means once. No file records
+/// failures: turn a failure into its own test.
 pub(crate) fn random_runs<Op: Clone + fmt::Debug, T>(
     cases: u32,
     op: impl Strategy<Value = Op>,

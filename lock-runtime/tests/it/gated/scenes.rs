@@ -1,5 +1,5 @@
-//! A scene: futures that are polled and dropped, events, and calls of a store that stop at the
-//! gate. Every schedule of it is played, and nobody may leave anything.
+//! A scene: futures that are polled and dropped, events, and store calls that stop at the gate.
+//! Every schedule of it is played, and none may leave anything behind.
 
 use std::any::Any;
 use std::fmt;
@@ -21,7 +21,7 @@ use super::{GatedStore, Stage, Verdict};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// What is left at the store stays there for longer than any test looks for it.
+/// Lease that outlives every test, so that leftovers at the store are found.
 pub(crate) const LEASE: Duration = Duration::from_secs(3600);
 
 type Value = Box<dyn Any>;
@@ -32,20 +32,20 @@ type Event = Pin<Box<dyn Future<Output = ()>>>;
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) store: Arc<GatedStore>,
-    /// A third process's handle on it.
+    /// A third process's handle on the store.
     pub(crate) probe: Arc<dyn LockStore>,
     pub(crate) locks: LockManager,
     pub(crate) rival: LockManager,
 }
 
-/// What is polled and dropped, and what may happen meanwhile, each once.
+/// The futures that are polled and dropped, and the events that may happen meanwhile, each once.
 #[derive(Default)]
 pub(crate) struct Scene {
     subjects: Vec<Subject>,
     events: Vec<(&'static str, Event)>,
-    /// How many requests may be refused and answers lost.
+    /// Maximum number of requests that are refused and answers that are lost.
     faults: usize,
-    /// How many polls may come without having been asked for.
+    /// Maximum number of polls without a wake-up.
     spurious: usize,
 }
 
@@ -80,7 +80,7 @@ impl Scene {
 #[derive(Clone, Copy)]
 enum Action {
     Poll(usize),
-    /// The future, or what it came to.
+    /// Drops the future, or its output.
     Drop(usize),
     LetGo(u64, &'static str, Stage, Verdict),
     Happens(usize, &'static str),
@@ -109,7 +109,7 @@ struct Seen {
     schedules: usize,
     /// Futures that were dropped before they were ready.
     dropped: usize,
-    /// Those that were dropped without a single poll.
+    /// Futures that were dropped without a single poll.
     unpolled: usize,
     ready: usize,
 }
@@ -182,7 +182,7 @@ pub(crate) async fn world() -> World {
     World { store, probe, locks, rival }
 }
 
-/// Everything goes its way now, and has the time for it; then nobody may have left anything.
+/// Lets everything run to its end, and returns what the managers left behind.
 pub(crate) async fn leaks_of(world: World) -> Vec<Leak> {
     world.store.gate.open();
     sleep(30 * SECOND).await;
@@ -214,24 +214,25 @@ fn every_schedule(scene: &impl AsyncFn(&World) -> Scene) -> Seen {
     seen
 }
 
-/// The scene has as many schedules as that at least: the driver does stop everything it should.
+/// Plays every schedule of the scene. There have to be at least `at_least` of them, which shows
+/// that the driver stops every call it should.
 pub(crate) fn no_leaks(at_least: usize, scene: &impl AsyncFn(&World) -> Scene) {
     let seen = every_schedule(scene);
     assert!(seen.schedules >= at_least, "{seen:?}");
 }
 
-/// The rival's lock, given back when the schedule says so.
+/// Takes a lock of the rival. The returned future gives it back when the schedule polls it.
 pub(crate) async fn held(lock: Lock) -> impl Future<Output = ()> + use<> {
     let guard = lock.acquire().await.unwrap();
     async move { drop(guard) }
 }
 
-/// A guard of the rival, which gives the key back when the schedule says so.
+/// Takes the key for the rival. The returned future gives it back when the schedule polls it.
 pub(crate) async fn held_by_rival(world: &World) -> impl Future<Output = ()> + use<> {
     held(world.rival.mutex("k")).await
 }
 
-/// The store takes the key away from the first process, if that has it.
+/// Takes the key away from the first process at the store, if it has the key.
 pub(crate) async fn lost(locks: LockManager) {
     let _ = lose(&locks, "k");
     settle().await;

@@ -1,12 +1,13 @@
-//! Every schedule of a small scene, one after the other: what is polled, dropped, let go or happens
-//! next is a choice, and each run takes the first one that no run before it has taken.
+//! Runs every schedule of a small scene, one after the other. At each step there is a choice: what
+//! to poll, drop, let go, or let happen. Each run takes the first combination that no earlier run
+//! has taken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// More schedules than this are no small scene.
+/// Maximum number of schedules; a scene with more is not small.
 const MOST: usize = 60_000;
 
-/// One option of several that was taken.
+/// The option that was taken, of several.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     taken: usize,
@@ -35,7 +36,7 @@ impl Choices {
         option
     }
 
-    /// The next run's choices.
+    /// Returns the choices of the next run.
     fn next(mut self) -> Option<Self> {
         while let Some(last) = self.all.pop() {
             if last.taken + 1 < last.options {
@@ -47,7 +48,7 @@ impl Choices {
     }
 }
 
-/// Runs every schedule; returns how many there are.
+/// Runs every schedule and returns how many there are.
 pub(crate) fn every(mut run: impl FnMut(&mut Choices)) -> usize {
     let mut choices = Choices::default();
     for schedules in 1..=MOST {

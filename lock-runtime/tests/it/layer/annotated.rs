@@ -92,7 +92,7 @@ async fn an_annotated_function_in_a_streamed_body_enters_again() {
     let seen = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(seen, format!("{token} {token} {token} "));
 
-    // Given up in mid-body: dropped inside the lock, too.
+    // The body is dropped midway: this also happens inside the lock.
     let mut response = send(&layer().detached().layer(inner), post("/k")).await;
     response.frame().await.unwrap().unwrap();
     assert!(scene.is_locked("k").await);

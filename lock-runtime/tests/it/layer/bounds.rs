@@ -1,5 +1,5 @@
-//! What the layer asks of others and others of it: that it compiles is the test, and that it is
-//! served, too.
+//! The layer's bounds, and the bounds of others that it has to satisfy. Each test compiles, and
+//! serves a request.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -51,7 +51,7 @@ fn locks() -> LockManager {
     memory_manager()
 }
 
-/// Answers with a body that `make` makes; returns what is read of it, until which it is locked.
+/// Answers with a body that `make` makes, locked to its end. Returns what is read of the body.
 async fn served<B>(make: impl Fn() -> B + Clone) -> Collected<B::Data>
 where
     B: Body<Data: From<Bytes>, Error: Into<BoxError>>,
@@ -70,7 +70,7 @@ where
     collected
 }
 
-/// Data of somebody else's.
+/// A data type of another crate.
 #[derive(Clone, Debug)]
 struct Chunk(Bytes);
 
@@ -94,7 +94,7 @@ impl Buf for Chunk {
     }
 }
 
-/// A body that can't be moved, of data and with an error of its own, and not `Send`.
+/// A body that is neither `Unpin` nor `Send`, with its own data and error types.
 struct Odd {
     left: Rc<usize>,
     _pinned: std::marker::PhantomPinned,
@@ -135,7 +135,7 @@ async fn bodies_of_all_sorts() {
     assert_eq!(served(odd).await.to_bytes(), "oddodd");
 }
 
-/// The bodies of responses can be boxed, as servers do that have several sorts of them.
+/// Response bodies can be boxed, as servers do that have several types of them.
 #[tokio::test(start_paused = true)]
 async fn the_body_of_a_response_can_be_boxed() {
     let service = LockLayer::new(locks(), by_path()).layer(service_fn(done));
@@ -144,7 +144,7 @@ async fn the_body_of_a_response_can_be_boxed() {
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "done");
 }
 
-/// A refusal is a response of the same type: its text becomes data of the body.
+/// A refusal is a response of the same type: its text is converted into the body's data type.
 #[tokio::test(start_paused = true)]
 async fn refusals_are_of_the_data_of_the_body() {
     let inner = service_fn(|_: Sent| async move {
@@ -158,7 +158,7 @@ async fn refusals_are_of_the_data_of_the_body() {
     assert!(chunk.0.starts_with(b"{"));
 }
 
-/// A service that belongs to one thread: requests, futures and errors need not be `Send`.
+/// A service on one thread: requests, futures and errors need not be `Send`.
 #[tokio::test(start_paused = true)]
 async fn services_of_one_thread() {
     let counter = Rc::new(std::cell::Cell::new(0));
@@ -199,7 +199,7 @@ async fn hyper() {
     assert_eq!(detached.oneshot(post("/k")).await.unwrap().status(), StatusCode::OK);
 }
 
-/// `ServiceBuilder`, and the layer behind a reference, and boxed.
+/// `ServiceBuilder`, and the layer behind a reference and boxed.
 #[tokio::test(start_paused = true)]
 async fn tower() {
     let layer = LockLayer::new(locks(), |head: &Parts| head.uri.path().to_owned());
@@ -248,13 +248,13 @@ mod tonic {
             request.body(TonicBody::empty()).unwrap()
         };
         let response = tonic_takes(&layer, routes).oneshot(request()).await.unwrap();
-        // As a server does before it sends it.
+        // As a server does before it sends the body.
         let body = TonicBody::new(response.into_body());
         assert_eq!(body.collect().await.unwrap().to_bytes(), "message");
 
         let _taken = locks.mutex("Ship").acquire().await.unwrap();
         let refused = tonic_takes(&layer.detached(), routes).oneshot(request()).await.unwrap();
-        // As a client reads it.
+        // As a client reads the response.
         let status = Status::from_header_map(refused.headers()).unwrap();
         assert_eq!(status.code(), Code::Aborted);
         assert!(status.message().contains("Another request is using the same resource"), "{status:?}");
@@ -263,7 +263,7 @@ mod tonic {
         assert!(details.contains("google.rpc.RetryInfo"), "{details}");
     }
 
-    /// A method that hands on the error of an annotated function.
+    /// A method that returns the error of an annotated function.
     #[test]
     fn errors_of_functions() {
         let error = LockError::Misconfigured { reason: "secret".into() };

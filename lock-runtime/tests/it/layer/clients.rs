@@ -1,5 +1,5 @@
-//! Clients that leave, handlers that panic, bodies that end in all the ways there are: the lock is
-//! freed exactly once.
+//! Clients that leave, handlers that panic, and every way a body can end: the lock is freed exactly
+//! once.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -21,7 +21,7 @@ use tower::{Layer, Service, service_fn};
 
 use super::rig::{FedBody, Feed, INSIDE, MS, Probe, SECOND, Scene, Sent, by_path, fed, held_in, post, send};
 
-/// How a handler behaves, by the path's second segment.
+/// Returns a handler whose behaviour is in the second segment of the path.
 fn handler(
     scene: &Scene,
 ) -> impl Service<Sent, Response = Response<FedBody<Probe>>, Error = &'static str, Future: Send + 'static>
@@ -67,7 +67,7 @@ fn layer(scene: &Scene, hold: HeldUntil) -> LockLayer<PartKey> {
 
 const HOLDS: [HeldUntil; 2] = [HeldUntil::Response, HeldUntil::BodyEnd];
 
-/// Every scene ends like this: freed once, and free for the next one, who comes at once.
+/// Asserts the end of every scene: the lock was freed once, and the next request gets it at once.
 async fn ends_well(scene: &Scene) {
     let served = send(&layer(scene, HeldUntil::BodyEnd).wait(SECOND).layer(handler(scene)), post("/k")).await;
     assert_eq!(served.status(), StatusCode::OK);
@@ -87,7 +87,7 @@ async fn a_request_that_is_never_polled_leaves_nothing() {
     ends_well(&scene).await;
 }
 
-/// Knows the key after a second.
+/// An extractor that needs a second to find the key.
 #[derive(Clone, Copy, Debug)]
 struct Slow;
 
@@ -119,7 +119,7 @@ async fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
     let guard = scene.locks.mutex("k").acquire().await.unwrap();
     let service = layer(&scene, HeldUntil::Response).max_waiters(1).layer(handler(&scene));
     assert!(timeout(SECOND, send(&service, post("/k"))).await.is_err());
-    // Its place among those who may wait is free, and it is not served any more.
+    // Its place among the waiters is free, and it is no longer served.
     let (waiting, ()) = tokio::join!(send(&service, post("/k")), async {
         sleep(SECOND).await;
         guard.release().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
     ends_well(&scene).await;
 }
 
-/// The store has granted the lock, and the client goes before anybody hears of it.
+/// The store has granted the lock, and the client leaves before the answer arrives.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_while_the_grant_is_on_its_way_frees_it() {
     let scene = Scene::new();
@@ -178,7 +178,7 @@ async fn a_client_that_leaves_in_mid_body_drops_the_body_before_the_release() {
     ends_well(&scene).await;
 }
 
-/// The body is not even begun.
+/// The body was never polled.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_dropped_unread_frees_the_lock() {
     let scene = Scene::new();
@@ -191,7 +191,7 @@ async fn a_body_that_is_dropped_unread_frees_the_lock() {
     assert!(scene.came_before_the_release(INSIDE), "{:?}", scene.store.events());
 }
 
-/// With the lock until the response, the body is a stranger to it.
+/// If the lock is held until the response, the body is outside its scope.
 #[tokio::test(start_paused = true)]
 async fn without_the_body_the_lock_is_free_when_the_response_is_there() {
     let scene = Scene::new();
@@ -259,7 +259,7 @@ async fn an_error_of_the_service_frees_the_lock_and_comes_out() {
     }
 }
 
-/// Polls as a layer does that catches panics: it drops what has panicked when it answers.
+/// Polls like a layer that catches panics: it drops the future that panicked when it answers.
 async fn catches<F: Future>(future: F) -> Result<F::Output, ()> {
     let mut future = Box::pin(future);
     std::future::poll_fn(move |cx: &mut Context<'_>| {
@@ -283,7 +283,7 @@ async fn a_panic_in_the_handler_frees_the_lock() {
     }
 }
 
-/// In the call, before there is a future.
+/// The panic happens in the call, before there is a future.
 #[tokio::test(start_paused = true)]
 async fn a_panic_when_the_service_is_called_frees_the_lock() {
     let scene = Scene::new();
@@ -318,7 +318,7 @@ async fn a_panic_in_the_extractor_leaves_nothing() {
     ends_well(&scene).await;
 }
 
-/// Says what it is told to.
+/// A body that behaves as it is told to.
 #[derive(Debug)]
 struct Told {
     frame: Option<Bytes>,

@@ -1,4 +1,4 @@
-//! Detached handlers: they run to their end although the client has left.
+//! Detached handlers run to their end even if the client has left.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ fn layer(scene: &Scene) -> DetachedLockLayer<PartKey> {
     LockLayer::new(scene.locks.clone(), by_path()).detached()
 }
 
-/// Runs for ten seconds.
+/// Returns a handler that runs for ten seconds.
 fn handler(
     scene: &Scene,
 ) -> impl Service<Sent, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send + 'static>
@@ -77,7 +77,7 @@ async fn a_client_that_stays_gets_the_response_and_the_next_one_its_turn() {
     scene.is_settled(Some(("k", second.fencing_token()))).await;
 }
 
-/// A handler that was left alone loses its lock like any other one.
+/// A handler whose client has left loses its lock like any other.
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_was_left_alone_is_dropped_when_its_lock_is_lost() {
     let scene = Scene::new();
@@ -103,7 +103,7 @@ async fn a_panic_comes_out_as_if_the_handler_had_run_in_place() {
     let panic = tokio::spawn(send(&service, post("/k"))).await.unwrap_err().into_panic();
     assert_eq!(panic.downcast_ref(), Some(&"the handler's own words"));
     scene.is_settled(None).await;
-    // Nobody is there to hear it.
+    // No client is left to receive the response.
     assert!(timeout(SECOND / 2, send(&service, post("/k"))).await.is_err());
     sleep(SECOND).await;
     scene.is_settled(None).await;
@@ -139,7 +139,7 @@ async fn span_and_scope_go_with_the_handler() {
     scene.is_settled(None).await;
 }
 
-/// It does not need its response future to be polled.
+/// The handler does not need its response future to be polled.
 #[tokio::test(start_paused = true)]
 async fn a_handler_goes_on_while_nobody_polls_its_response() {
     let scene = Scene::new();
@@ -153,8 +153,8 @@ async fn a_handler_goes_on_while_nobody_polls_its_response() {
     scene.is_settled(None).await;
 }
 
-/// Nobody is left to take the response: a body that has the lock is dropped inside of it all the
-/// same.
+/// The client has left, so no one takes the response. A body that has the lock is still dropped
+/// inside its scope.
 #[tokio::test(start_paused = true)]
 async fn a_response_that_nobody_takes_leaves_nothing() {
     for hold in [HeldUntil::Response, HeldUntil::BodyEnd] {

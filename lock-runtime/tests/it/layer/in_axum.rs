@@ -1,4 +1,4 @@
-//! The layer in axum: everywhere where a layer can be, with path parameters, extractors and errors.
+//! The layer in every place where axum takes one, with path parameters, extractors and errors.
 #![cfg(feature = "axum")]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ use lock_runtime::testing::{leftovers, memory_manager};
 use lock_runtime::{HeldLock, LockError, LockManager};
 use tower::{ServiceBuilder, ServiceExt};
 
-/// The key under which it runs.
+/// Returns the key under which the handler runs.
 async fn key(held: Option<HeldLock>) -> String {
     held.map_or("none".to_owned(), |held| held.key().as_str().to_owned())
 }
@@ -56,7 +56,7 @@ async fn path_parameters_are_known_inside_of_the_router() {
     assert_eq!(posted(&of_route, "/orders/42").await, is("order:42"));
     assert_eq!(sent(&of_route, Method::PUT, "/orders/42").await.0, StatusCode::METHOD_NOT_ALLOWED);
 
-    // Requests to no route pass this one, too, which finds no parameter in them.
+    // Requests that match no route pass this layer, too, and have no parameter.
     let whole = routes().layer(layer());
     assert_eq!(posted(&whole, "/orders/42").await, is("order:42"));
     assert_eq!(posted(&whole, "/elsewhere").await.0, StatusCode::INTERNAL_SERVER_ERROR);
@@ -137,7 +137,7 @@ async fn a_handler_that_needs_the_lock_is_not_run_without() {
     assert!(!told.contains("LockLayer"), "what to do about it is in the log: {told}");
 }
 
-/// Errors of annotated functions, as `?` hands them on.
+/// Errors of annotated functions, returned with `?`.
 #[tokio::test(start_paused = true)]
 async fn errors_are_responses() {
     let locks = memory_manager();
@@ -153,7 +153,7 @@ async fn errors_are_responses() {
     assert!(told.contains("urn:problem-type:lock:busy") && !told.contains("secret"), "{told}");
 }
 
-/// Middleware of axum around and inside of the layer, and axum's own bodies, locked to their end.
+/// axum middleware around and inside the layer, and axum's own bodies, locked to their end.
 #[tokio::test(start_paused = true)]
 async fn with_middleware_and_streams() {
     async fn logs(request: axum::extract::Request, next: middleware::Next) -> Response {

@@ -18,15 +18,14 @@ use super::rig::{MS, SECOND, Scene, Sent, by_path, ok, post, send};
 const CLIENTS: usize = 1000;
 const CAP: usize = 100;
 
-/// Counts those that live, and the most of them.
+/// Counts values that are alive, and their maximum.
 #[derive(Debug, Default)]
 struct Counter {
     now: AtomicUsize,
     most: AtomicUsize,
 }
 
-/// One of those that are counted, in the extensions of a request: it is there for as long as the
-/// request is.
+/// A counted value, stored in the extensions of a request: it lives as long as the request.
 #[derive(Debug)]
 struct Counted(Arc<Counter>);
 
@@ -51,20 +50,20 @@ impl Drop for Counted {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// In the handler.
+    /// Handlers that are running.
     inside: Arc<Counter>,
-    /// Requests that are neither answered nor with their handler.
+    /// Requests that are neither answered nor passed to their handler.
     requests: Arc<Counter>,
     /// The inner service and its clones.
     services: Arc<Counter>,
 }
 
-/// What became of the clients.
+/// The results of all clients.
 #[derive(Debug, Default)]
 struct Outcome {
     served: usize,
     refused: usize,
-    /// When the last of those that were refused had its answer.
+    /// When the last refused client had its answer.
     last_refusal: std::time::Duration,
     took: std::time::Duration,
 }
@@ -126,14 +125,14 @@ async fn those_above_the_cap_are_refused_early_and_the_others_are_served_one_by_
         ];
         for (layer, scene) in layers {
             let (layer, counts) = (layer.wait(60 * SECOND).hold(hold), Counts::default());
-            // Several waves: what is left of one is there in the next.
+            // Several waves: leftovers of one would show in the next.
             for _ in 0..3 {
                 let outcome = thousand(&layer, &counts).await;
                 assert_eq!(outcome.served + outcome.refused, CLIENTS);
                 assert!((CAP..=CAP + 1).contains(&outcome.served), "{outcome:?}");
                 assert!(outcome.last_refusal < 10 * MS, "before the first handler is done: {outcome:?}");
                 assert_eq!(counts.inside.most.load(Ordering::SeqCst), 1, "one by one");
-                // Each takes ten milliseconds; a hand-off takes next to nothing.
+                // Each handler takes ten milliseconds; a hand-off takes next to nothing.
                 assert!(outcome.took < 20 * MS * u32::try_from(CAP).unwrap(), "{outcome:?}");
                 for counter in [&counts.inside, &counts.requests, &counts.services] {
                     assert_eq!(counter.now.load(Ordering::SeqCst), 0, "{outcome:?}");
@@ -144,7 +143,7 @@ async fn those_above_the_cap_are_refused_early_and_the_others_are_served_one_by_
     }
 }
 
-/// The time of the wait is over for most of them, and nobody waits longer.
+/// Most requests exceed their wait, and none waits longer.
 #[tokio::test(start_paused = true)]
 async fn those_whose_wait_is_over_are_refused_in_time() {
     let (scene, counts) = (Scene::new(), Counts::default());
@@ -180,7 +179,7 @@ async fn thousand_patient(layer: &LockLayer<PartKey>, counts: &Counts) -> Outcom
     outcome
 }
 
-/// Half of the clients leave at some time: the others don't notice.
+/// Half of the clients leave at some time, without effect on the others.
 #[tokio::test(start_paused = true)]
 async fn clients_that_leave_in_a_crowd_leave_nothing() {
     let scene = Scene::new();
@@ -203,7 +202,7 @@ async fn clients_that_leave_in_a_crowd_leave_nothing() {
             match tokio::time::timeout(patience, sent).await {
                 Ok(response) => {
                     assert_eq!(response.status(), StatusCode::OK);
-                    // Some don't read what they are sent.
+                    // Some clients don't read the response.
                     if n % 3 == 0 {
                         response.into_body().collect().await.unwrap();
                     }

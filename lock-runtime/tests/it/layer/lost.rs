@@ -18,7 +18,7 @@ use super::rig::{
     ok, post, send,
 };
 
-/// How a lock is lost after a second, or about one.
+/// A way to lose a lock after about a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Lose,
@@ -59,26 +59,27 @@ impl Way {
         }
     }
 
-    /// What had the lock was dropped before it was given back; in the other ways it is gone by
-    /// itself.
+    /// Asserts that the handler or body was dropped before the release, for `max_hold`. In the
+    /// other ways, the lock is gone by itself.
     fn was_dropped_first(self, scene: &Scene) {
         let late = scene.store.events().contains(&Event::Note(LATE));
         assert!(!(late && self == Self::MaxHold), "{:?}", scene.store.events());
     }
 
-    /// All is given back, and what had the lock was dropped after the loss.
+    /// Asserts that everything is given back, and that the handler or body was dropped after the
+    /// loss.
     async fn is_over(self, scene: &Scene) {
         sleep(SECOND).await;
         scene.is_settled_but(usize::from(self == Self::ForceRelease), None).await;
         assert!(scene.store.events().contains(&Event::Note(LOST)), "{self:?}");
         if self == Self::MaxHold {
-            // In the other ways the lock is gone already, or about to be.
+            // In the other ways, the lock is already gone, or about to be.
             assert!(scene.came_before_the_release(LOST), "{:?}", scene.store.events());
         }
     }
 }
 
-/// Runs for as many seconds as the query says.
+/// Returns a handler that runs for the number of seconds in the query.
 fn handler(
     scene: &Scene,
 ) -> impl Service<Sent, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send + 'static>
@@ -114,7 +115,7 @@ async fn a_handler_whose_lock_is_lost_is_dropped_and_its_client_told() {
             let (response, ()) = tokio::join!(sent, way.happens(&scene));
             assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR, "{way:?}");
             assert!(started.elapsed() < 3 * SECOND, "{way:?}: {:?}", started.elapsed());
-            // The work may be half done: it is not to be repeated blindly.
+            // The work may be half done, so the client is not invited to repeat it.
             assert!(!response.headers().contains_key("retry-after"), "{way:?}");
             let body = response.into_body().collect().await.unwrap().to_bytes();
             assert!(body.starts_with(br#"{"type":"urn:problem-type:lock:lost""#), "{way:?}: {body:?}");
@@ -154,7 +155,7 @@ async fn a_response_in_time_has_no_mark() {
     scene.is_settled(None).await;
 }
 
-/// A handler that answers in the same moment as its lock is lost has answered.
+/// If a handler answers at the moment its lock is lost, the answer counts.
 #[tokio::test(start_paused = true)]
 async fn a_response_that_is_there_wins_over_the_loss() {
     let scene = Scene::new();
@@ -172,7 +173,7 @@ async fn a_response_that_is_there_wins_over_the_loss() {
     scene.is_settled(None).await;
 }
 
-/// A body that stalls after its first frame, and what it is fed by.
+/// A body that stalls after its first frame, and the feed of its frames.
 type Stalling = (Feed, Response<lock_runtime::layer::LockBody<FedBody<Probe>>>);
 
 async fn stalling(scene: &Scene, layer: LockLayer<PartKey>, request: Sent) -> Stalling {
@@ -232,7 +233,7 @@ async fn a_grpc_body_whose_lock_is_lost_ends_with_trailers_that_say_aborted() {
     }
 }
 
-/// Over HTTP/1 nobody would see trailers, and in an answer that is no gRPC nobody would read them.
+/// No client would see trailers over HTTP/1, or read them in a response that is not gRPC.
 #[tokio::test(start_paused = true)]
 async fn where_trailers_would_be_lost_a_grpc_body_ends_with_an_error() {
     for (path, version) in [("/k", Version::HTTP_11), ("/plain", Version::HTTP_2)] {
@@ -266,7 +267,7 @@ async fn a_body_that_may_finish_does() {
     }
 }
 
-/// The frame that is ready may be of a time when somebody else had the lock already.
+/// A ready frame may have been made when another request already had the lock.
 #[tokio::test(start_paused = true)]
 async fn no_frame_goes_out_after_the_loss() {
     let scene = Scene::new();
@@ -278,7 +279,7 @@ async fn no_frame_goes_out_after_the_loss() {
     scene.is_settled(None).await;
 }
 
-/// A client that does not read has the lock for a minute.
+/// A client that does not read keeps the lock for a minute at most.
 #[tokio::test(start_paused = true)]
 async fn a_slow_body_loses_its_lock_after_a_minute_unless_told_otherwise() {
     let scene = Scene::new();
@@ -296,7 +297,7 @@ async fn a_slow_body_loses_its_lock_after_a_minute_unless_told_otherwise() {
         scene.is_settled(None).await;
     }
 
-    // Its client doesn't even ask for a frame: the lock is lost all the same, and free when the
+    // The client does not even ask for a frame. The lock is lost all the same, and free once the
     // body is dropped.
     let (_feed, response) = stalling(&scene, layer(), post("/k")).await;
     let held = held_in(response.extensions());
@@ -308,7 +309,7 @@ async fn a_slow_body_loses_its_lock_after_a_minute_unless_told_otherwise() {
     scene.is_settled(None).await;
 }
 
-/// A client can stretch its request for a minute, unless the program says that handlers take
+/// A client can keep its request going for a minute, unless the program says that handlers take
 /// longer.
 #[tokio::test(start_paused = true)]
 async fn a_request_holds_its_lock_for_a_minute_unless_told_otherwise() {
@@ -317,7 +318,7 @@ async fn a_request_holds_its_lock_for_a_minute_unless_told_otherwise() {
     let by_default = layer.clone().layer(handler(&scene));
     assert_eq!(send(&by_default, post("/k?59")).await.status(), StatusCode::OK);
     assert_eq!(send(&by_default, post("/k?61")).await.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    // A fixed lease is a limit itself.
+    // A fixed lease is already a limit.
     let fixed = layer.clone().lease(90 * SECOND).layer(handler(&scene));
     assert_eq!(send(&fixed, post("/k?89")).await.status(), StatusCode::OK);
     let service = layer.max_hold(None).layer(handler(&scene));
@@ -326,7 +327,7 @@ async fn a_request_holds_its_lock_for_a_minute_unless_told_otherwise() {
     assert!(scene.came_before_the_release(INSIDE));
 }
 
-/// Who waits for the key comes next when a handler is cut off, and not together with it.
+/// When a handler is cut off, the next waiter for the key follows it, and does not overlap with it.
 #[tokio::test(start_paused = true)]
 async fn the_next_request_is_served_after_the_one_that_was_cut_off() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! The tower layer on the memory store: what requests, their clients, and the services around them
-//! see of it.
+//! The tower layer on the memory store, as requests, their clients, and the surrounding services
+//! see it.
 #![cfg(feature = "layer")]
 
 mod annotated;

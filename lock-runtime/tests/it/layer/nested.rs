@@ -1,4 +1,4 @@
-//! Layers inside each other, what is inside of a handler, and what all of them see of the lock.
+//! Nested layers, locks inside handlers, and the view that each of them has of the lock.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
 use super::rig::{Scene, Sent, by_path, held_in, ok, poll_once, post, send};
 
-/// The token, as a response of a handler has it.
+/// Answers with the fencing token.
 async fn show_token(request: Sent) -> Result<Response<Full<Bytes>>, Infallible> {
     let held = held_in(request.extensions());
     assert!(held.is_held() && !held.is_lost());
@@ -60,7 +60,7 @@ async fn a_layer_inside_a_layer_with_the_same_key_enters_again() {
         let response = send(&service, post("/k")).await;
         assert_eq!(response.status(), StatusCode::OK, "{holds:?}");
         let held = held_in(response.extensions());
-        // It is the inner layer's.
+        // This is the inner layer's lock.
         assert_eq!(held.is_held(), holds[1] == HeldUntil::BodyEnd, "{holds:?}");
         let seen = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(seen, held.fencing_token().to_string(), "{holds:?}");
@@ -68,8 +68,8 @@ async fn a_layer_inside_a_layer_with_the_same_key_enters_again() {
     }
 }
 
-/// A reader that would become a writer waits for itself, or for another one that wants the same: it
-/// is told at once.
+/// A reader that wants to become a writer would wait for itself, or for another reader that wants
+/// the same. It gets an error at once.
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_writes_inside_one_that_reads_is_a_mistake() {
     let scene = Scene::new();
@@ -91,7 +91,7 @@ async fn layers_with_two_keys_hold_both() {
     let inner = service_fn(move |request: Sent| {
         let locks = locks.clone();
         async move {
-            // The innermost one.
+            // The lock of the innermost layer.
             assert_eq!(held_in(request.extensions()).key().as_str(), "inner");
             for key in ["inner", "outer"] {
                 assert!(locks.status(key).await.unwrap().is_locked());
@@ -108,7 +108,8 @@ async fn layers_with_two_keys_hold_both() {
     scene.is_settled(None).await;
 }
 
-/// What is asked for inside a request is the request's lock; a task that it spawns is a stranger.
+/// A lock that is requested inside a request is the request's lock, but not in a task that it
+/// spawns.
 #[tokio::test(start_paused = true)]
 async fn a_task_of_the_handler_is_a_stranger_unless_the_scope_goes_with_it() {
     let scene = Scene::new();
@@ -128,7 +129,7 @@ async fn a_task_of_the_handler_is_a_stranger_unless_the_scope_goes_with_it() {
     scene.is_settled(None).await;
 }
 
-/// The service is called, and not only its future polled, inside the lock.
+/// The service's `call` runs inside the lock, and not only the polls of its future.
 #[tokio::test(start_paused = true)]
 async fn the_service_is_called_inside_the_lock() {
     let scene = Scene::new();
@@ -147,8 +148,8 @@ async fn show_key(request: Sent) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::from(held.map_or("none".to_owned(), |held| held.key().to_string()))))
 }
 
-/// A handler never takes the lock of a layer outside for the one that the layer around it lets it
-/// do without.
+/// If a layer lets a request pass without a lock, the handler does not see the lock of an outer
+/// layer instead.
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_lets_a_request_pass_hides_the_lock_of_the_one_outside() {
     let scene = Scene::new();
@@ -166,7 +167,7 @@ async fn a_layer_that_lets_a_request_pass_hides_the_lock_of_the_one_outside() {
     let response = send(&outer().layer(no_key.layer(service_fn(show_key))), post("/k")).await;
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "none");
 
-    // The store goes down between the two.
+    // The store goes down between the two layers.
     let passes = inner().on_store_down(StoreDown::PassThrough).no_wait();
     let inside = passes.layer(service_fn(|request: Sent| {
         let seen = (request.extensions().get::<HeldLock>().is_some(), request.extensions().get::<Unlocked>());

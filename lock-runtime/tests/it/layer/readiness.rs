@@ -1,5 +1,5 @@
-//! Readiness: what was polled ready is what is called, and what it has reserved is given back in
-//! time.
+//! Readiness: the service that was polled ready is the one that is called, and its reserved
+//! capacity is given back in time.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -25,8 +25,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, by_path, ok, poll_once, post, request, send};
 
-/// Panics when it is called without having said that it is ready, as a clone has not. Counts its
-/// clones.
+/// A service that panics if it is called without having been polled ready, such as a fresh clone.
+/// It counts its clones.
 #[derive(Debug)]
 struct Strict {
     ready: bool,
@@ -66,7 +66,7 @@ fn layer(scene: &Scene) -> LockLayer<PartKey> {
     LockLayer::new(scene.locks.clone(), by_path())
 }
 
-/// Sends all of them through one service, which is asked whether it is ready before each.
+/// Sends all requests through one service, which is polled ready before each.
 async fn send_all<S>(mut service: S, requests: impl IntoIterator<Item = Sent>) -> Vec<StatusCode>
 where
     S: Service<Sent, Error = Infallible>,
@@ -103,8 +103,8 @@ async fn what_was_asked_whether_it_is_ready_is_what_is_called() {
     let twice = layer(&scene).layer(layer(&scene).layer(Strict::new()));
     assert_eq!(send_all(twice, three(Method::POST)).await, ok);
 
-    // A refused request is none that the inner service was called for: what was ready for it is
-    // gone all the same.
+    // A refused request does not call the inner service. The service that was ready for it is
+    // dropped all the same.
     let guard = scene.rival().mutex("taken").acquire().await.unwrap();
     let mixed = ["/k", "/taken", "/k", "/{}", "/", "/k"].map(|path| {
         let mut request = post("/");
@@ -147,8 +147,7 @@ async fn only_a_request_that_is_locked_clones_the_service() {
     assert_eq!(clones(layer(&scene), ten(Method::POST)).await, 10);
 }
 
-/// The layer has nothing of its own to be asked for: it is as ready as what is inside, and fails
-/// with it.
+/// The layer reserves nothing itself: it is as ready as the inner service, and fails with it.
 #[tokio::test(start_paused = true)]
 async fn readiness_is_that_of_the_inner_service() {
     struct NotYet(usize);
@@ -179,7 +178,7 @@ async fn readiness_is_that_of_the_inner_service() {
         }
     }
     let scene = Scene::new();
-    // The store is down and the key is taken: nothing of that matters yet.
+    // The store is down and the key is taken, but neither matters yet.
     scene.store.fail(StoreErrorKind::Unreachable);
     let mut service = layer(&scene).layer(NotYet(3));
     assert!(poll_once(service.ready()).is_pending());
@@ -187,7 +186,7 @@ async fn readiness_is_that_of_the_inner_service() {
     assert_eq!(layer(&scene).layer(NotYet(0)).ready().await.err(), Some("broken"));
 }
 
-/// Takes ten milliseconds.
+/// Returns a handler that takes ten milliseconds.
 fn slow() -> impl Service<
     Sent,
     Response = Response<Full<Bytes>>,
@@ -201,7 +200,7 @@ fn slow() -> impl Service<
     })
 }
 
-/// Whether there is a permit, which is not kept.
+/// Whether there is a free permit; it is not kept.
 fn is_free<S: Service<Sent> + Clone>(service: &S) -> bool {
     poll_once(service.clone().ready()).is_ready()
 }
@@ -212,34 +211,34 @@ async fn a_refused_request_gives_its_permit_back_at_once() {
     let _taken = scene.rival().mutex("k").acquire().await.unwrap();
     let limited = || ConcurrencyLimitLayer::new(1).layer(slow());
 
-    // The answer is known in the call: the permit is free before the answer is sent, and while it
-    // is.
+    // The refusal is decided in `call`, so the permit is free even before the response future is
+    // polled.
     let mut service = layer(&scene).max_waiters(1).layer(limited());
-    // Has the same limit, and none of its permits.
+    // A clone with the same limit, and without a permit.
     let other = service.clone();
     let refusal = service.ready().await.unwrap().call(post("/"));
     assert!(is_free(&other));
     assert_eq!(refusal.await.unwrap().status(), StatusCode::BAD_REQUEST);
 
-    // A request that waits for its lock has its permit.
+    // A waiting request keeps its permit.
     let waiting = service.ready().await.unwrap().call(post("/k"));
     assert!(!is_free(&other));
     let mut waiting = Box::pin(waiting);
     assert!(timeout(SECOND, waiting.as_mut()).await.is_err());
     assert!(!is_free(&other));
-    // Its refusal is an answer, and the permit is back before that is sent or dropped.
+    // When it is refused, its permit is free before the response is sent or dropped.
     assert_eq!(waiting.as_mut().await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(is_free(&other));
     drop(waiting);
 
-    // And so it is when the client leaves.
+    // The same holds when the client leaves.
     let leaving = service.ready().await.unwrap().call(post("/k"));
     assert!(timeout(SECOND, leaving).await.is_err());
     assert!(is_free(&other));
     assert_eq!(service.ready().await.unwrap().call(post("/free")).await.unwrap().status(), StatusCode::OK);
 }
 
-/// Sends twenty requests for two keys at once; all of them are served.
+/// Sends twenty requests for two keys at once, and asserts that all of them are served.
 async fn all_are_served<S, B>(service: S)
 where
     S: Service<Sent, Response = Response<B>> + Clone + Send + 'static,
@@ -278,7 +277,7 @@ async fn limits_and_buffers_inside_and_outside() {
     }
 }
 
-/// A key that takes its time is looked for with what was ready, too.
+/// An asynchronous extractor also runs while the service that was ready is kept.
 #[tokio::test(start_paused = true)]
 async fn a_refusal_after_a_slow_look_for_the_key_gives_the_permit_back() {
     #[derive(Clone, Copy, Debug)]
@@ -310,9 +309,9 @@ async fn a_refusal_after_a_slow_look_for_the_key_gives_the_permit_back() {
     assert_eq!(statuses.map_codes(), [400, 200, 200]);
 }
 
-/// In axum a limit inside is asked when the lock is held: a handler that holds the only permit and
-/// asks for the lock of a request that waits for it stands still until its wait is over. Limits
-/// belong outside.
+/// In axum, a limit inside the layer is asked only when the lock is held. Here a handler has the
+/// only permit. It wants a lock whose holder waits for the permit, so it stalls until its wait
+/// ends. Limits belong outside.
 #[cfg(feature = "axum")]
 #[tokio::test(start_paused = true)]
 async fn in_axum_a_limit_inside_is_waited_for_under_the_lock() {
@@ -327,14 +326,14 @@ async fn in_axum_a_limit_inside_is_waited_for_under_the_lock() {
         async move {
             if held.key().as_str() == "a" {
                 sleep(SECOND).await;
-                // The request for b has it meanwhile, or is still outside.
+                // The request for b either holds b meanwhile, or is still outside.
                 let other = locks.mutex("b").wait(3 * SECOND).acquire().await;
                 return if other.is_ok() { "both" } else { "stuck" };
             }
             "one"
         }
     };
-    // Shared: axum makes the service of a route without state anew for each request.
+    // Shared: axum creates the service of a route without state anew for each request.
     let limit = || GlobalConcurrencyLimitLayer::new(1);
     let router = || Router::new().route("/{id}", post(handler.clone()));
     let lock = || LockLayer::new(scene.locks.clone(), by_path());
@@ -354,7 +353,7 @@ async fn in_axum_a_limit_inside_is_waited_for_under_the_lock() {
     scene.is_settled(None).await;
 }
 
-/// In a bare stack it is the other way round: what is inside is asked first, so requests that wait
+/// In a bare stack, it is the other way round: the limit inside is asked first, so waiting requests
 /// use it up.
 #[tokio::test(start_paused = true)]
 async fn in_a_bare_stack_a_limit_inside_counts_requests_that_wait() {

@@ -1,5 +1,4 @@
-//! What a refused client is told: the table of the module's documentation, row by row, as responses
-//! of the service.
+//! The responses to refused clients: the table of the module's documentation, row by row.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -22,7 +21,7 @@ use tower::{Layer, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, done, grpc, ok, post, send};
 
-/// In the keys of all refused requests.
+/// A text in the keys of all refused requests.
 const SECRET: &str = "secret-order";
 const PATH: &str = "/orders/secret-order";
 
@@ -30,7 +29,7 @@ fn layer(scene: &Scene) -> LockLayer<PartKey> {
     LockLayer::new(scene.locks.clone(), path_segment(1))
 }
 
-/// What a client is told in the two protocols.
+/// The responses in the two protocols.
 #[derive(Debug)]
 struct Told {
     http: (StatusCode, HeaderMap, serde_json::Value),
@@ -42,7 +41,7 @@ impl Told {
         self.http.2["detail"].as_str().unwrap()
     }
 
-    /// In seconds, and in milliseconds.
+    /// Returns the delay in seconds, from HTTP, and in milliseconds, from gRPC.
     fn retry_after(&self) -> Option<(u64, u64)> {
         let http = self.http.1.get("retry-after").map(|value| value.to_str().unwrap().parse().unwrap());
         let grpc =
@@ -52,14 +51,14 @@ impl Told {
     }
 }
 
-/// Sends the request in both protocols, neither of which comes to the handler, and looks at what
-/// all refusals have.
+/// Sends the request in both protocols, and checks everything that all refusals have in common.
+/// Neither request reaches the handler.
 async fn refused<K, R>(scene: &Scene, layer: &LockLayer<K, R>) -> Told
 where
     K: AsyncKeyExtractor<Full<Bytes>>,
     R: Refuse,
 {
-    // Else the time to stay away is any between the half of it and the whole.
+    // Otherwise the delay is random, between half of the time and all of it.
     set_jitter(1.0);
     let service = layer.layer(service_fn(|_: Sent| async move {
         if true {
@@ -89,14 +88,14 @@ where
     Told { http: (http.status, http.headers, problem), grpc: grpc.headers().clone() }
 }
 
-/// A row of the table.
+/// Checks a row of the table.
 fn assert_row(told: &Told, reason: &str, status: u16, code: &str) {
     assert_eq!(told.http.2["type"], format!("urn:problem-type:lock:{reason}"), "{told:?}");
     assert_eq!(told.http.0.as_u16(), status, "{told:?}");
     assert_eq!(told.grpc["grpc-status"], code, "{told:?}");
 }
 
-/// A rival, in another process, that has the key for as long as its lease is.
+/// Takes the key in another process, for the whole lease.
 async fn taken_for(scene: &Scene, lease: Duration) -> lock_runtime::LockGuard {
     scene.rival().mutex(SECRET).lease(lease).acquire().await.unwrap()
 }
@@ -169,7 +168,7 @@ async fn too_many_waiters() {
     }
 }
 
-/// The cap on what clients are told is a cap on everything that they are told.
+/// The maximum delay applies to every delay that clients are told.
 #[tokio::test(start_paused = true)]
 async fn a_client_of_a_full_layer_does_not_stay_away_longer_than_the_cap() {
     let scene = Scene::new();
@@ -239,7 +238,7 @@ async fn lost() {
     let grpc = send(&service, grpc(PATH)).await.into_parts().0.headers;
     let told = Told { http: (http.status, http.headers, problem), grpc };
     assert_row(&told, "lost", 500, "10");
-    // To repeat it may do half of the work twice, and clients of gRPC repeat what was aborted.
+    // A retry may do half of the work twice, and gRPC clients retry `ABORTED` by themselves.
     assert!(!told.http.1.contains_key("retry-after"));
     assert_eq!(told.grpc["grpc-retry-pushback-ms"], "-1");
     assert!(!format!("{told:?}").contains(SECRET));
@@ -265,7 +264,7 @@ async fn bad_keys() {
         assert_eq!(told.retry_after(), None);
     }
     assert_eq!(told[3].detail(), "orders have digits");
-    // The extractor may know better, such as that it is somebody else's.
+    // The extractor may know better, for example that the resource belongs to another user.
     let others = LockLayer::new(locks(), |_: &Parts| {
         Err::<String, _>(Rejection::with_status(StatusCode::FORBIDDEN, "not your order"))
     });
@@ -295,7 +294,7 @@ async fn misconfigured() {
     assert_eq!(told.retry_after(), None, "to repeat it won't help");
 }
 
-/// What is known when the layer is built does not wait for the first request.
+/// A wrong setting is reported when the layer is built, not with the first request.
 #[tokio::test]
 async fn wrong_settings_are_told_at_once() {
     let scene = Scene::new();
@@ -313,7 +312,7 @@ async fn wrong_settings_are_told_at_once() {
     ] {
         assert!(told.contains(part), "{told}");
     }
-    // By default the limit of a hold gives way.
+    // The default maximum of a hold gives way.
     drop(layer().min_hold(90 * SECOND));
 }
 
@@ -323,7 +322,7 @@ async fn refusals_can_be_made_otherwise() {
     let _taken = taken_for(&scene, 3 * SECOND).await;
     let layer = layer(&scene).no_wait().refuse_with(|refusal: &Refusal<'_>| {
         assert_eq!(refusal.reason(), Reason::Busy);
-        // All that a log needs.
+        // The error has everything that a log needs.
         assert!(refusal.error().unwrap().to_string().contains(SECRET));
         assert!(refusal.retry_after().unwrap() <= 3 * SECOND);
         match refusal.protocol() {

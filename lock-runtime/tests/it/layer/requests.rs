@@ -1,4 +1,4 @@
-//! Which requests are locked, with what, for how long, and beside whom.
+//! Which requests are locked, with which key, for how long, and which may run side by side.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::rig::{MS, SECOND, Scene, Sent, by_path, done, grpc, held_in, ok, post, request, send};
 
-/// Counts who is in the handler at the same time: by path, and of all paths together.
+/// Counts the requests that are in the handler at the same time: by path, and in total.
 #[derive(Clone, Debug, Default)]
 struct Overlap(Arc<Mutex<Counts>>);
 
@@ -67,7 +67,7 @@ impl Overlap {
     }
 }
 
-/// Sends them all at once; every one is answered with 200.
+/// Sends all requests at once, and asserts that each is answered with 200.
 async fn all_pass<K>(layer: &LockLayer<K>, overlap: &Overlap, requests: impl IntoIterator<Item = Sent>)
 where
     K: KeyExtractor + Send + Sync + 'static,
@@ -95,7 +95,7 @@ async fn one_key_is_served_one_by_one_and_different_keys_side_by_side() {
     scene.is_settled(None).await;
 }
 
-/// Two services of one layer, and two layers of one manager, share their locks as two managers do.
+/// Services of one layer, layers of one manager, and different managers all exclude each other.
 #[tokio::test(start_paused = true)]
 async fn services_of_all_layers_and_managers_exclude_each_other() {
     let (scene, overlap) = (Scene::new(), Overlap::default());
@@ -143,7 +143,7 @@ async fn methods_that_only_read_are_not_locked_unless_asked_for() {
     assert_eq!(send(&no_key.layer(inner), post("/k")).await.status(), StatusCode::BAD_REQUEST);
 }
 
-/// The keys under which a request runs; `None` when it runs without.
+/// Returns the keys under which a request runs; `None` if it runs without a lock.
 async fn keys_of<K>(layer: LockLayer<K>, request: Sent) -> Result<Option<Vec<String>>, StatusCode>
 where
     K: AsyncKeyExtractor<Full<Bytes>>,
@@ -182,7 +182,7 @@ async fn a_request_without_a_key_is_refused_let_through_or_has_a_fixed_one() {
         let keys = keys_of(layer().on_missing_key(policy.clone()), with_key()).await;
         assert_eq!(keys, Ok(Some(vec!["order:7".to_owned()])), "{policy:?}");
     }
-    // No keys are no key.
+    // An empty list means no key.
     let none = LockLayer::new(scene.locks.clone(), |_: &Parts| Vec::<String>::new());
     assert_eq!(keys_of(none, post("/")).await, Err(StatusCode::BAD_REQUEST));
 }
@@ -221,8 +221,8 @@ async fn several_keys_are_taken_all_or_none() {
     let layer = LockLayer::new(scene.locks.clone(), |head: &Parts| {
         head.uri.path()[1..].split('-').map(str::to_owned).collect::<Vec<_>>()
     });
-    // Both want b: they wait for each other, in whatever order they name it. The third wants other
-    // ones.
+    // Two requests want b and wait for each other, in whichever order they name their keys. The
+    // third wants other keys.
     let started = Instant::now();
     let requests = ["/a-b", "/c-b", "/b-a", "/x-y"].into_iter().cycle().take(12).map(post);
     all_pass(&layer, &overlap, requests).await;
@@ -298,7 +298,7 @@ async fn a_request_waits_as_long_as_the_layer_says() {
         (layer().wait(Duration::ZERO), StatusCode::CONFLICT, 0),
         (layer().wait(3 * SECOND), StatusCode::TOO_MANY_REQUESTS, 3),
         (layer(), StatusCode::TOO_MANY_REQUESTS, 10),
-        // The last one counts.
+        // The last call applies.
         (layer().wait_forever().wait(2 * SECOND), StatusCode::TOO_MANY_REQUESTS, 2),
     ];
     for (layer, status, seconds) in waits {
@@ -337,7 +337,7 @@ async fn a_renewed_lock_outlives_its_lease_and_a_fixed_one_does_not() {
     assert!((4 * SECOND..6 * SECOND).contains(&started.elapsed()), "{:?}", started.elapsed());
 }
 
-/// A tenant's name that has to be looked up first.
+/// An extractor that first has to look up the tenant's name.
 #[derive(Clone, Debug)]
 struct LookedUp;
 
@@ -372,8 +372,8 @@ async fn a_key_may_take_its_time() {
     scene.is_settled(None).await;
 }
 
-/// Requests that read one key run side by side; what is said of a method holds although it is one
-/// that is skipped.
+/// Requests that read one key run side by side. A kind that is set for a method applies even if the
+/// method is otherwise skipped.
 #[tokio::test(start_paused = true)]
 async fn a_method_may_have_a_kind_of_its_own() {
     let (scene, overlap) = (Scene::new(), Overlap::default());
@@ -403,7 +403,7 @@ async fn only_some_methods_may_be_locked() {
     assert_eq!(keys_of(connect, request(Method::CONNECT, "/k")).await, Ok(None), "a WebSocket over HTTP/2");
 }
 
-/// A layer outside may know better how long a request can wait.
+/// An outer layer may know better how long a request can wait.
 #[tokio::test(start_paused = true)]
 async fn a_request_may_have_a_wait_of_its_own() {
     let scene = Scene::new();
@@ -422,7 +422,7 @@ async fn a_request_may_have_a_wait_of_its_own() {
     }
 }
 
-/// A gRPC client that has given up is not waited for.
+/// A gRPC request does not wait for longer than its client does.
 #[tokio::test(start_paused = true)]
 async fn a_grpc_request_waits_for_no_longer_than_its_client() {
     let scene = Scene::new();
@@ -441,7 +441,7 @@ async fn a_grpc_request_waits_for_no_longer_than_its_client() {
         assert_ne!(send(&layer.layer(service_fn(done)), request).await.headers()["grpc-status"], "0");
         assert_eq!(asked.elapsed().as_secs(), seconds, "{timeout}");
     }
-    // The time that it takes to find the key counts.
+    // The time for finding the key counts.
     let mut request = grpc("/k");
     request.headers_mut().insert("grpc-timeout", "1S".parse().unwrap());
     let slow = LockLayer::new_async(scene.locks.clone(), LookedUp).layer(service_fn(done));
@@ -451,7 +451,7 @@ async fn a_grpc_request_waits_for_no_longer_than_its_client() {
     assert_eq!(asked.elapsed().as_secs(), 1);
 }
 
-/// A client that shortens its wait does not choose to do without the lock.
+/// A client can't shorten its wait in order to go on without the lock.
 #[tokio::test(start_paused = true)]
 async fn a_hurried_client_is_not_let_through_while_the_store_is_down() {
     let scene = Scene::new();
@@ -466,7 +466,7 @@ async fn a_hurried_client_is_not_let_through_while_the_store_is_down() {
     }
 }
 
-/// A key in the body: two requests for one account wait for each other, and handlers get their
+/// A key in the body: two requests for one account wait for each other, and the handlers get their
 /// bodies.
 #[tokio::test(start_paused = true)]
 async fn the_key_may_be_in_the_body() {
@@ -498,7 +498,7 @@ async fn the_key_may_be_in_the_body() {
     scene.is_settled(None).await;
 }
 
-/// A layer with other settings counts for itself, whatever was changed.
+/// A layer with any changed setting counts its own waiters.
 #[tokio::test(start_paused = true)]
 async fn layers_count_their_waiters_each_for_itself() {
     let scene = Scene::new();
@@ -517,7 +517,7 @@ async fn layers_count_their_waiters_each_for_itself() {
     assert!(reason(send(&same, post("/k")).await).await.ends_with(":timed_out"));
     assert!(reason(send(&refused_otherwise, post("/k")).await).await.ends_with(":timed_out"));
     assert!(timeout(SECOND, send(&detached, post("/k"))).await.is_err(), "it waits");
-    // Clones of the layer are one.
+    // Clones of a layer count together.
     assert!(
         reason(send(&base.layer(service_fn(done)), post("/k")).await).await.ends_with(":too_many_waiters")
     );

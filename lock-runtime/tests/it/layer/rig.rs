@@ -1,5 +1,5 @@
-//! What the scenes share: a store that keeps a journal, requests, handlers, and bodies that the
-//! test feeds.
+//! Shared parts of the scenes: a store that keeps a journal, requests, handlers, and bodies that
+//! the test feeds.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,14 +29,14 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) type Sent = Request<Full<Bytes>>;
 
-/// What happened, in order.
+/// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Granted {
         key: String,
         owner: String,
     },
-    /// `held`: it was held until then.
+    /// `held` says whether it was held until then.
     Released {
         key: String,
         owner: String,
@@ -45,15 +45,15 @@ pub(crate) enum Event {
     Note(&'static str),
 }
 
-/// A memory store that writes down what it grants and frees, and can be down or slow.
+/// A memory store that records its grants and releases, and can be down or slow.
 #[derive(Debug)]
 pub(crate) struct Journal {
     inner: Arc<dyn LockStore>,
     events: Arc<Mutex<Vec<Event>>>,
     down: Mutex<Option<StoreErrorKind>>,
-    /// How long a release is on its way.
+    /// Delay of a release.
     slow_release: Mutex<Duration>,
-    /// How long the answer to an acquire is on its way.
+    /// Delay of the answer to an acquire.
     slow_answer: Mutex<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Journal {
         self.events.lock().unwrap().clone()
     }
 
-    /// From now on every acquire fails like this.
+    /// From now on, every acquire fails with this kind of error.
     pub(crate) fn fail(&self, kind: StoreErrorKind) {
         *self.down.lock().unwrap() = Some(kind);
     }
@@ -159,7 +159,7 @@ impl Scene {
         Self { locks: manager_on(settings, Arc::clone(&store) as Arc<dyn LockStore>), store }
     }
 
-    /// Another process at the same store.
+    /// Returns a manager of another process at the same store.
     pub(crate) fn rival(&self) -> LockManager {
         manager_on(LockManager::builder(), Arc::clone(&self.store) as Arc<dyn LockStore>)
     }
@@ -181,13 +181,13 @@ impl Scene {
         self.until(what, || self.store.events().contains(&Event::Note(what))).await;
     }
 
-    /// Nothing is held, wanted or under way here, and every grant of the store was freed exactly
-    /// once; the next one who asks for a key gets a larger token than `last`.
+    /// Asserts that nothing is held, wanted or under way, and that every grant was freed exactly
+    /// once. The next grant of a key gets a larger token than `last`.
     pub(crate) async fn is_settled(&self, last: Option<(&str, FencingToken)>) {
         self.is_settled_but(0, last).await;
     }
 
-    /// As [`is_settled`](Self::is_settled), for a scene in which this many grants were taken away
+    /// Like [`is_settled`](Self::is_settled), for a scene in which this many grants were taken away
     /// at the store.
     pub(crate) async fn is_settled_but(&self, taken: usize, last: Option<(&str, FencingToken)>) {
         self.until("all is given back", || {
@@ -200,7 +200,8 @@ impl Scene {
             match event {
                 Event::Granted { key, owner } => _ = grants.insert((key, owner), (0, 0)),
                 Event::Released { key, owner, held } => {
-                    // Those of a fair queue may be granted by a notice.
+                    // The grant of a fair queue may be a notice, which the journal does not
+                    // contain.
                     let (calls, freed) = grants.entry((key, owner)).or_insert((0, 0));
                     *calls += 1;
                     *freed += usize::from(held);
@@ -238,8 +239,8 @@ impl Scene {
     }
 }
 
-/// Belongs to a handler or a body, and writes down where it was dropped: [`INSIDE`] its lock, or
-/// after its loss.
+/// Belongs to a handler or a body, and records where it was dropped: [`INSIDE`] its lock, or after
+/// the loss.
 #[derive(Debug)]
 pub(crate) struct Probe {
     scene: Scene,
@@ -252,11 +253,11 @@ impl Probe {
     }
 }
 
-/// Dropped in the scope of the lock, which was held.
+/// Recorded if it was dropped in the scope of its lock, which was still held.
 pub(crate) const INSIDE: &str = "dropped inside its lock";
 pub(crate) const OUTSIDE: &str = "dropped outside its lock";
 pub(crate) const LOST: &str = "dropped after its lock was lost";
-/// Noted before [`LOST`] when the release is under way already.
+/// Recorded before [`LOST`] if the release is already under way.
 pub(crate) const LATE: &str = "dropped after the release";
 
 impl Drop for Probe {
@@ -280,7 +281,7 @@ pub(crate) fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The first segment of the path.
+/// Returns an extractor of the first segment of the path.
 pub(crate) fn by_path() -> PartKey {
     path_segment(0)
 }
@@ -309,7 +310,7 @@ where
     async move { sent.await.unwrap() }
 }
 
-/// The lock of a request or response.
+/// Returns the lock in the extensions of a request or response.
 pub(crate) fn held_in(extensions: &http::Extensions) -> HeldLock {
     extensions.get::<HeldLock>().expect("it is locked").clone()
 }
@@ -318,12 +319,12 @@ pub(crate) fn ok() -> Response<Full<Bytes>> {
     Response::new(Full::from("done"))
 }
 
-/// A handler that has nothing to do.
+/// A handler that does nothing.
 pub(crate) fn done(_: Sent) -> std::future::Ready<Result<Response<Full<Bytes>>, Infallible>> {
     std::future::ready(Ok(ok()))
 }
 
-/// A body whose frames the test sends, with something that is dropped with it.
+/// A body whose frames the test sends, with a value that is dropped with it.
 #[derive(Debug)]
 pub(crate) struct FedBody<P = ()> {
     frames: mpsc::UnboundedReceiver<Result<Frame<Bytes>, BoxError>>,

@@ -1,5 +1,5 @@
 //! A client that repeats its request as soon as it has the answer is never refused because of its
-//! own previous one.
+//! own previous request.
 
 use std::convert::Infallible;
 
@@ -33,7 +33,7 @@ async fn a_client_that_repeats_at_once_is_served() {
     scene.is_settled(None).await;
 }
 
-/// The body says only by its end that it is at its end.
+/// Only the end of the stream shows that the body has ended.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_has_read_a_stream_to_its_end_is_served() {
     let scene = Scene::new();
@@ -52,7 +52,7 @@ async fn a_client_that_has_read_a_stream_to_its_end_is_served() {
     scene.is_settled(None).await;
 }
 
-/// The store is slow: the release is under way when the next request comes.
+/// The store is slow: the release is still under way when the next request arrives.
 #[tokio::test(start_paused = true)]
 async fn a_client_is_served_while_the_release_before_it_is_on_its_way() {
     for kind in [Kind::Mutex, Kind::Write, Kind::Read] {
@@ -71,8 +71,8 @@ async fn a_client_is_served_while_the_release_before_it_is_on_its_way() {
     }
 }
 
-/// A fair lock, or one of several keys, is not queued behind its own release: the shortest wait
-/// covers that.
+/// Fair locks and locks of several keys do not queue behind their own release: a short wait covers
+/// that.
 #[tokio::test(start_paused = true)]
 async fn with_a_short_wait_that_is_so_for_fair_locks_and_several_keys() {
     let keys: [&[&str]; 2] = [&["a"], &["a", "b"]];
@@ -109,7 +109,7 @@ async fn clients_of_several_threads_that_repeat_at_once_are_served() {
                     let response = send(&service, post(&format!("/{client}-{hold:?}"))).await;
                     assert_eq!(response.status(), StatusCode::OK, "{n} {hold:?}");
                     let body = response.into_body();
-                    // Sent by another thread, as servers may do.
+                    // The body is sent on another thread, as servers may do.
                     tokio::spawn(async move { drop(body.collect().await.unwrap()) }).await.unwrap();
                 }
             });

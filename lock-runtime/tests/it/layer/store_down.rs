@@ -1,4 +1,4 @@
-//! Requests that go on without their lock while the store is down, and what is counted.
+//! Requests that go on without their lock while the store is down, and the metrics for them.
 
 use std::convert::Infallible;
 
@@ -15,7 +15,7 @@ fn layer(scene: &Scene) -> LockLayer<PartKey> {
     LockLayer::new(scene.locks.clone(), by_path()).wait(2 * SECOND).on_store_down(StoreDown::PassThrough)
 }
 
-/// What handler and client saw: the lock, the mark.
+/// The lock and the mark that handler and client saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     handler: (bool, bool),
@@ -56,8 +56,8 @@ async fn a_request_goes_on_unlocked_and_marked_while_the_store_is_down() {
     scene.is_settled(None).await;
 }
 
-/// A server that is stopped, or cut off, does not answer at all: not within the wait, which is
-/// shorter than a call's time-out. The key is one that nobody has.
+/// A server that is stopped or cut off does not answer within the wait, which is shorter than the
+/// time-out of a call. The key is free.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_down_however_short_the_wait_is() {
     let scene = Scene::new();
@@ -137,7 +137,7 @@ fn refusals_are_counted_by_reason_and_unlocked_requests_apart() {
     assert_eq!(refused(None), 5, "{seen:?}");
     assert_eq!(count("lock_layer_refused_total", "layer", None), 1, "the one without a name");
     assert_eq!(count("lock_layer_unlocked_total", "orders", None), 1);
-    // What is measured of every lock has the layer's name, too.
+    // The metrics of the locks have the layer's name, too.
     assert_eq!(count("lock_hold_seconds", "orders", None), 1);
     assert_eq!(count("lock_hold_seconds", "layer", None), 0);
 }

@@ -1,8 +1,8 @@
-//! The memory store against a model that is too simple to be wrong.
+//! Tests the memory store against a model that is too simple to be wrong.
 //!
-//! Random steps of four owners on three keys. The model knows nothing of calendars, handles or
-//! purging; every answer of the store has to be the model's, and so have the state of every key
-//! after every step and what its watches hear.
+//! The tests make random steps of four owners on three keys. The model knows nothing of calendars,
+//! handles or purging. Store and model must agree on every answer, on the state of every key after
+//! every step, and on what its watches hear.
 
 mod pair;
 mod plain;
@@ -32,7 +32,7 @@ struct Wish {
     owner: u8,
     lease_ms: u64,
     tokens: u32,
-    /// So far above the server's clock, in microseconds.
+    /// Lead over the server's clock, in microseconds.
     floor: Option<u64>,
     waits: bool,
 }
@@ -45,7 +45,7 @@ enum Op {
         owner: u8,
         linger_ms: u64,
     },
-    /// Releases mutexes and acquires them for the next owner, unless somebody listens.
+    /// Releases mutexes and acquires them for the next owner, unless there are listeners.
     Takeover {
         keys: Vec<usize>,
         owner: u8,
@@ -71,7 +71,7 @@ enum Op {
         owner: u8,
     },
     ForceRelease(usize),
-    /// Begins or ceases to watch a key as a waiter in its queue.
+    /// Begins or stops watching a key as a waiter in its queue.
     Listen {
         key: usize,
         owner: u8,
@@ -145,7 +145,7 @@ async fn run(ops: &[Op]) {
         pair.step(op).await;
         pair.compare().await;
     }
-    // Whatever has happened, nothing is left once everything has ended.
+    // Nothing is left once everything has ended, whatever has happened.
     drop(pair);
     tokio::time::advance(Duration::from_secs(60)).await;
     for _ in 0..KEYS.len() {
@@ -161,8 +161,8 @@ fn check(ops: &[Op]) {
     runtime.block_on(run(ops));
 }
 
-/// Pins a failure that random steps found: the store lengthened a writer's intent although no
-/// reader was left.
+/// Pins a failure that random steps found: the store extended a writer's intent although no reader
+/// was left.
 #[test]
 fn an_intent_without_readers_is_not_lengthened() {
     let acquire = |items: Vec<Place>, lease_ms, waits| {

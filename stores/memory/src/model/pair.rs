@@ -1,4 +1,4 @@
-//! [`Pair`]: the store and the model side by side, and what has to hold whatever the model says.
+//! [`Pair`]: the store and the model side by side, and the rules that hold whatever the model says.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use super::*;
 pub(super) struct Pair {
     store: Arc<MemoryStore>,
     model: Model,
-    /// The last token granted of each key, also when its counter is gone.
+    /// The last token granted for each key, even after its counter is gone.
     last: BTreeMap<usize, u64>,
-    /// Of those who wait in queues.
+    /// The watches of queued waiters.
     waiters: BTreeMap<(usize, u8), Watch>,
-    /// Watches of another handle, one of each key in each of these kinds.
+    /// Watches of another handle: one for each key and each of these kinds.
     public: BTreeMap<(usize, bool), Watch>,
-    /// Who was first in the queue when the store looked last.
+    /// The first in the queue when the store last looked.
     heads: BTreeMap<usize, u8>,
 }
 
-/// What a step did that somebody has to hear of.
+/// The effects of a step that watches have to hear of.
 #[derive(Default)]
 struct Noise {
-    /// Keys of which a hold has ended.
+    /// Keys with a hold that has ended.
     ended: Vec<usize>,
-    /// Keys whose hold ends sooner than it would have.
+    /// Keys whose hold now ends sooner.
     nearer: Vec<usize>,
     /// Keys that readers may try.
     readable: Vec<usize>,
-    /// Keys of which the queue was looked at.
+    /// Keys whose queue was looked at.
     looked: Vec<usize>,
     /// Whether the step may grant keys to waiters.
     grants: bool,
-    /// Whoever did it.
+    /// The owner that made the step.
     by: Option<u8>,
 }
 
@@ -84,8 +84,8 @@ impl Pair {
         Duration::from_millis(until - self.model.now)
     }
 
-    /// Tokens grow from grant to grant as long as the counter survives or is not ahead of the
-    /// clock.
+    /// Checks that tokens grow from grant to grant, as long as the counter survives or is not ahead
+    /// of the clock.
     fn check_growth(&mut self, number: usize, before: Option<u64>, range: TokenRange) {
         let last = self.last.get(&number).copied().unwrap_or(0);
         if before.is_some() || last <= self.server_micros() {
@@ -130,7 +130,7 @@ impl Pair {
             .extend(wish.items.iter().filter(|(_, kind)| *kind == Kind::Fair).map(|(number, _)| *number));
     }
 
-    /// Ends what the owner has, in the model.
+    /// Ends the owner's hold in the model.
     fn end(&mut self, (number, kind): Place, owner: u8, linger_ms: u64, noise: &mut Noise) -> bool {
         if !self.model.has(number, kind, owner) {
             return false;
@@ -308,7 +308,7 @@ impl Pair {
         }
     }
 
-    /// What those hear who stand in the queue of a key, and what is granted to the first of them.
+    /// Checks what the waiters in the queue of a key hear, and what the first of them is granted.
     fn hear_in_line(&mut self, number: usize, noise: &Noise) {
         let head = self.model.queue(number).first().copied();
         let free = self.model.ends(number).is_none();
@@ -355,13 +355,13 @@ impl Pair {
         }
     }
 
-    /// Every key is held by whom the model says, for as long as it says: exclusion, and leases that
-    /// only grow.
+    /// Checks that every key is held by the owners in the model, and for as long: exclusion, and
+    /// leases that only grow.
     pub(super) async fn compare(&mut self) {
         for number in 0..KEYS.len() {
             let status = self.store.status(key(number)).await.unwrap();
             let (kind, mut holders) = self.model.holders(number);
-            // Readers are in no order.
+            // Readers are in no particular order.
             let mut found = status.holders.clone();
             let from = usize::from(kind == Some(Kind::Write));
             found[from..].sort_unstable();

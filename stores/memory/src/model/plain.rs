@@ -1,4 +1,4 @@
-//! [`Model`]: every kind of lock, as plainly as it can be written.
+//! [`Model`]: every kind of lock, written as plainly as possible.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use lock_core::store::{DIRECT_LEASE, INTENT_LIFE, Kind, TokenRange, WAITER_LIFE}
 
 use super::{RETENTION_MS, Wish};
 
-/// Times are milliseconds since the start. Nothing is ever thrown away but by a call.
+/// The model. Times are milliseconds since the start. Data is thrown away only by calls.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) now: u64,
@@ -15,7 +15,7 @@ pub(super) struct Model {
 
 #[derive(Default)]
 struct Key {
-    /// Of a mutex or a fair lock.
+    /// The holder of a mutex or a fair lock.
     sole: Option<(u8, u64)>,
     writer: Option<(u8, u64)>,
     readers: BTreeMap<u8, u64>,
@@ -44,7 +44,7 @@ impl Model {
     fn key(&mut self, key: usize) -> &mut Key {
         let now = self.now;
         let state = self.keys.entry(key).or_default();
-        // What is over is nothing any more.
+        // Expired data counts as absent.
         state.sole = state.sole.filter(|(_, ends)| *ends > now);
         state.writer = state.writer.filter(|(_, ends)| *ends > now);
         state.readers.retain(|_, ends| *ends > now);
@@ -72,7 +72,7 @@ impl Model {
         sole.or_else(|| self.shared_ends(key))
     }
 
-    /// The kind, and the holders with the writer first.
+    /// Returns the kind and the holders, the writer first.
     pub(super) fn holders(&mut self, key: usize) -> (Option<Kind>, Vec<u8>) {
         let key = self.key(key);
         let readers = key.readers.keys().copied();
@@ -95,7 +95,7 @@ impl Model {
         }
     }
 
-    /// Until when it can't be had.
+    /// Returns until when the key can't be had.
     pub(super) fn refuses(&mut self, key: usize, kind: Kind, owner: u8) -> Option<u64> {
         let ends = self.ends(key);
         let state = self.key(key);
@@ -153,7 +153,8 @@ impl Model {
         }
     }
 
-    /// The ranges, or the index of the first busy item and until when it is.
+    /// Acquires; returns the token ranges, or the index of the first busy item and until when it is
+    /// busy.
     pub(super) fn acquire(
         &mut self,
         wish: &Wish,
@@ -217,7 +218,7 @@ impl Model {
         !state.readers.is_empty() && state.writer.is_none()
     }
 
-    /// Whether an intent is missing.
+    /// Extends the owner's intent; returns whether there is no intent at all.
     pub(super) fn keep_intent(&mut self, key: usize, owner: u8) -> bool {
         match self.key(key).intent {
             Some((writer, _)) => {
@@ -244,7 +245,7 @@ impl Model {
         intent.take_if(|(writer, _)| *writer == owner).is_some()
     }
 
-    /// Changes when the holds of an owner end.
+    /// Changes the end of an owner's holds.
     pub(super) fn change(&mut self, key: usize, kind: Kind, owner: u8, change: impl Fn(u64) -> u64) {
         let state = self.key(key);
         let sole = state.sole.as_mut().filter(|_| is_sole(kind));
@@ -259,7 +260,7 @@ impl Model {
         }
     }
 
-    /// Whether it was a writer.
+    /// Downgrades the owner; returns whether it was a writer.
     pub(super) fn downgrade(&mut self, key: usize, owner: u8) -> bool {
         let Some((_, ends)) = self.key(key).writer.take_if(|(writer, _)| *writer == owner) else {
             return false;

@@ -13,7 +13,7 @@ use crate::entry::{Channel, Entry};
 #[cfg(feature = "testing")]
 use crate::queue::Waiter;
 
-/// What a look from the side finds.
+/// The result of a look without a client.
 #[cfg(feature = "testing")]
 #[derive(Default)]
 pub(crate) struct Look {
@@ -22,11 +22,11 @@ pub(crate) struct Look {
     pub(crate) queue: Vec<(OwnerId, Duration)>,
 }
 
-/// How many entries a page of a scan looks at.
+/// Maximum number of entries that one page of a scan looks at.
 const PAGE: usize = 256;
 
 impl Step<'_> {
-    /// What is known about `key`.
+    /// Returns what is known about `key`.
     pub(crate) fn status(&mut self, key: &LockKey) -> LockStatus {
         match self.table.get(self.prefix, key) {
             Some(entry) => status_of(entry, self.moment),
@@ -34,7 +34,7 @@ impl Step<'_> {
         }
     }
 
-    /// What is known about `key`, with its queue.
+    /// Returns what is known about `key`, including its queue.
     #[cfg(feature = "testing")]
     pub(crate) fn look(&mut self, key: &LockKey) -> Look {
         let status = self.status(key);
@@ -48,13 +48,13 @@ impl Step<'_> {
         }
     }
 
-    /// The next page of locks.
+    /// Returns the next page of locks.
     pub(crate) fn scan(&self, request: &ScanRequest) -> Scanned {
         let (page, next) = self.table.page(request.cursor, PAGE);
         let found = page.into_iter().filter_map(|entry| {
             entry.ends(self.moment.now)?;
             let name = entry.name.strip_prefix(self.prefix)?;
-            // Handles with other prefixes may have keys that are none here.
+            // Handles with other prefixes may have keys that are invalid here.
             let key = LockKey::new(name.starts_with(&request.prefix).then_some(name)?).ok()?;
             Some((key, status_of(entry, self.moment)))
         });
@@ -79,7 +79,7 @@ fn status_of(entry: &Entry, Moment { now, .. }: Moment) -> LockStatus {
     status
 }
 
-/// How many handles listen for releases.
+/// Returns how many handles listen for releases.
 fn listening_handles(entry: &Entry) -> usize {
     let public = entry.listeners.iter().filter(|listener| !matches!(listener.channel, Channel::Fair(_)));
     let mut handles = public.map(|listener| listener.watcher.handle).collect::<Vec<_>>();

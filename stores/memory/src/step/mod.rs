@@ -1,5 +1,5 @@
-//! [`Step`]: what the store can do, as atomic steps on its [`Table`], without clocks, mutexes or
-//! futures.
+//! [`Step`]: the operations of the store, as atomic steps on its [`Table`], without clocks, mutexes
+//! or futures.
 
 mod look;
 mod wake;
@@ -24,11 +24,10 @@ use super::table::{Table, Watched};
 pub(super) use self::look::Look;
 use self::wake::Turn;
 
-/// The largest token: what a Redis counter can hold, so that both stores give up at the same
-/// number.
+/// Maximum token: the maximum of a Redis counter, so that both stores give up at the same number.
 const LARGEST_TOKEN: u64 = i64::MAX as u64;
 
-/// When a waiter looks again that could have the key at once.
+/// Delay after which a waiter looks again if it could have the key at once.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// Refuses, at `now`, a request that may be executed until `latest`.
@@ -40,7 +39,7 @@ pub(super) fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreEr
     Err(StoreError::new(StoreErrorKind::TooLate, what))
 }
 
-/// One atomic step on the table. It returns the answer and leaves in `bell` whom to tell.
+/// One atomic step on the table. It returns the answer, and collects the notifications in `bell`.
 pub(super) struct Step<'a> {
     pub(super) table: &'a mut Table,
     pub(super) prefix: &'a str,
@@ -48,7 +47,7 @@ pub(super) struct Step<'a> {
     pub(super) bell: Bell,
 }
 
-/// When a step is made, and by which handle.
+/// The time of a step, and the handle that makes it.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) now: Tick,
@@ -66,7 +65,7 @@ impl Step<'_> {
         let Moment { now, server_time, .. } = self.moment;
         in_time(server_time, latest)?;
         check_items(request)?;
-        // Whatever can fail comes before the first change.
+        // All checks that can fail come before the first change.
         let mut tokens = Few::new();
         for (index, item) in request.items.iter().enumerate() {
             let mut top = 0;
@@ -91,11 +90,11 @@ impl Step<'_> {
         Ok(Acquired::Granted(Granted { tokens, server_time }))
     }
 
-    /// A request that was refused leaves word that it waits, if it does.
+    /// Records that a refused request waits, if it does.
     fn note(&mut self, request: &AcquireRequest) {
         let now = self.moment.now;
         let waits = request.wait.is_some();
-        // By something else than readers. Only who would keep them out wants to know.
+        // Whether anything but readers is in the way; needed only if readers would be kept out.
         let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
         let blocked = intends
             && request.items.iter().any(|item| {
@@ -132,7 +131,7 @@ impl Step<'_> {
         }
     }
 
-    /// Gives the items back. `latest` is that of the takeover, if there is one.
+    /// Gives the items back. `latest` is the latest time of the takeover, if there is one.
     pub(super) fn release(&mut self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let now = self.moment.now;
         let mut held = Few::new();
@@ -155,7 +154,7 @@ impl Step<'_> {
             Some(takeover) if freed => self.take_over(request, takeover, latest, other_listeners),
             _ => None,
         };
-        // After a takeover the key is as taken as before: there is nothing to wake up for.
+        // After a takeover the key is still taken: nobody needs to be woken.
         if then.is_none() {
             for (item, _) in request.items.iter().zip(&held).filter(|(_, held)| **held) {
                 self.wake(&item.key, request.linger);
@@ -164,8 +163,8 @@ impl Step<'_> {
         Released { held, other_listeners, echo: false, then }
     }
 
-    /// A takeover that can't be carried out is not an error of the release, which has happened: the
-    /// waiter for whom it was meant is told to try, and finds out by itself.
+    /// Carries out the takeover of a release, if possible. A failed takeover is not an error of the
+    /// release, which has happened: its waiter is told to try, and finds out by itself.
     fn take_over(
         &mut self,
         release: &ReleaseRequest,
@@ -178,7 +177,7 @@ impl Step<'_> {
             ListenerPolicy::Respect => others == 0,
             ListenerPolicy::Ignore => true,
         };
-        // The other kinds have their own order of who is next.
+        // The other kinds have their own order of succession.
         if !allowed || items.any(|item| item.kind != Kind::Mutex) {
             return None;
         }
@@ -211,7 +210,7 @@ impl Step<'_> {
         }
     }
 
-    /// Makes a reader of a writer.
+    /// Turns a writer into a reader.
     pub(super) fn downgrade(&mut self, kept: &KeepItem) -> Kept {
         let now = self.moment.now;
         let owner = &kept.item.owner;
@@ -228,7 +227,7 @@ impl Step<'_> {
         Kept::Renewed
     }
 
-    /// Frees what the request has taken, and takes back its word that it waits.
+    /// Releases the request's holds, and forgets that it waits.
     pub(super) fn withdraw(&mut self, request: &AcquireRequest) -> Withdrawn {
         let Moment { now, server_time, .. } = self.moment;
         for item in &request.items {
@@ -247,7 +246,7 @@ impl Step<'_> {
         request.seal().map_or(Withdrawn::Settled, |latest| Withdrawn::by(latest, server_time))
     }
 
-    /// Frees `key` whoever holds it; `false` when nobody did.
+    /// Frees `key`, whatever its holders; returns `false` when there were none.
     pub(super) fn force_release(&mut self, key: &LockKey) -> bool {
         let Some(entry) = self.table.get(self.prefix, key) else { return false };
         if entry.ends(self.moment.now).is_none() {
@@ -266,7 +265,7 @@ impl Step<'_> {
 }
 
 impl Moment {
-    /// The next tokens of `key`, whose counter is at `top`.
+    /// Returns the next tokens of `key`, whose counter is at `top`.
     fn tokens(self, key: &LockKey, top: u64, count: u32, floor: u64) -> Result<TokenRange, StoreError> {
         let count = count.clamp(1, MAX_TOKENS);
         let base = top.max(self.server_time.as_micros()).max(floor);
@@ -286,16 +285,16 @@ impl Moment {
     }
 }
 
-/// The watches that hear when holds of this kind end.
+/// Returns the watches that hear of the end of holds of this kind.
 fn listeners_of(entry: &Entry, kind: Kind) -> impl Iterator<Item = (WatchId, HandleId)> {
     let listeners = entry.listeners.iter().filter(move |listener| listener.channel.is_of(kind));
     listeners.map(|listener| (listener.watcher.id, listener.watcher.handle))
 }
 
-/// How many of these belong to others than whoever releases, who has so many watches on its own
+/// Returns how many listeners are not among the `own_watches` that the releasing caller has on its
 /// handle.
 fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own_watches: u32) -> u64 {
-    // A watch of several keys is one listener.
+    // A watch of several keys counts as one listener.
     listeners.sort_unstable();
     listeners.dedup();
     let here = listeners.iter().filter(|(_, of)| *of == handle).count();

@@ -1,4 +1,4 @@
-//! Who is next, and who has to hear of it.
+//! The order of waiters, and who has to be notified.
 
 use std::time::Duration;
 
@@ -9,25 +9,26 @@ use super::{AT_ONCE, Moment, Step};
 use crate::bell::Bell;
 use crate::entry::{Channel, Entry, Listener};
 
-/// What happens when the first of a fair queue could have the key.
+/// The way in which the first of a fair queue gets its turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It gets the key in this step.
+    /// It is granted the key in this step.
     Grant,
     /// It is told to try.
     Tell,
 }
 
 impl Step<'_> {
-    /// A hold of `key` has ended, or will after `linger`. Who listens is told in both cases: a
-    /// waiter that sleeps to the end of the lease has to learn that the end has come nearer.
+    /// Notifies listeners that a hold of `key` has ended, or will end after `linger`. The latter
+    /// matters too: a waiter that sleeps until the end of the lease has to learn that the end is
+    /// nearer.
     pub(super) fn wake(&mut self, key: &LockKey, linger: Duration) {
         let now = self.moment.now;
         let Some(entry) = self.table.get(self.prefix, key) else { return };
         if linger.is_zero() {
             entry.queue.stir();
             settle(entry, key, Turn::Grant, self.moment, &mut self.bell);
-            // It was not the last hold, or somebody has it by now.
+            // Other holds are left, or the key was just granted.
             if entry.ends(now).is_some() {
                 return;
             }
@@ -42,7 +43,8 @@ impl Step<'_> {
     }
 }
 
-/// Sees to the first of the queue, if the key is free and it does not know yet.
+/// Grants the key to the first of the queue, or notifies it, if the key is free and it has not been
+/// told.
 pub(super) fn settle(entry: &mut Entry, key: &LockKey, turn: Turn, moment: Moment, bell: &mut Bell) {
     let now = moment.now;
     entry.queue.purge(now);
@@ -50,7 +52,7 @@ pub(super) fn settle(entry: &mut Entry, key: &LockKey, turn: Turn, moment: Momen
         return;
     }
     let Some(head) = entry.queue.head(now) else { return };
-    // Without a watch it asks by itself, in its own time.
+    // Without a watch, the waiter asks by itself, in its own time.
     let Some(listener) = listener_of(entry, &head.owner) else { return };
     let top = entry.counter(now).map_or(0, |counter| counter.top);
     let range = (turn == Turn::Grant && head.direct).then(|| moment.tokens(key, top, 1, 0));
@@ -68,7 +70,7 @@ pub(super) fn settle(entry: &mut Entry, key: &LockKey, turn: Turn, moment: Momen
     entry.lengthen_counter(expires, retention);
 }
 
-/// A sign of life of somebody who waits and has not got the key.
+/// Records a sign of life of a waiter that has not got the key.
 pub(super) fn keep_waiting(entry: &mut Entry, item: &Item, moment: Moment, bell: &mut Bell) -> Kept {
     let now = moment.now;
     match item.kind {
@@ -79,14 +81,15 @@ pub(super) fn keep_waiting(entry: &mut Entry, item: &Item, moment: Moment, bell:
                 return Kept::Gone;
             }
         }
-        // Whether it is to have one depends on the whole request, which has to be sent again.
+        // The whole request has to be sent again, because it decides whether there may be an
+        // intent.
         Kind::Write if entry.read_write.keep_intent(&item.owner, now) => return Kept::Waiting(AT_ONCE),
         _ => {}
     }
     Kept::Waiting(entry.refuses(item, now).map_or(AT_ONCE, |until| until.since(now)))
 }
 
-/// Tells everybody who waits for keys of this kind, not those in the queue.
+/// Notifies all waiters for keys of this kind, except those in the queue.
 pub(super) fn tell(entry: &Entry, kind: Kind, bell: &mut Bell) {
     for listener in entry.listeners.iter().filter(|listener| listener.channel.is_of(kind)) {
         bell.retry(listener);

@@ -1,4 +1,4 @@
-//! Votes, and what is undone.
+//! Votes, and the undoing of lost ballots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +72,7 @@ async fn without_a_majority_nothing_is_left_behind() {
 async fn a_lost_ballot_is_undone_and_busy() {
     let rig = Rig::new(3);
     let process = rig.process();
-    // A rival that came through another gate.
+    // The rival came through another gate.
     for server in &rig.servers[1..] {
         assert!(matches!(server.store().acquire(request("a", 7)).await.unwrap(), Acquired::Granted(_)));
     }
@@ -155,7 +155,7 @@ async fn an_acquire_that_is_withdrawn_meanwhile_sends_no_more() {
     rig.fail(&[0, 1, 2], Fault::Slow(Duration::from_millis(100)));
     let request = request("a", 1);
     let call = tokio::spawn(process.acquire(Arc::clone(&request)));
-    // The gate has the request, the others have not.
+    // The gate has the request, the other stores have not.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let withdrawal = process.withdraw(Arc::clone(&request)).await.unwrap();
     assert!(matches!(withdrawal, Withdrawn::Pending(_)));
@@ -199,7 +199,7 @@ async fn a_quorum_is_of_an_odd_number_of_different_stores() {
 #[tokio::test(start_paused = true)]
 async fn a_try_of_a_held_key_is_busy_although_one_store_hangs() {
     for fault in [Fault::Swallows, Fault::Mute] {
-        // All of them, or a majority that came through another gate.
+        // The rival has all stores, or a majority if it came through another gate.
         for held in [vec![0, 1, 2], vec![0, 2]] {
             let rig = Rig::new(3);
             let process = rig.process();

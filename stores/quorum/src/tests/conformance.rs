@@ -1,5 +1,5 @@
-//! The suite that every store has to pass, on three stores in memory. A key is never granted by a
-//! release, which is one store's.
+//! The suite that every store has to pass, on three memory stores. A key is never granted directly
+//! by a release, which happens at one store only.
 
 use lock_store_conformance::{Subject, conformance};
 

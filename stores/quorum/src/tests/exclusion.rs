@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::rig::*;
 
-/// A time in which somebody was certain to hold the key, with its tokens.
+/// A time in which an owner was certain to hold the key, with its tokens.
 #[derive(Clone, Debug)]
 struct Held {
     owner: u32,
@@ -22,14 +22,14 @@ struct Held {
 
 type Book = Arc<Mutex<Vec<Held>>>;
 
-/// How a store comes back that was started again without data.
+/// The behaviour of a store that was restarted without its data.
 #[derive(Clone, Copy, PartialEq)]
 enum Restart {
     Honest,
     Pretends,
 }
 
-/// Takes the key again and again, as the engine does, and writes down when it had it.
+/// Takes the key again and again, as the engine does, and records when it held it.
 async fn work(store: Arc<dyn LockStore>, number: u32, book: Book, end: Instant, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut turn = 0;
@@ -82,8 +82,7 @@ async fn work(store: Arc<dyn LockStore>, number: u32, book: Book, end: Instant, 
     }
 }
 
-/// Breaks and mends at most a minority at a time; data may be lost at any store, one after the
-/// other.
+/// Breaks and repairs at most a minority at a time; stores may lose their data one after the other.
 async fn break_things(rig: &Rig, end: Instant, restart: Restart, random: &mut StdRng) {
     let servers = rig.servers.len();
     while Instant::now() < end {
@@ -113,7 +112,7 @@ async fn break_things(rig: &Rig, end: Instant, restart: Restart, random: &mut St
     }
 }
 
-/// What is wrong with a run; nothing, if all is well. How often the key was held.
+/// Returns the fault of a run, or `None` if all is well, and how often the key was held.
 async fn run(servers: usize, seed: u64, restart: Restart) -> (Option<String>, usize) {
     let rig = Rig::new(servers);
     rig.process().check().await.unwrap();
@@ -143,7 +142,7 @@ async fn run(servers: usize, seed: u64, restart: Restart) -> (Option<String>, us
 
 fn runs(servers: usize, seeds: std::ops::Range<u64>, restart: Restart) -> Vec<(Option<String>, usize)> {
     let runs = seeds.map(|seed| {
-        // So that a seed makes the same run again.
+        // Makes runs of the same seed equal.
         lock_core::internal::chance::set_jitter(f64::from(u32::try_from(seed).unwrap() % 10) / 10.0);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(run(servers, seed, restart))
@@ -167,7 +166,7 @@ fn there_is_one_holder_of_five_stores() {
     }
 }
 
-/// So that the tests before are known to see something.
+/// Shows that the tests before can detect two holders.
 #[test]
 fn without_quarantine_there_are_two_holders() {
     let broken = runs(3, 0..25, Restart::Pretends);

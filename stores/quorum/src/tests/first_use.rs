@@ -41,7 +41,8 @@ async fn stores_are_not_taken_for_new_while_one_of_them_is_away() {
     grant(&rig.process(), 1).await;
 }
 
-/// The first holds a majority. One store of it is started again without data, the other is away.
+/// Lets the first process hold a majority. One of its stores is restarted without data, the other
+/// is down.
 async fn a_restart_while_held(pretend: bool) -> (Rig, bool) {
     let rig = Rig::new(3);
     let (first, second) = (rig.process(), rig.process());
@@ -74,7 +75,7 @@ async fn a_store_that_lost_its_data_has_no_vote_until_every_lease_is_over() {
     grant(&second, 4).await;
 }
 
-/// So that the test before is known to see something.
+/// Shows that the test before can detect two holders.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_lies_about_its_data_makes_two_holders() {
     let (_, granted) = a_restart_while_held(true).await;
@@ -90,7 +91,7 @@ async fn a_store_that_loses_its_data_between_grant_and_vote_is_noticed() {
     rig.fail(&[2], Fault::Refuses);
     rig.fail(&[1], Fault::Slow(SECOND / 10));
     let call = tokio::spawn(async move { acquire(&process, 1).await });
-    // Its grant is there, the question for its marker is on its way.
+    // The grant has arrived, the check of the marker is on its way.
     tokio::time::sleep(SECOND * 3 / 20).await;
     assert_eq!(rig.holders("a").await[1], Some(owner(1)));
     rig.servers[1].wipe();

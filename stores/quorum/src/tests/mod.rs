@@ -1,4 +1,4 @@
-//! The quorum on stores in memory that fail on command.
+//! The quorum on memory stores that fail on command.
 
 mod acquire;
 mod conformance;

@@ -18,12 +18,12 @@ async fn a_release_answers_when_a_majority_has() {
         assert!(began.elapsed() < SECOND / 100, "{fault:?}");
         rig.fail(&[1], Fault::None);
         tokio::time::sleep(SECOND * 2).await;
-        // One that was away for a moment only is told again.
+        // A store that was away for only a moment hears of it later.
         assert_eq!(rig.holders("a").await, [None, None, None], "{fault:?}");
     }
 }
 
-/// The gate refuses whoever tries next until it has heard of the release.
+/// The gate refuses the next tries until it has heard of the release.
 #[tokio::test(start_paused = true)]
 async fn a_release_waits_a_moment_for_the_gate() {
     let rig = Rig::new(3);

@@ -34,7 +34,7 @@ async fn a_hold_that_only_a_minority_has_renewed_is_not() {
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Unknown);
     rig.fail(&[2], Fault::Refuses);
     assert_eq!(keep(&process, 1).await.unwrap_err().kind(), StoreErrorKind::Unreachable);
-    // It goes on when they come back in time.
+    // Renewals succeed again when the stores come back in time.
     rig.fail(&[0, 1, 2], Fault::None);
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
 }
@@ -58,14 +58,14 @@ async fn a_store_that_lost_a_hold_is_taken_again_by_its_renewal() {
     let rig = Rig::new(3);
     let process = rig.process();
     rig.process().check().await.unwrap();
-    // It was away when the key was taken.
+    // The store was away when the key was taken.
     rig.fail(&[1], Fault::Refuses);
     grant(&process, 1).await;
     rig.fail(&[1], Fault::None);
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
     tokio::time::sleep(SECOND).await;
     assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
-    // It has lost its data. Another store may fail after that.
+    // The store has lost its data. Another store may fail after that.
     rig.servers[1].wipe();
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
     tokio::time::sleep(SECOND).await;
@@ -93,7 +93,7 @@ async fn a_release_during_a_renewal_is_not_undone_by_it() {
     let process = rig.process();
     grant(&process, 1).await;
     rig.servers[2].store().force_release(key("a")).await.unwrap();
-    // The renewal finds that the third has lost it, while the key is released.
+    // The renewal finds that the third store has lost the hold, while the key is released.
     rig.fail(&[2], Fault::Slow(SECOND / 10));
     let renewing = Arc::clone(&process);
     let renewal = tokio::spawn(async move { keep(&renewing, 1).await });
@@ -111,8 +111,8 @@ async fn a_release_after_a_slow_renewal_leaves_nothing() {
     grant(&process, 1).await;
     rig.servers[2].store().force_release(key("a")).await.unwrap();
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
-    // The third is being taken again: that is on its way when the key is released, and arrives
-    // after that.
+    // The request that takes the third store again is sent before the release, and arrives after
+    // it.
     rig.fail(&[2], Fault::Slow(SECOND * 2));
     tokio::task::yield_now().await;
     release(&process, 1).await.unwrap();
@@ -145,7 +145,7 @@ async fn a_renewal_that_begins_after_the_release_takes_nothing_again() {
     let released = tokio::spawn(async move { release(&releasing, 1).await });
     tokio::time::sleep(SECOND / 20).await;
     rig.fail(&[0, 1], Fault::None);
-    // The release has reached the third only.
+    // The release has reached only the third store.
     assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
     released.await.unwrap().unwrap();
     tokio::time::sleep(SECOND * 3).await;

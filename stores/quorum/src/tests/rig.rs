@@ -1,4 +1,4 @@
-//! [`Rig`]: servers in memory, and processes that reach them as well as they do.
+//! [`Rig`]: memory servers, and processes with connections to them that can fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,23 +22,23 @@ pub(super) const LEASE: Duration = Duration::from_secs(10);
 pub(super) const MAX_LEASE: Duration = Duration::from_secs(20);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is wrong with a server.
+/// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// Nobody listens on its port.
+    /// Connections are refused.
     Refuses,
-    /// Calls get lost on their way there.
+    /// Calls get lost on their way to the server.
     Swallows,
     /// Answers get lost on their way back.
     Mute,
-    /// Calls take so long on their way there.
+    /// Calls take this long on their way to the server.
     Slow(Duration),
 }
 
 pub(super) struct Server {
     now: Mutex<State>,
-    /// Acquires that got there.
+    /// Number of acquires that reached the server.
     acquires: AtomicUsize,
 }
 
@@ -58,14 +58,14 @@ impl Server {
         self.now.lock().unwrap().fault = fault;
     }
 
-    /// Started again without its data.
+    /// Restarts the server without its data.
     pub(super) fn wipe(&self) {
         let mut now = self.now.lock().unwrap();
         now.store = now.store.started_again(Duration::ZERO);
         now.runs += 1;
     }
 
-    /// Started again without its data, by an operator who says that it remembers everything.
+    /// Restarts the server without its data; the operator claims that it remembers everything.
     pub(super) async fn wipe_and_pretend(&self) {
         self.wipe();
         let store = self.store();
@@ -74,12 +74,12 @@ impl Server {
         store.mark(MarkRequest { mark: Mark::First { latest }, timeout: TIMEOUT }).await.unwrap();
     }
 
-    /// How many acquires it was sent since this was asked last.
+    /// Returns the number of acquires since the last call.
     pub(super) fn acquires(&self) -> usize {
         self.acquires.swap(0, Ordering::Relaxed)
     }
 
-    /// Its counter of the key is there.
+    /// Sets its counter of the key.
     pub(super) async fn count_to(&self, name: &str, counter: u64) {
         let number = 999_999;
         let request = AcquireRequest::new(vec![item(name, number)], LEASE, TIMEOUT).token_floor(counter - 1);
@@ -99,11 +99,11 @@ impl Server {
     }
 }
 
-/// How one process reaches one server.
+/// The connection of one process to one server.
 struct Path {
     server: Arc<Server>,
     handle: Mutex<(u64, Arc<MemoryStore>)>,
-    /// What a call takes on its way there.
+    /// Delay of a call on its way to the server.
     delay: Duration,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Path {
 }
 
 impl Path {
-    /// The store as it is when the call gets there, through this process's handle.
+    /// Returns the store as it is when the call arrives, through this process's handle.
     fn handle(server: &Server, handle: &mut (u64, Arc<MemoryStore>)) -> Arc<MemoryStore> {
         let now = server.now.lock().unwrap();
         if handle.0 != now.runs {
@@ -165,7 +165,7 @@ impl Path {
     }
 }
 
-/// A path that is a store.
+/// A path as a store.
 #[derive(Debug)]
 struct Reached(Arc<Path>);
 
@@ -219,18 +219,18 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(servers: usize) -> Self {
-        // Their clocks agree, until a test says otherwise.
+        // Their clocks agree, until a test changes that.
         let first = MemoryStore::new("q:");
         let servers = (0..servers).map(|_| Server::new(first.started_again(Duration::ZERO)));
         Self { servers: servers.collect() }
     }
 
-    /// A process that uses the servers as a quorum.
+    /// Returns a process that uses the servers as a quorum.
     pub(super) fn process(&self) -> Arc<dyn LockStore> {
         self.process_with(MAX_LEASE)
     }
 
-    /// The same over connections that take so many milliseconds to each server.
+    /// Returns such a process with a delay in milliseconds for each server.
     pub(super) fn process_over(&self, delays: &[u64]) -> Arc<dyn LockStore> {
         self.connect(MAX_LEASE, delays)
     }
@@ -259,7 +259,7 @@ impl Rig {
         }
     }
 
-    /// Who holds the key at each server.
+    /// Returns the holder of the key at each server.
     pub(super) async fn holders(&self, name: &str) -> Vec<Option<OwnerId>> {
         let mut holders = Vec::new();
         for server in &self.servers {
@@ -328,7 +328,7 @@ pub(super) async fn keep(store: &Arc<dyn LockStore>, number: u32) -> Result<Kept
     Ok(kept[0])
 }
 
-/// Until when a hold is certain that was asked for at `sent`.
+/// Returns until when a hold that was requested at `sent` is certain.
 pub(super) fn valid_until(sent: tokio::time::Instant, lease: Duration) -> tokio::time::Instant {
     sent + lease - lease / 100 - Duration::from_millis(2)
 }

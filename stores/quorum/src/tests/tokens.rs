@@ -36,8 +36,7 @@ async fn a_grant_whose_token_cannot_be_written_down_is_undone() {
     rig.fail(&[1], Fault::Slow(SECOND / 10));
     let server = std::sync::Arc::clone(&rig.servers[1]);
     let fails = tokio::spawn(async move {
-        // After its grant, while it is asked for its marker: the next call is the one that lifts
-        // its counter.
+        // After its grant, while its marker is checked: the next call raises its counter.
         tokio::time::sleep(SECOND * 3 / 20).await;
         server.fail(Fault::Refuses);
     });
@@ -100,7 +99,7 @@ async fn play(counters: &[u64], turns: &[Turn]) -> Result<(), TestCaseError> {
         }
         rig.fail(&(0..counters.len()).collect::<Vec<_>>(), Fault::None);
         let _ = process.withdraw(request).await;
-        // Late copies have come, and everybody forgets who was away.
+        // By now late copies have arrived, and failed stores are asked again.
         tokio::time::sleep(LEASE).await;
     }
     Ok(())
@@ -111,7 +110,7 @@ fn played(counters: &[u64], turns: &[Turn]) -> Result<(), TestCaseError> {
     runtime.unwrap().block_on(play(counters, turns))
 }
 
-/// Readers come at the same time, over connections of their own.
+/// Readers acquire at the same time, each over its own connections.
 async fn read_together(counters: &[u64], delays: &[Vec<u64>]) -> Result<usize, TestCaseError> {
     let rig = Rig::new(counters.len());
     rig.process().check().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who waits: when it is woken, and in which order it is served.
+//! Waiters: when they are woken, and in which order they are served.
 
 use lock_core::Replication;
 use lock_core::internal::clock::Clock;
@@ -42,7 +42,7 @@ async fn a_release_wakes_a_waiter_soon_and_once() {
 #[tokio::test(start_paused = true)]
 async fn the_votes_that_a_loser_gives_back_wake_nobody_soon_nor_often() {
     let rig = Rig::new(3);
-    // Somebody holds it who came through another gate.
+    // The holder came through another gate.
     let long = Arc::new(AcquireRequest::new(vec![item("a", 7)], SECOND * 100, SECOND));
     for server in &rig.servers[1..] {
         server.store().acquire(Arc::clone(&long)).await.unwrap();
@@ -54,7 +54,7 @@ async fn the_votes_that_a_loser_gives_back_wake_nobody_soon_nor_often() {
     for watch in &mut watches {
         assert!(!hears_within(watch, SHORT).await);
     }
-    // Each asks again whenever it is woken.
+    // Each waiter asks again whenever it is woken.
     rig.servers.iter().for_each(|server| _ = server.acquires());
     let mut number = 10;
     let end = tokio::time::Instant::now() + SECOND * 20;
@@ -151,7 +151,7 @@ async fn a_fair_lock_is_served_in_the_order_of_the_gate() {
                 assert!(matches!(keep_place(process, *number).await, Kept::Waiting(_)));
             }
             give_back(holder.0, holder.1).await;
-            // Whoever is not the first is refused, and passed over by nobody.
+            // Requests that are not first are refused; none of them overtakes.
             for (process, _, request, _) in line[turn + 1..].iter().rev() {
                 assert!(matches!(process.acquire(Arc::clone(request)).await.unwrap(), Acquired::Busy(_)));
             }
@@ -179,14 +179,14 @@ async fn a_fair_lock_goes_on_when_its_gate_dies() {
             .await
             .is_err()
     );
-    // Its place was at the old gate: it stands in line at the new one.
+    // Its place was at the old gate: it queues again at the new one.
     assert_eq!(keep_place(&waiter, 2).await, Kept::Gone);
     assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
     give_back(&holder, 1).await;
     assert!(matches!(waiter.acquire(request).await.unwrap(), Acquired::Granted(_)));
 }
 
-/// Who stands in line, at each server.
+/// Returns the number of waiters at each server.
 async fn lines(rig: &Rig) -> Vec<u64> {
     let mut lines = Vec::new();
     for server in &rig.servers {
@@ -239,8 +239,8 @@ async fn the_lines_of_two_gates_do_not_wait_for_each_other() {
     assert!(matches!(second, Acquired::Granted(_)), "{second:?}");
 }
 
-/// Others have the second and the third; a request passes the gate and loses, and the gate is slow
-/// to undo it.
+/// Rivals have the second and the third store. A request passes the gate and loses, and the gate is
+/// slow to undo it.
 async fn not_undone_for_certain(rig: &Rig) {
     rig.process().check().await.unwrap();
     for server in &rig.servers[1..] {
@@ -284,7 +284,7 @@ async fn a_request_that_is_under_way_is_not_sent_beside_itself() {
     let beside = process.acquire(Arc::clone(&request)).await.unwrap_err();
     assert_eq!(beside.kind(), StoreErrorKind::Unsettled, "{beside}");
     assert!(matches!(call.await.unwrap().unwrap(), Acquired::Granted(_)));
-    // One that was answered may be sent again.
+    // A request that was answered may be sent again.
     assert!(matches!(process.acquire(request).await.unwrap(), Acquired::Granted(_)));
 }
 
@@ -312,7 +312,7 @@ async fn a_late_withdrawal_takes_nothing_from_a_waiter_that_goes_on() {
     }));
     tokio::time::sleep(SECOND / 40).await;
     rig.fail(&[0], Fault::Slow(SECOND * 3));
-    // It executes what it was sent later, and the waiter is granted the key before that.
+    // The gate executes the withdrawal later; before that, the waiter is granted the key.
     tokio::time::sleep(SECOND).await;
     rig.fail(&[0, 1], Fault::None);
     rig.fail(&[2], Fault::Refuses);

@@ -1,4 +1,4 @@
-//! What operators ask of a cluster.
+//! Operators' steps on a cluster.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use super::super::node::Node;
 use super::Cluster;
 use super::slots::{Place, slot};
 
-/// How the cursor of a walk over all servers is made: which of them, a mark of who they are, and
-/// the server's own.
+/// A cursor over all servers consists of the server's index, a mark of the set of servers, and the
+/// server's own cursor.
 const MARK_BITS: u32 = 8;
 const OWN_BITS: u32 = 46;
 
@@ -35,7 +35,7 @@ impl Cluster {
         Ok(self.at_slot(self.slot_of(key)?, deadline, step).await?)
     }
 
-    /// Every server with slots.
+    /// Checks every server with slots.
     pub(in super::super) async fn check(&self) -> Result<(), StoreError> {
         let timeout = self.options.connect_timeout;
         let map = self.map(self.deadline(timeout)).await?;
@@ -59,7 +59,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// One server after the other.
+    /// Lists the locks of one server after the other.
     pub(in super::super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, StoreError> {
         let deadline = self.deadline(request.timeout);
         let map = self.map(deadline).await?;
@@ -97,10 +97,10 @@ impl Cluster {
     }
 }
 
-/// Where a walk over all servers is.
+/// Position in a walk over all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
-    /// Which of the sorted servers.
+    /// Index into the sorted servers.
     server: usize,
     mark: u64,
     /// The server's own cursor.
@@ -116,14 +116,14 @@ impl Cursor {
         }
     }
 
-    /// `None`: it does not fit.
+    /// Returns `None` if a part does not fit.
     fn write(self) -> Option<u64> {
         let cursor = (self.server as u64) << (MARK_BITS + OWN_BITS) | self.mark << OWN_BITS | self.own;
         Some(cursor).filter(|cursor| Self::read(*cursor) == self)
     }
 }
 
-/// Tells one set of servers from another, nearly always.
+/// Returns a number that almost always differs for another set of servers.
 fn mark(places: &[Place]) -> u64 {
     let text: Vec<String> = places.iter().map(ToString::to_string).collect();
     u64::from(slot(&text.join(","))) & ((1 << MARK_BITS) - 1)

@@ -30,8 +30,8 @@ impl Cluster {
         LatchNames::new(&self.options.prefix, key)
     }
 
-    /// A step at the server of a semaphore; `freed` says whether there are permits then that
-    /// somebody may wait for.
+    /// Runs a step at the server of a semaphore. `freed` says whether permits were freed that
+    /// others may wait for.
     async fn at_semaphore<T, F>(
         &self,
         key: &LockKey,
@@ -48,7 +48,7 @@ impl Cluster {
         Ok(self.telling(slot, deadline, Hint::new(&channels), freed, step).await?)
     }
 
-    /// A step at the server of a latch; `opened` says whether it is open then.
+    /// Runs a step at the server of a latch. `opened` says whether the latch is open afterwards.
     async fn at_latch<T, F>(
         &self,
         key: &LockKey,
@@ -61,12 +61,12 @@ impl Cluster {
     {
         let names = self.latch(key)?;
         let channels = [Arc::from(names.channel)];
-        // Other messages mean to Redisson that there is something to wait for.
+        // Redisson takes any other message to mean that the latch is closed.
         let hint = Hint { channels: &channels, message: "0" };
         Ok(self.telling(slot(&names.count), self.deadline(timeout), hint, opened, step).await?)
     }
 
-    /// A step at the server of a stock in one slot.
+    /// Runs a step at the server of a stock in one slot.
     pub(in super::super) async fn at_stock<T, F>(
         &self,
         key: &LockKey,
@@ -80,7 +80,7 @@ impl Cluster {
         Ok(self.at_slot(slot(&names.stock().to_string()), self.deadline(timeout), step).await?)
     }
 
-    /// A step at the server of this key, and of others in the same slot.
+    /// Runs a step at the server of this key's slot.
     pub(in super::super) async fn at_key<T, F>(
         &self,
         key: &str,
@@ -115,7 +115,7 @@ impl Cluster {
         &self,
         request: &PermitsRequest,
     ) -> Result<Withdrawn, StoreError> {
-        // Never stamped: never sent.
+        // A request that was never stamped was never sent.
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let step =
             |node: Arc<Node>, at| async move { node.release_permits(&request.key, &request.ids, at).await };
@@ -124,7 +124,7 @@ impl Cluster {
         Ok(Withdrawn::by(latest, now))
     }
 
-    /// Each slot by itself.
+    /// Renews the permits of each slot separately.
     pub(in super::super) async fn keep_permits(
         &self,
         request: &PermitsKeep,
@@ -160,7 +160,7 @@ impl Cluster {
         key: &LockKey,
         timeout: Duration,
     ) -> Result<PermitCounts, StoreError> {
-        // Nothing is changed by none more.
+        // Adding 0 permits changes nothing.
         let step = |node: Arc<Node>, at| async move { node.change_permits(key, Permits::Add(0), at).await };
         Ok(self.at_semaphore(key, timeout, |_| false, step).await?.1)
     }

@@ -1,4 +1,4 @@
-//! How the slot map is loaded: from whichever server answers first.
+//! Loads the slot map from whichever server answers first.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,31 +22,31 @@ use super::super::script::Dialect;
 use super::Cluster;
 use super::slots::{Place, SlotMap};
 
-/// Between two loads.
+/// Minimum time between the beginnings of two loads.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A server that has not answered for so long is not waited for alone.
+/// Time after which the next server is asked too.
 const SLOW: Duration = Duration::from_millis(150);
 
 type Outcome = Option<Result<(), StoreError>>;
 
-/// The load that is under way, or the last one.
+/// The load under way, or the last one.
 #[derive(Default)]
 pub(super) struct Loading {
     outcome: Option<cell::Receiver<Outcome>>,
     begun: Option<Tick>,
 }
 
-/// What one server says of the cluster.
+/// One server's view of the cluster.
 struct Seen {
     map: SlotMap,
-    /// `None`: it was not asked.
+    /// `None` if the server was not asked.
     dialect: Option<Dialect>,
-    /// It sees most of the others.
+    /// Whether the server does not report the cluster as failed.
     healthy: bool,
 }
 
 impl Cluster {
-    /// The slot map, loaded now if there is none.
+    /// Returns the slot map, loaded now if there is none.
     pub(super) async fn map(&self, deadline: Tick) -> Result<Arc<SlotMap>, StoreError> {
         if let Some(map) = &*self.map.borrow() {
             return Ok(Arc::clone(map));
@@ -67,7 +67,7 @@ impl Cluster {
         self.map.borrow().clone().ok_or_else(|| unreachable("the servers of the cluster are not known"))
     }
 
-    /// Loads the slot map in the background, unless that is under way.
+    /// Loads the slot map in the background, unless a load is under way.
     pub(super) fn refresh(&self) -> cell::Receiver<Outcome> {
         let mut loading = lock(&self.loading);
         if let Some(outcome) = &loading.outcome
@@ -109,7 +109,7 @@ impl Cluster {
                 None => Ok(asked.join_next().await),
             };
             match answer {
-                // The next one is asked too.
+                // The next server is asked too.
                 Err(_) => {}
                 Ok(None) => break,
                 Ok(Some(Ok(Ok(seen)))) if seen.healthy => {
@@ -118,7 +118,7 @@ impl Cluster {
                 }
                 Ok(Some(Ok(Ok(seen)))) => doubtful = Some(seen),
                 Ok(Some(Ok(Err(error)))) => {
-                    // What a server says tells more than that another one is away.
+                    // A server's error says more than that another server is unreachable.
                     if failure.is_none() || error.kind() != StoreErrorKind::Unreachable {
                         failure = Some(error);
                     }
@@ -127,7 +127,7 @@ impl Cluster {
             }
         }
         match (doubtful, failure) {
-            // The cluster is down, they say. What they know is better than nothing.
+            // The servers report that the cluster is down, but their map is better than none.
             (Some(seen), _) => {
                 self.install(seen);
                 Ok(())
@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// Whom to ask: the servers that are known, and the seeds.
+    /// Returns the servers to ask: the known ones and the seeds.
     fn candidates(&self) -> Result<Vec<(Place, Arc<Connector>)>, StoreError> {
         let mut known: Vec<_> = lock(&self.nodes)
             .iter()
@@ -196,7 +196,7 @@ async fn ask(
         };
         address.error(StoreErrorKind::NotReady, what)
     })?;
-    // Those who may not ask this are told by the servers themselves.
+    // If the user may not ask this, the servers themselves report it later.
     let healthy = match call(&["CLUSTER", "INFO"]).await {
         Ok(Value::VerbatimString { text, .. }) => !text.contains("cluster_state:fail"),
         Ok(info) => reply::text(&info).is_none_or(|text| !text.contains("cluster_state:fail")),
@@ -204,7 +204,7 @@ async fn ask(
         Err(_) => true,
     };
     let dialect = if ask_dialect {
-        // The question that Redisson asks too, once, so that both listen in the same way.
+        // Redisson asks the same question once, so both listen in the same way.
         match call(&["PUBSUB", "SHARDNUMSUB", "0"]).await {
             Ok(_) => Some(Dialect::Sharded),
             Err(error) if error.is_transient() => return Err(error),

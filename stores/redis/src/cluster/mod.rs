@@ -1,18 +1,20 @@
 //! [`Cluster`]: locks on a Redis Cluster, each at the server that has its slot.
 //!
 //! All keys of one lock are in one slot, so each step on it is a script at one server, as with a
-//! single one. What is done here:
+//! single server. The cluster's own parts are:
 //!
-//! - [`slots`]: which server has which slot. [`load`]: how that is found out, and again when a
-//!   server is away or says that a slot has moved.
-//! - [`route`]: redirects. MOVED and ASK mean that a step was not executed, so it is sent again as
-//!   it is, but with a `latest` for the clock of the next server. [`moving`]: locks whose keys are
+//! - [`slots`]: which server has which slot. [`load`]: loads that map, and again when a server is
+//!   away or a slot has moved.
+//! - [`route`]: redirects. MOVED and ASK mean that a step was not executed. So it is sent again
+//!   unchanged, except for a `latest` by the next server's clock. [`moving`]: locks whose keys are
 //!   at two servers.
-//! - [`several`]: requests for keys in several slots: a step for each slot. [`steps`]: all others.
+//! - [`several`]: requests for keys in several slots, one step for each slot. [`steps`]: all other
+//!   requests.
 //! - [`counting`]: semaphores and latches. [`watch`]: subscriptions, which follow their slots.
-//!   [`admin`]: what operators ask.
+//!   [`admin`]: operators' steps.
 //!
-//! Scripts are never loaded at all servers: each gets the text when it does not know the name.
+//! Scripts are never loaded at all servers: each server gets the text when it does not know the
+//! hash.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -61,14 +63,14 @@ use watch::Watches;
 /// The servers of a cluster.
 pub(super) struct Cluster {
     pub(super) options: RedisOptions,
-    /// For errors that are of no server.
+    /// For errors that concern no single server.
     pub(super) address: Address,
     seeds: Vec<(Place, ConnectionInfo)>,
-    /// How waiters are told, found out once.
+    /// How waiters are notified; determined once.
     dialect: OnceLock<Dialect>,
     nodes: Mutex<HashMap<Place, Arc<Node>>>,
     loading: Mutex<Loading>,
-    /// The servers serve, as far as they said when the map was loaded.
+    /// Whether the cluster was up according to the servers when the map was loaded.
     healthy: AtomicBool,
     map: cell::Sender<Option<Arc<SlotMap>>>,
     moving: Mutex<Moving>,
@@ -115,7 +117,7 @@ impl Cluster {
         self.address.error(kind, what)
     }
 
-    /// The server at `place`, with the credentials and the TLS settings of the seeds.
+    /// Returns the server at `place`, with the credentials and the TLS settings of the seeds.
     fn node(&self, place: &Place) -> Result<Arc<Node>, StoreError> {
         if let Some(node) = lock(&self.nodes).get(place) {
             return Ok(Arc::clone(node));
@@ -130,7 +132,7 @@ impl Cluster {
         Ok(Arc::clone(lock(&self.nodes).entry(place.clone()).or_insert(node)))
     }
 
-    /// The server that has `slot`, as far as is known.
+    /// Returns the server that has `slot` according to the map.
     async fn owner(&self, slot: u16, deadline: Tick) -> Result<Place, StoreError> {
         let map = self.map(deadline).await?;
         if let Some(place) = map.owner(slot) {
@@ -141,7 +143,7 @@ impl Cluster {
         Err(self.error(StoreErrorKind::NotReady, &what))
     }
 
-    /// The server that has a lock, as a number; 0 when it is not known.
+    /// Returns the server that has a lock, as a number; 0 if it is not known.
     pub(super) fn place_of_key(&self, key: &LockKey) -> u64 {
         let (Ok(names), Some(map)) = (Names::new(&self.options.prefix, key), &*self.map.borrow()) else {
             return 0;
@@ -151,8 +153,8 @@ impl Cluster {
         hasher.finish()
     }
 
-    /// Runs a step at the server that has `slot`, and follows redirects: they mean that nothing was
-    /// executed.
+    /// Runs a step at the server that has `slot`, and follows redirects, which mean that nothing
+    /// was executed.
     async fn at_slot<T, F>(
         &self,
         slot: u16,
@@ -191,7 +193,7 @@ impl Cluster {
         }
     }
 
-    /// A server says that the slot is at `to`.
+    /// Notes that a server says that the slot is at `to`.
     fn moved(&self, slot: u16, to: &Place) {
         lock(&self.moving).settled(slot);
         let patched = self.map.send_if_modified(|map| {
@@ -202,21 +204,22 @@ impl Cluster {
         });
         if patched {
             tracing::debug!(target: TARGET, store = ?self.address, slot, %to, "a slot has moved");
-            // It is seldom the only one.
+            // A slot seldom moves alone.
             self.refresh();
         }
     }
 
-    /// Keys of the slot are, or will be, at another server than the one that has it.
+    /// Notes that keys of the slot are, or will be, at another server than its owner.
     fn in_between(&self, slot: u16) {
         if lock(&self.moving).seen(slot, self.now()) {
-            // Whoever watches begins to look by itself.
+            // Makes the watchers of moving slots look periodically.
             self.map.send_modify(|_| {});
         }
     }
 
-    /// Whether a step for each of its keys may succeed. They are at two servers, or the user has no
-    /// right to one of them, which a server may say before it says that they are elsewhere.
+    /// Whether a separate step for each key may succeed: the keys are at two servers, or the user
+    /// has no right to one of them. A server may report the missing right before it reports that
+    /// keys are elsewhere.
     fn goes_apart(&self, slot: u16, fault: &Fault) -> bool {
         if fault.is_split() {
             self.in_between(slot);
@@ -224,7 +227,7 @@ impl Cluster {
         fault.is_split() || fault.several.is_some()
     }
 
-    /// A step has failed: whether the servers are still who they were is to be found out.
+    /// Reloads the map after an error that suggests that servers have changed.
     fn doubt(&self, error: &StoreError) {
         let away = [
             StoreErrorKind::Unreachable,
@@ -237,7 +240,7 @@ impl Cluster {
         }
     }
 
-    /// The servers speak this dialect, whatever they say.
+    /// Makes the servers speak this dialect, whatever they say.
     #[cfg(test)]
     pub(super) fn pretend(&self, dialect: Dialect) {
         self.dialect.set(dialect).unwrap();
@@ -253,7 +256,7 @@ impl Cluster {
     }
 }
 
-/// What subscribers hear of slots.
+/// Receives what the subscriber of a server learns about slots.
 struct Told {
     cluster: Weak<Cluster>,
     place: Place,

@@ -1,8 +1,8 @@
-//! Locks of slots that are on their way from one server to another.
+//! Locks in slots that are moving from one server to another.
 //!
 //! While a slot moves, each of its keys is at one of two servers, and a script may use keys of one
-//! only. A free mutex is no key at all, so the server never finds it with its counter: after a
-//! while of that it is taken without.
+//! server only. A free mutex has no key, so no server ever finds it together with its counter.
+//! After some time it is taken without the counter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,26 +21,26 @@ use super::super::script::Dialect;
 use super::Cluster;
 use super::steps::SlotShare;
 
-/// Between two tries while keys are at two servers.
+/// Average pause between two tries while keys are at two servers.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What to publish for those who may have missed a message.
+/// Message to watchers that may have missed one.
 pub(super) struct Hint<'a> {
     pub(super) channels: &'a [Arc<str>],
     pub(super) message: &'static str,
 }
 
 impl<'a> Hint<'a> {
-    /// A message after which everybody looks again, whatever the channel is of.
+    /// Returns a message that makes all watchers look again, whatever the channel is for.
     pub(super) fn new(channels: &'a [Arc<str>]) -> Self {
         Self { channels, message: "1" }
     }
 }
 
 impl Cluster {
-    /// Refuses a step at the server to which the slot is moving, unless it is about mutexes only.
-    /// What else a lock of another kind is made of is not among the keys that the server is told,
-    /// so it takes for gone what has not come yet.
+    /// Refuses a step at the server that imports the slot, unless it is about mutexes only. Locks
+    /// of other kinds have further keys that the server is not told, so it would take keys that
+    /// have not arrived for deleted.
     pub(super) fn whole(&self, items: &[Item], at: At) -> Result<(), Fault> {
         if !at.asking || are_mutexes(items) {
             return Ok(());
@@ -50,7 +50,7 @@ impl Cluster {
         Err(Fault { redirect: Some(Box::new(Redirect::TryAgain)), ..error.into() })
     }
 
-    /// Takes the items of the request that are in one slot, all or none.
+    /// Takes the request's items in one slot, all or none.
     pub(super) async fn acquire_part(
         &self,
         request: &Arc<AcquireRequest>,
@@ -78,8 +78,8 @@ impl Cluster {
             };
             self.in_between(share.slot);
             let patient = !lock(&self.moving).split(share.slot, self.now());
-            // What other kinds need is at both servers, whichever is asked. The server's time is
-            // above 1, which is the floor of those that replicas confirm.
+            // The further keys of other kinds are at both servers, whichever is asked. A floor
+            // above 1 is the server's time; requests that replicas confirm have floor 1.
             if floor > 1 || !are_mutexes(&share.items) {
                 return Err(fault.error);
             }
@@ -104,7 +104,7 @@ impl Cluster {
             let acquire = |node: Arc<Node>, at| async move { node.acquire_one_key(request, item, at).await };
             return Ok(self.at_slot(share.slot, deadline, acquire).await?);
         }
-        // Their places in the share: whoever asked for that knows where it stands in the request.
+        // Places within the share, which the caller maps to places in the request.
         let each = share.items.iter().enumerate().map(|(place, item)| SlotShare {
             slot: share.slot,
             places: vec![place],
@@ -114,10 +114,9 @@ impl Cluster {
         Box::pin(self.acquire_several(request, &each, deadline)).await
     }
 
-    /// Runs a step that may free something, and if `freed` says that it has, sees to it that those
-    /// who wait hear of it: while a slot moves, what is free may be at one server, and whoever
-    /// listens at the other. Never after a step that only looks: who waits would wake itself for
-    /// ever.
+    /// Runs a step that may free something. If `freed` says that it did, publishes a hint to the
+    /// waiters: while a slot moves, the freed lock and its listeners may be at different servers.
+    /// Must not be used for a step that only looks, since a waiter would then wake itself forever.
     pub(super) async fn telling<T, F>(
         &self,
         slot: u16,
@@ -137,7 +136,7 @@ impl Cluster {
             })
             .await?;
         if asked.load(Ordering::Relaxed) && freed(&done) && self.dialect.get() == Some(&Dialect::Sharded) {
-            // A hint: whoever misses it looks by itself.
+            // Only a hint: a waiter that misses it looks by itself.
             if let Ok(place) = self.owner(slot, deadline).await
                 && let Ok(node) = self.node(&place)
             {

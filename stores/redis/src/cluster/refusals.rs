@@ -1,4 +1,4 @@
-//! [`Refusals`]: where requests for keys in several slots were refused.
+//! [`Refusals`]: the slots where requests for keys in several slots were refused.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,11 +7,11 @@ use lock_core::LockKey;
 use lock_core::internal::sync::lock;
 use lock_core::store::AcquireRequest;
 
-/// Refusals that are remembered.
+/// Maximum number of refusals that are remembered.
 const MOST: usize = 4096;
 
-/// Where requests for the same keys were refused last; each attempt for mutexes has an owner of its
-/// own.
+/// The slot of the last refusal for each set of keys. Owners do not count, since each attempt for
+/// mutexes has its own.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<HashMap<Vec<LockKey>, u16>>);
 
@@ -27,7 +27,7 @@ impl Refusals {
     pub(super) fn note(&self, request: &AcquireRequest, slot: u16) {
         let mut refusals = lock(&self.0);
         if refusals.len() >= MOST {
-            // Nothing is wrong without them, but slower.
+            // Without them requests are only slower.
             refusals.clear();
         }
         refusals.insert(keys(request), slot);

@@ -1,5 +1,5 @@
-//! [`Route`]: where a step goes next, from what the servers say; [`Moving`]: slots that are between
-//! two servers. No I/O here.
+//! [`Route`]: the next server for a step, according to the servers' answers. [`Moving`]: slots
+//! between two servers. No I/O here.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,37 +9,37 @@ use lock_core::internal::clock::Tick;
 use super::super::fault::Redirect;
 use super::slots::Place;
 
-/// Redirects that one step follows. More of them are servers that don't agree yet.
+/// Maximum number of redirects that one step follows; more mean that the servers do not agree yet.
 const MOST: u8 = 8;
-/// A slot whose servers have not complained for so long is where it belongs.
+/// Time without complaints of servers after which a slot counts as settled.
 const SETTLED: Duration = Duration::from_secs(2);
-/// For so long keys of a slot may be at two servers until a lock is taken without its counter.
+/// Time for which keys of a slot may be at two servers before a lock is taken without its counter.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The way of one step.
+/// The route of one step.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// Where the last server has sent us; `None`: to whoever has the slot.
+    /// Target of the last redirect; `None` for the owner of the slot.
     pub(super) to: Option<Place>,
     pub(super) asking: bool,
     hops: u8,
 }
 
-/// What to do after a step that was not executed.
+/// Next action after a step that was not executed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Send it again, where the route leads now. The slot is there from now on, if there is one.
+    /// Send it again along the route. If a slot is given, it is at that server from now on.
     Again(Option<(u16, Place)>),
     /// Keys of the slot are at two servers.
     Split,
-    /// It has failed.
+    /// The step has failed.
     Fail,
-    /// The servers send it in circles.
+    /// The servers send the step in circles.
     Lost,
 }
 
 impl Route {
-    /// The server at `from` has answered so.
+    /// Takes the redirect, if any, in the answer of the server at `from`.
     pub(super) fn turn(&mut self, redirect: Option<&Redirect>, from: &Place) -> Turn {
         let (slot, to, asking) = match redirect {
             None => return Turn::Fail,
@@ -70,7 +70,7 @@ struct Spell {
 }
 
 impl Moving {
-    /// A server has said that keys of the slot are elsewhere. `true`: that is new.
+    /// Notes that a server says that keys of the slot are elsewhere. Returns `true` if that is new.
     pub(super) fn seen(&mut self, slot: u16, now: Tick) -> bool {
         self.0.retain(|_, spell| now.since(spell.last) < SETTLED);
         let known = self.0.len();
@@ -78,8 +78,8 @@ impl Moving {
         self.0.len() > known
     }
 
-    /// A step could not be executed since its keys are at two servers. Whether that has gone on for
-    /// long.
+    /// Notes that a step was not executed because its keys are at two servers. Returns whether that
+    /// has lasted for long.
     pub(super) fn split(&mut self, slot: u16, now: Tick) -> bool {
         self.seen(slot, now);
         let Some(spell) = self.0.get_mut(&slot) else { return false };
@@ -91,7 +91,7 @@ impl Moving {
         self.0.get(&slot).is_some_and(|spell| now.since(spell.last) < SETTLED)
     }
 
-    /// The slot is at one server.
+    /// Notes that the slot is at one server.
     pub(super) fn settled(&mut self, slot: u16) {
         self.0.remove(&slot);
     }

@@ -1,13 +1,12 @@
-//! Requests for keys in several slots, all or nothing: one slot after the other, and back when one
+//! Requests for keys in several slots, all or nothing: slot after slot, and all given back if one
 //! refuses.
 //!
-//! Nobody waits while it holds something, so no order can make two of them block each other; and
-//! none takes a place in a queue, or keeps readers out, for keys that it may be the first to get
-//! and then can't use.
+//! No request waits while it holds something, so two of them cannot block each other in any order.
+//! Nor does a request queue, or keep readers out, for keys that it could not use yet.
 //!
-//! To give back what was taken tells those who wait for it, and so also whoever asked for all. It
-//! must not try, take, and give back again for ever: the next try begins where the last one was
-//! refused, and ends there if nothing has changed.
+//! Giving back the taken keys notifies their waiters, and so the request itself. To avoid an
+//! endless loop, the next try begins at the slot that refused last, and ends there if nothing has
+//! changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +20,11 @@ use super::super::join::join;
 use super::Cluster;
 use super::steps::{SlotShare, in_order};
 
-/// Two who have got in each other's way go on at different times.
+/// Average pause that lets two requests in each other's way go on at different times.
 const APART: Duration = Duration::from_millis(10);
 
 impl Cluster {
-    /// The request does not ask any more.
+    /// Forgets where the request was refused: it will not ask again.
     pub(super) fn begin_anywhere(&self, request: &AcquireRequest) {
         self.refusals.forget(request);
     }
@@ -54,7 +53,7 @@ impl Cluster {
                     let item = share.places.get(busy.item).copied().unwrap_or_default();
                     return Ok(Acquired::Busy(Busy { item, ..busy }));
                 }
-                // All of it is withdrawn then.
+                // The caller withdraws all of it then.
                 Err(error) if error.outcome_unknown() => return Err(error),
                 Err(error) => {
                     self.undo(&taken, deadline).await?;
@@ -70,14 +69,13 @@ impl Cluster {
         Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none).into(), server_time: at }))
     }
 
-    /// Gives the shares that were taken back. The error is one after which all of them are
-    /// withdrawn.
+    /// Gives back the shares that were taken. After an error the caller withdraws all of them.
     async fn undo(
         &self,
         taken: &[(&SlotShare<Item>, Few<TokenRange>)],
         deadline: Tick,
     ) -> Result<(), StoreError> {
-        // Also when there is hardly any time left.
+        // Also if there is hardly any time left.
         let deadline = deadline.max(self.now() + self.options.call_timeout / 4);
         let undone = join(taken.iter().map(|(share, _)| self.withdraw_part(share, deadline))).await;
         for undone in undone {

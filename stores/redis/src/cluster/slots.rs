@@ -8,13 +8,13 @@ use redis::Value;
 
 use super::super::reply;
 
-/// Slots of every cluster.
+/// Number of slots of every cluster.
 const SLOTS: usize = 16_384;
-/// No server has it.
+/// Index of a slot that no server has.
 const NOBODY: u16 = u16::MAX;
 
-/// The slot of a key or channel: of what is in its first braces, unless that is nothing, else of
-/// all of it.
+/// Returns the slot of a key or channel, which depends on the text in its first braces, or on the
+/// whole name if that text is missing or empty.
 pub(in super::super) fn slot(name: &str) -> u16 {
     let tag = name.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name).as_bytes()) % SLOTS as u16
@@ -25,7 +25,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     CRC.checksum(bytes)
 }
 
-/// Where a server is, as the cluster announces it.
+/// The address of a server, as the cluster announces it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) host: Arc<str>,
@@ -43,7 +43,8 @@ impl Place {
         Self { host: Arc::from(host), port }
     }
 
-    /// `host:port` as a server names another; a host that it does not know is its own, `from`.
+    /// Reads `host:port`, the name a server at `from` gives to another. An empty or unknown host
+    /// stands for that of `from`.
     pub(super) fn named(text: &str, from: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self { host: known(host, from), port: port.parse().ok()? })
@@ -54,7 +55,7 @@ fn known(host: &str, from: &Place) -> Arc<str> {
     if matches!(host, "" | "?") { Arc::clone(&from.host) } else { Arc::from(host) }
 }
 
-/// Which server has which slot.
+/// The server of each slot.
 #[derive(Clone)]
 pub(super) struct SlotMap {
     primaries: Vec<Place>,
@@ -69,7 +70,7 @@ impl fmt::Debug for SlotMap {
 }
 
 impl SlotMap {
-    /// What the server at `from` answers to CLUSTER SLOTS.
+    /// Reads the answer of the server at `from` to CLUSTER SLOTS.
     pub(super) fn read(value: &Value, from: &Place) -> Option<Self> {
         let mut map = Self { primaries: Vec::new(), owners: vec![NOBODY; SLOTS].into() };
         for range in reply::array(value)? {
@@ -92,7 +93,7 @@ impl SlotMap {
         u16::try_from(index).ok().filter(|index| *index != NOBODY)
     }
 
-    /// The same, but this slot is there. `None` when that is known.
+    /// Returns the same map with this slot at `to`, or `None` if it is there already.
     pub(super) fn moved(&self, slot: u16, to: &Place) -> Option<Self> {
         if self.owner(slot) == Some(to) {
             return None;
@@ -108,19 +109,19 @@ impl SlotMap {
         self.primaries.get(usize::from(*index))
     }
 
-    /// All servers with slots.
+    /// Returns all servers with slots.
     pub(super) fn primaries(&self) -> &[Place] {
         &self.primaries
     }
 }
 
-/// Whether it is an answer to CLUSTER SLOTS.
+/// Whether `value` is an answer to CLUSTER SLOTS.
 #[cfg(feature = "testing")]
 pub(in super::super) fn reads_slots(value: &Value) -> bool {
     SlotMap::read(value, &Place::new("h", 1)).is_some_and(|map| !map.primaries().is_empty())
 }
 
-/// Whether it is a place that a redirect names.
+/// Whether `text` is a place that a redirect may name.
 #[cfg(feature = "testing")]
 pub(in super::super) fn reads_place(text: &str) -> bool {
     Place::named(text, &Place::new("h", 1)).is_some()

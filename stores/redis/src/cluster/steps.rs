@@ -1,4 +1,4 @@
-//! The steps of a cluster: requests for keys in one slot as they are, others in a share for each
+//! The steps of a cluster: requests for keys in one slot as they are, others in one share for each
 //! slot.
 
 use std::collections::BTreeMap;
@@ -24,15 +24,15 @@ use super::slots::slot;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What of a request is in one slot.
+/// The part of a request in one slot.
 pub(super) struct SlotShare<T> {
     pub(super) slot: u16,
-    /// Where each stands in the request.
+    /// Index of each item in the request.
     pub(super) places: Vec<usize>,
     pub(super) items: Vec<T>,
 }
 
-/// The shares of a request, in the order of their slots.
+/// Returns the shares of a request, in the order of their slots.
 pub(super) fn shares<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<SlotShare<T>> {
     let mut shares = BTreeMap::new();
     for (place, (slot, item)) in items.into_iter().enumerate() {
@@ -44,8 +44,8 @@ pub(super) fn shares<T>(items: impl IntoIterator<Item = (u16, T)>) -> Vec<SlotSh
     shares.into_values().collect()
 }
 
-/// Answers in the order of the request, from those of its shares. What no share has an answer for
-/// is `missing`.
+/// Returns the answers in the order of the request, from those of its shares. Items without an
+/// answer get `missing`.
 pub(super) fn in_order<T: Clone>(
     answers: impl IntoIterator<Item = (Vec<usize>, impl IntoIterator<Item = T>)>,
     missing: T,
@@ -63,8 +63,8 @@ pub(super) fn in_order<T: Clone>(
     all
 }
 
-/// Answers in the order of the request, from those of its shares; `missing` for the shares of
-/// servers that have failed. An error when all have.
+/// Returns the answers in the order of the request, from those of its shares. Items at servers that
+/// have failed get `missing`. Fails if all servers have failed.
 pub(super) fn each_by_itself<I, T: Clone>(
     shares: Vec<SlotShare<I>>,
     answers: Vec<Result<Vec<T>, Fault>>,
@@ -85,7 +85,7 @@ impl Cluster {
         Ok(slot(&self.names(item)?.lock().to_string()))
     }
 
-    /// Where a waiter for this item listens.
+    /// Returns the channel on which a waiter for this item listens.
     pub(super) fn channel(&self, item: &Item) -> Result<Arc<str>, StoreError> {
         Ok(channel(&self.names(item)?, item))
     }
@@ -125,7 +125,8 @@ impl Cluster {
         self.keep_each(request, Keeping::Downgrade).await
     }
 
-    /// Each share by itself: what a server that is away has is not known, and the others are kept.
+    /// Keeps each share separately: a failed server leaves its holds unknown but does not affect
+    /// the others.
     async fn keep_each(&self, request: &KeepRequest, how: Keeping) -> Result<Vec<Kept>, StoreError> {
         let deadline = self.deadline(request.timeout);
         let shares = self.keep_shares(&request.items)?;
@@ -143,8 +144,8 @@ impl Cluster {
         self.together_or_each(share.slot, &share.items, Kept::Unknown, keep).await
     }
 
-    /// Runs a step for all items of a slot, or one for each where that may succeed. An item without
-    /// an answer is `missing`.
+    /// Runs a step for all items of a slot, or one for each item if that may succeed. Items without
+    /// an answer get `missing`.
     pub(super) async fn together_or_each<'a, I: Sync, T, F>(
         &self,
         slot: u16,
@@ -176,7 +177,7 @@ impl Cluster {
         let step = |node: Arc<Node>, at| async move {
             let mut kept = node.keep(items, how, at).await?;
             for (kept, keep) in kept.iter_mut().zip(items) {
-                // It may not have come yet.
+                // It may not have arrived yet.
                 if at.asking && *kept == Kept::Gone && keep.item.kind != Kind::Mutex {
                     *kept = Kept::Unknown;
                 }
@@ -188,12 +189,12 @@ impl Cluster {
 
     pub(in super::super) async fn withdraw(&self, request: &AcquireRequest) -> Result<Withdrawn, StoreError> {
         self.begin_anywhere(request);
-        // Never stamped: never sent.
+        // A request that was never stamped was never sent.
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let shares = self.shares(&request.items)?;
         let deadline = self.deadline(request.timeout);
         let now = join(shares.iter().map(|share| self.withdraw_part(share, deadline))).await;
-        // Each server goes by its own clock, and the stamp is for the one that is most ahead.
+        // Each server uses its own clock, and the stamp is for the clock that is furthest ahead.
         let mut settled = Withdrawn::Settled;
         for now in now {
             match (Withdrawn::by(latest, now?), settled) {
@@ -207,8 +208,8 @@ impl Cluster {
         Ok(settled)
     }
 
-    /// Gives back what the owners of a share have. Says the earliest time of the servers that were
-    /// asked.
+    /// Gives back all that the owners of a share hold. Returns the earliest time of the servers
+    /// that were asked.
     pub(super) async fn withdraw_part(
         &self,
         share: &SlotShare<Item>,
@@ -257,7 +258,7 @@ impl Cluster {
         Ok(released)
     }
 
-    /// Releases each share by itself.
+    /// Releases each share separately.
     fn release_several<'a>(
         &'a self,
         shares: &'a [SlotShare<Item>],
@@ -284,7 +285,7 @@ impl Cluster {
             for (share, released) in shares.iter().zip(each) {
                 let released = match released {
                     Ok(released) => released,
-                    // Sent again, it finds some of them released.
+                    // A repetition would find some of them released.
                     Err(error) if done => {
                         let what = format!("released in part: {error}");
                         return Err(StoreError::new(StoreErrorKind::Unanswered, what));
@@ -309,7 +310,7 @@ impl Cluster {
         let alone = ReleaseRequest { then: None, ..request.clone() };
         let classic = self.dialect.get() != Some(&Dialect::Sharded);
         let respects = |listeners| listeners == ListenerPolicy::Respect;
-        // Others may listen at servers that don't say so.
+        // There may be listeners at other servers, which this one does not count.
         let declined = classic && request.then.as_ref().is_some_and(|then| respects(then.listeners));
         let request = if declined { &alone } else { request };
         let channels = self.channels(&share.items)?;

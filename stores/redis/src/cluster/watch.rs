@@ -1,4 +1,4 @@
-//! Watches whose channels are at several servers, and follow their slots.
+//! Watches whose channels are at several servers and follow their slots.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -13,20 +13,20 @@ use super::super::subscriber::{NOTICES, Registration, confirmed};
 use super::Cluster;
 use super::slots::{Place, SlotMap, slot};
 
-/// While a slot moves, messages may be published where nobody listens: so often watchers are told
-/// to look.
+/// Interval at which watchers are told to look while a slot moves, since messages may be published
+/// where nobody listens.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Between two moves of watches.
+/// Pause between two moves of watches.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// So many watches are moved between two yields to other tasks.
+/// Number of watches that are moved before yielding to other tasks.
 const AT_ONCE: usize = 128;
 
-/// What a watch listens to.
+/// The channels of a watch and their servers.
 pub(super) struct Places {
     sender: mpsc::Sender<Notice>,
-    /// `None` when the watch has gone.
+    /// `None` when the watch has been dropped.
     channels: Mutex<Option<Vec<Channel>>>,
 }
 
@@ -36,7 +36,7 @@ struct Channel {
     at: Option<(Place, Registration)>,
 }
 
-/// All watches of a cluster. They are followed by one task, from the first of them on.
+/// All watches of a cluster. One task follows them, started with the first watch.
 #[derive(Default)]
 pub(super) struct Watches {
     all: HashMap<u64, Weak<Places>>,
@@ -44,7 +44,7 @@ pub(super) struct Watches {
     followed: bool,
 }
 
-/// Ends with the watch.
+/// Removes a watch when it is dropped.
 struct Following {
     cluster: Weak<Cluster>,
     id: u64,
@@ -83,7 +83,7 @@ impl Cluster {
         let pending = map.map_or_else(Vec::new, |map| self.place(&places, &map));
         let following = self.follow(Arc::clone(&places));
         if changes.has_changed().unwrap_or(false) || !self.deaf(&[places]).is_empty() {
-            // Whoever follows the watches may have looked before this one was there.
+            // The following task may have looked before this watch was registered.
             self.map.send_modify(|_| {});
         }
         let confirmed = confirmed(pending, self.options.clock, deadline).await;
@@ -102,7 +102,8 @@ impl Cluster {
         Following { cluster: self.weak.clone(), id, places }
     }
 
-    /// Listens to each channel where its slot is now. Called for one watch by one task at a time.
+    /// Listens to each channel at the server of its slot. Only one task at a time may call it for a
+    /// watch.
     fn place(&self, places: &Places, map: &SlotMap) -> Vec<Readiness> {
         let misplaced: Vec<_> = lock(&places.channels)
             .iter()
@@ -126,13 +127,13 @@ impl Cluster {
                 std::mem::swap(&mut channel.at, &mut new);
             }
             drop(channels);
-            // Where it was; or all of it, when the watch has gone meanwhile.
+            // The former registration, or the new one if the watch has been dropped meanwhile.
             left.push(new);
         }
         pending
     }
 
-    /// The watches that may miss messages, because their slots are moving.
+    /// Returns the watches that may miss messages because their slots are moving.
     fn deaf(&self, watches: &[Arc<Places>]) -> Vec<Weak<Places>> {
         let (moving, now) = (lock(&self.moving), self.now());
         let is_deaf = |places: &&Arc<Places>| {
@@ -142,7 +143,7 @@ impl Cluster {
     }
 }
 
-/// Follows the channels of all watches for as long as the cluster is there.
+/// Follows the channels of all watches as long as the cluster exists.
 async fn follow(cluster: Weak<Cluster>, mut changes: cell::Receiver<Option<Arc<SlotMap>>>) {
     let mut deaf: Vec<Weak<Places>> = Vec::new();
     loop {
@@ -159,7 +160,7 @@ async fn follow(cluster: Weak<Cluster>, mut changes: cell::Receiver<Option<Arc<S
                 let map = changes.borrow_and_update().clone();
                 for (number, places) in watches.iter().enumerate() {
                     for readiness in map.iter().flat_map(|map| cluster.place(places, map)) {
-                        // Confirmed later, it is told by the subscriber.
+                        // A later confirmation is reported by the subscriber.
                         if let Readiness::Known(known) = readiness {
                             let notice = if known { Notice::Resubscribed } else { Notice::Retry };
                             let _ = places.sender.try_send(notice);
@@ -179,7 +180,8 @@ async fn follow(cluster: Weak<Cluster>, mut changes: cell::Receiver<Option<Arc<S
         deaf = cluster.deaf(&watches);
         drop((cluster, watches));
         if changed.is_ok() {
-            // Servers may name each other for a slot: not back and forth without a pause.
+            // Servers may name each other for a slot; the pause keeps watches from moving back and
+            // forth all the time.
             tokio::time::sleep(PAUSE).await;
         }
     }

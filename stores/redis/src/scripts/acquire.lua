@@ -1,24 +1,24 @@
--- Takes locks, each on its own, for requests that travel together; or takes them over: frees each
--- for its owner first, and takes it for the new one when nobody else listens.
+-- Takes locks independently, for requests that travel together. Or takes them over: first frees
+-- each for its owner, then takes it for the new owner unless others listen.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = for ever), then
---          lease (ms), tokens wanted, owner 1, owner 2, ... or, when the locks differ in the first two, for each of them
---          owner, lease, tokens wanted, or for each
---          owner, lease, tokens wanted, owner until now, channel, and how many who listen there keep it from being taken if
---          there are more ('': they are ignored)
--- Returns for each lock what take() says of it alone, see grant.lua, or {2, now} when this arrived
--- later than the latest
---          server time, or the error; for a single lock the bare answer, for several an array. Always an array when locks are
---          taken over: then an answer is also 0, it was not tried, and what free() says of each (free.lua) follows. What is
---          freed stays so whatever becomes of the rest.
+-- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = forever), then
+--            lease (ms), tokens wanted, owner 1, owner 2, ...        the same for all locks; or
+--            owner, lease, tokens wanted                             for each lock; or
+--            owner, lease, tokens wanted, present owner, channel, maximum number of listeners on it
+--              with which the lock is taken ('': any number)         for each lock
+-- Returns  for each lock what take() returns for it alone (grant.lua), {2, now} if this arrived
+--          after the latest server time, or an error. For a single lock the bare answer, for
+--          several an array. When locks are taken over always an array: an answer may then also
+--          be 0 (not tried), and what free() returns for each lock follows (free.lua). What is
+--          freed stays freed, whatever happens to the rest.
 --
 -- What Redisson sees: see grant.lua and free.lua.
 --
--- This part knows the plain state only, a free lock and a counter behind the server's clock, and
--- does in five commands what take() does in eight. A counter that is ahead, or none at all, is put
--- back before take() has it. It has no functions, since making one costs as much as a command.
--- tokens.lua, grant.lua and acquire_rest.lua stand behind it for everything else.
+-- This piece handles the plain state only: a free lock whose counter is behind the server's clock.
+-- It needs five commands where take() needs eight. A counter that is ahead or is not an integer is
+-- restored before take() handles it. The piece has no functions, since defining one costs as much
+-- as a command. tokens.lua, grant.lua and acquire_rest.lua follow it and handle everything else.
 local try, find, keys, args = redis.pcall, string.find, KEYS, ARGV
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -27,9 +27,9 @@ local alike, over = #args == n + 4, #args == 6 * n + 2
 local lease, want = args[3], args[4]
 local answers, rest, text, texts_want, top = {}, nil, nil, nil, nil
 
--- In the usual case one command says that all locks are free. It says so of the time before this
--- call: when two members want the same key, the first one's token keeps the second one's counter
--- from being behind the clock, and take() looks again.
+-- Usually one command says that all locks are free, as of before this call. If two members want the
+-- same key, the first one's token moves the counter ahead of the clock for the second, so take()
+-- looks again.
 local free = false
 if n > 1 and not late and not over then
   local locks = {}
@@ -61,7 +61,7 @@ for i = 1, n do
     owner, lease, want = args[3 * i], args[3 * i + 1], args[3 * i + 2]
   end
   if answers[i] then
-    -- It is not to be had.
+    -- The lock cannot be had.
   elseif late then
     answers[i] = {2, now}
   else
@@ -72,7 +72,7 @@ for i = 1, n do
         text, texts_want = string.format('%.0f', top), want
       end
       -- The token is settled before the lock is written. A type error or full memory shows here,
-      -- and nothing is done.
+      -- before anything is done.
       local old = try('SET', counter, text, 'KEEPTTL', 'GET')
       if type(old) == 'table' then
         answers[i] = old
@@ -85,8 +85,8 @@ for i = 1, n do
           elseif life == 0 then
             try('PERSIST', counter)
           elseif lease * 8 > life or now - last + 131072 > now % (life * 50) then
-            -- The first grant in each twentieth of its life, and each with a long lease. A counter
-            -- without a time to live is Redisson's.
+            -- Extends the counter's life at the first grant in each twentieth of it, and at each
+            -- grant with a long lease. A counter without a time to live belongs to Redisson.
             local left = try('PTTL', counter)
             if left ~= -1 and left < life + lease then try('PEXPIRE', counter, life + lease) end
           end
@@ -101,8 +101,7 @@ for i = 1, n do
       if done == 1 then
         answers[i] = top
       else
-        -- Only a user without the right to do this gets here. A lock must never be left without a
-        -- TTL.
+        -- Only reached if the user lacks a right. A lock must never be left without a TTL.
         try('HDEL', lock, owner)
         answers[i] = done
       end

@@ -1,7 +1,7 @@
--- Takes every lock or none.
+-- Takes every lock or none. Follows grant_all.lua.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = keep for ever),
+-- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = forever),
 --          latest server time (us), token floor (0 = none), owner 1, owner 2, ...
--- Returns what grant() says, see grant_all.lua, which stands in front of this with grant.lua; a = 0.
+-- Returns  what grant() returns, see grant_all.lua.
 return grant(0)

@@ -1,20 +1,20 @@
--- Takes every item or none, whatever their kinds. Stands behind tokens.lua, kinds.lua and the
--- pieces of the kinds.
+-- Takes every item or none, whatever their kinds. Follows tokens.lua, kinds.lua and the pieces of
+-- the kinds.
 --
--- KEYS     lock 1, counter 1, lock 2, counter 2, ..., then others that are only declared
--- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = keep for ever),
---          latest server time (us), token floor (0 = none),
---          longest wait (ms; -1 = does not wait), then kind 1, owner 1, kind 2, owner 2, ...
--- Returns what take() says, see grant.lua, or {2, now}: arrived later than the latest server time.
--- Nothing was taken in
---          any case but a grant. A refused caller who waits has joined the queues of its fair items, and keeps readers
---          out of its write items that are read.
+-- KEYS     lock 1, counter 1, lock 2, counter 2, ..., then further keys that are only declared
+-- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = forever),
+--          latest server time (us), token floor (0 = none), longest wait (ms; -1 = does not wait),
+--          then kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  what take() returns, see grant.lua, or {2, now} if this arrived after the latest server
+--          time. Nothing is taken in any case but a grant. A refused caller that waits has joined
+--          the queues of its fair items, and keeps new readers out of its write items that are
+--          read.
 --
 -- What Redisson sees: see the pieces of the kinds.
 --
--- Scripts have no roll-back, so whatever can fail comes first: every item is looked at, the
--- counters are moved (out of memory, read-only and overflow show here), and only then the locks are
--- written.
+-- Scripts have no roll-back, so everything that can fail comes first. Every item is looked at, then
+-- the counters are moved (full memory, read-only and overflow show here), and only then are the
+-- locks written.
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[4]) then return {2, now} end
@@ -39,14 +39,14 @@ if refusal then
       fairs = fairs + 1
       if kinds.f.place(item) then placed = placed + 1 end
     end
-    -- By something else than readers.
+    -- Held by something other than readers.
     if item.refused and not (item.kind == kinds.w and item.mode == 'read') then blocked = true end
   end
   for _, item in ipairs(items) do
-    -- Its places in several queues are taken together, or two requests could each be the first in
-    -- one queue and wait for each other: when one was lost, all are given up.
+    -- Places in several queues are taken together. Otherwise two requests could each be first in
+    -- one queue and wait for each other. So if one place was lost, all are given up.
     if placed > 0 and placed < fairs and item.kind == kinds.f then kinds.f.give_up(item) end
-    -- Readers are kept out when nothing but readers is in the way.
+    -- Readers are kept out only if nothing but readers is in the way.
     if blocked and item.kind == kinds.w then kinds.w.do_not_wait(item) end
   end
   for _, item in ipairs(items) do
@@ -61,7 +61,7 @@ if refused then return refused end
 for i, item in ipairs(items) do
   local failed = item.kind.grant(item, lease)
   if failed then
-    -- Only a user without the right to do this gets here. A lock must never be left without a TTL.
+    -- Only reached if the user lacks a right. A lock must never be left without a TTL.
     for j = 1, i do items[j].kind.undo(items[j]) end
     return failed
   end

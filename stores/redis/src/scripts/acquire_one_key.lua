@@ -1,9 +1,11 @@
--- Takes a mutex without its fencing counter, which is still at another node: the slot is on its
--- way, and no script may use both. The token is the server's time, one only, and the counter does
--- not move.
+-- Takes a mutex without its fencing counter. The counter is still at another node: the slot is
+-- moving, and no script may use both. The only token is the server's time, and the counter does not
+-- move.
 --
--- KEYS lock ARGV latest server time (us), lease (ms), owner Returns what take() says of one lock,
--- see grant.lua, or {2, now}: arrived later than the latest server time.
+-- KEYS     lock
+-- ARGV     latest server time (us), lease (ms), owner
+-- Returns  what take() returns for one lock, see grant.lua, or {2, now} if this arrived after the
+--          latest server time.
 --
 -- Tokens still grow as long as the clock of this node is not behind the counter.
 --
@@ -25,7 +27,7 @@ end
 local done = redis.pcall('HSET', lock, owner, '1')
 if type(done) == 'number' and left < lease then done = redis.pcall('PEXPIRE', lock, lease) end
 if type(done) ~= 'number' then
-  -- Only a user without the right to do this gets here. A lock must never be left without a TTL.
+  -- Only reached if the user lacks a right. A lock must never be left without a TTL.
   if left == -2 then redis.pcall('HDEL', lock, owner) end
   return done
 end

@@ -1,4 +1,4 @@
--- The end of acquire.lua: the locks and counters that are not in the plain state.
+-- The end of acquire.lua: handles the locks and counters that are not in the plain state.
 for _, one in ipairs(rest) do
   local i, item, lease, want = unpack(one)
   local ok, answer = pcall(take, now, {item}, lease, want, ARGV[2], '0')

@@ -1,10 +1,10 @@
--- How fair locks are given back; see kinds.lua. Stands behind fair_wake.lua and mutex_free.lua.
+-- How fair locks are released; see kinds.lua. Follows fair_wake.lua and mutex_free.lua.
 --
--- What Redisson sees: its own release: the field goes, and the key with its last field; then see
--- fair_wake.lua. Its own waiter who gives up.
+-- What Redisson sees: its own release, which deletes the field, and the key with its last field;
+-- then see fair_wake.lua. Or its own waiter that gives up.
 --
--- Full memory refuses nothing here: the first write is one that it never refuses, and with that the
--- others are let through.
+-- Full memory refuses nothing here: the first write is never refused, and it lets the others
+-- through.
 
 function kinds.f.free(lock, owner)
   local done = try('HDEL', lock, owner)
@@ -21,7 +21,7 @@ end
 function kinds.f.leave(lock, owner)
   local f = fair(lock)
   local first = try('LINDEX', f.queue, 0)
-  -- Nobody waits, or the queue is somebody's data.
+  -- Nobody waits, or the queue is foreign data.
   if type(first) ~= 'string' then return end
   take_out(f, owner)
   local head = head_of(f)

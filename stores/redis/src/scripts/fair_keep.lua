@@ -1,17 +1,16 @@
--- How fair locks are renewed and waited for; see kinds.lua. Stands behind fair_queue.lua and
+-- How fair locks are renewed and waited for; see kinds.lua. Follows fair_queue.lua and
 -- mutex_free.lua.
 --
 -- What Redisson sees: its own renewal.
 --
--- Full memory refuses nothing here: where it does, a write that it never refuses lets the others
--- through.
+-- Full memory refuses nothing here: a write that is never refused lets the others through.
 
 kinds.f.keep = kinds.m.keep
 
--- The managers, and the owners, that are known to live, of each lock.
+-- The managers and owners of each lock that are known to be alive.
 local kept = {}
 
--- What every waiter of a call does before the first of them lets go of the dead.
+-- Must run for all waiters of a call before the first of them removes dead waiters.
 function kinds.f.refresh(lock, owner, now, far)
   local f = fair(lock, now)
   local record = record_of(call('HGET', f.alive, owner))
@@ -24,12 +23,12 @@ function kinds.f.refresh(lock, owner, now, far)
   mark(f, owner)
 end
 
--- What all waiters of a call for one lock share.
+-- Facts shared by all waiters of a call for one lock.
 local looks = {}
 
--- Whether `owner` still has its place, whose deadline stays ahead of the clock then.
+-- Whether `owner` still has its place; if so, keeps its deadline ahead of the clock.
 local function keeps_place(f, owner)
-  -- scan() has looked at all.
+  -- scan() has looked at all of them.
   if f.queued then return f.queued[owner] end
   local score = tonumber(call('ZSCORE', f.timeout, owner))
   if not score or not kept[f.lock .. owner] then
@@ -40,7 +39,8 @@ local function keeps_place(f, owner)
   return true
 end
 
--- How a waiter stands: 0 when it has lost its place, else -ms until another look is worth it.
+-- Returns how a waiter stands: 0 if it has lost its place, else -ms until another look is
+-- worthwhile.
 local function standing(lock, owner, now)
   local look = looks[lock]
   if not look then
@@ -55,7 +55,7 @@ local function standing(lock, owner, now)
     local left = call('PTTL', lock)
     if head and left == -2 then
       left = patience(f, head, record)
-      -- A far one does not look by itself for a while.
+      -- A far waiter does not look by itself for a while.
       local far = record and record.by > f.ms + WAITER_LIFE
       if gone or far or not record then tell(f.channel .. ':' .. head, '0') end
     else
@@ -72,8 +72,8 @@ end
 function kinds.f.stay(lock, owner, lease, now)
   local kept = kinds.f.keep(lock, owner, lease)
   if kept ~= 0 then return kept end
-  -- When the queue is somebody's data its place is gone, and the next wish hears why. Others of
-  -- this call are kept.
+  -- If the queue is foreign data, the place is gone, and the next request gets the error. Other
+  -- items of this call are kept.
   local ok, answer = pcall(standing, lock, owner, now)
   return ok and answer or 0
 end

@@ -1,43 +1,50 @@
--- The queue of a fair lock; stands behind tokens.lua and kinds.lua. fair_take.lua, fair_wake.lua
--- and fair_free.lua stand behind this: they fill kinds.f, which is what the scripts use, those for
--- items of several kinds too.
+-- The queue of a fair lock. Follows tokens.lua and kinds.lua. fair_take.lua, fair_wake.lua and
+-- fair_free.lua follow it and fill kinds.f, which all scripts use.
 --
---   lock n HASH {owner: 1} with a TTL queue redisson_lock_queue:{n} LIST of owners, the next one
---   first timeout redisson_lock_timeout:{n} ZSET owner -> deadline (ms, server time), after which
---   Redisson purges a head channel redisson_lock__channel:{n}:<owner>, one for each waiter: `0` try
---   again; to ours also `g:<token>:<server us>`
---            when the release has granted it the lock. Redisson's waiters get numbers only
---   alive lock_fair_alive:{n} HASH owner -> 'W by C direct life raised', ours alone. A waiter
---   without a record
---            is Redisson's. W: the wait in ms that was fixed when it joined; by: server ms, counts as dead after it;
---            C: lease in ms of a direct grant; direct: 1 if it can be granted directly; life: see tokens.lua;
---            raised: 1 if its deadline was moved up, see scan()
---   managers lock_fair_managers:{n} HASH manager -> server ms, counts as dead after it; '' -> gone.
---   Ours alone
+--   lock      n                           HASH {owner: 1} with a TTL
+--   queue     redisson_lock_queue:{n}     LIST of owners, the next one first
+--   timeout   redisson_lock_timeout:{n}   ZSET owner -> deadline (ms, server time) after which
+--                                         Redisson purges a head
+--   channel   redisson_lock__channel:{n}:<owner>
+--                                         one for each waiter: `0` try again; to our waiters also
+--                                         `g:<token>:<server us>` if the release has granted it the
+--                                         lock. Redisson's waiters get numbers only
+--   alive     lock_fair_alive:{n}         HASH owner -> 'W by C direct life raised', ours alone.
+--                                         A waiter without a record is Redisson's
+--               W       wait (ms), fixed when it joined
+--               by      server time (ms) after which it counts as dead
+--               C       lease (ms) of a direct grant
+--               direct  1 if it can be granted directly
+--               life    see tokens.lua
+--               raised  1 if its deadline was raised, see scan()
+--   managers  lock_fair_managers:{n}      HASH manager -> server time (ms) after which it counts as
+--                                         dead; '' -> gone. Ours alone
 --
--- What Redisson sees: its own queue. A deadline is that of the last in the queue (the lock's TTL,
--- if there is none) plus W. Whoever goes takes W off all that are behind, once. A head whose
--- deadline is over goes without that: it has had its time. A head of ours counts as dead when its
--- record says so, never for its deadline.
+-- What Redisson sees: its own queue. A new deadline is that of the last waiter in the queue (the
+-- lock's TTL if there is none) plus W. A waiter that leaves takes its W off all deadlines behind
+-- it, once. A head whose deadline is over leaves without that, since it has had its time. A head of
+-- ours counts as dead if its record says so, never because of its deadline.
 --
--- To take W off the deadlines of a long queue is too much work for each that goes. While none of
--- Redisson's waits nobody reads them, so what has to be taken off is added up: `gone`, in ms. It is
--- taken off all when one of Redisson's has come, also off those before whoever has gone.
+-- Taking W off all deadlines of a long queue is too much work for each waiter that leaves. While
+-- none of Redisson's waiters is queued, nobody reads the deadlines. So the time to take off is
+-- added up in `gone`, in ms. It is taken off all deadlines when a Redisson waiter comes, also those
+-- in front of the waiters that left.
 --
--- Redisson does the same to ours, so a live waiter of ours needs a deadline that stays ahead of the
--- clock when Redisson's waiters before it go, each with a wait of its own. Those can be told from
--- the deadlines, more or less: a waiter is a wait behind the one before it. So one with less than
--- 60 s and all these waits to go is raised to 300 s and these waits, when it joins behind them and
--- whenever it is kept. A longer wait than 300 s can't be seen, and may purge ours.
+-- Redisson treats our waiters in the same way. So a live waiter of ours needs a deadline that stays
+-- ahead of the clock when Redisson's waiters in front of it leave, each with its own wait. Those
+-- waits can be estimated from the deadlines: a waiter is one wait behind the one before it. A
+-- waiter of ours with less than 60 s plus all these waits left is raised to 300 s plus these waits.
+-- That happens when it joins behind them and whenever it is kept. Waits longer than 300 s cannot be
+-- seen, so ours may be purged because of them.
 --
--- None of these keys outlives its waiters: ours say often that they live, so 10 s are enough for
--- them. Dead ones of Redisson's are known by their deadlines only, which are of Java's clock: the
--- last of them and 6 minutes more, for those that come meanwhile. When none of ours is left the
--- queue has no end again, as Redisson has it: its waiters would not notice that it is gone, and
--- nobody would wake them. An empty queue has no keys.
+-- None of these keys outlives its waiters. Ours report often that they are alive, so 10 s suffice
+-- for them. Redisson's dead waiters are known only by their deadlines, which follow Java's clock:
+-- the keys live until the last of them and 6 minutes more, for those that join meanwhile. When none
+-- of ours is left, the queue never expires, as with Redisson: its waiters would not notice that the
+-- queue is gone, and nobody would wake them. An empty queue has no keys.
 
 local LONGEST_WAIT, WAITER_LIFE, FAR_LIFE = 300000, 3000, 60000
--- What a deadline has to be ahead by: while its waiter is kept, and until it is kept again.
+-- Minimum time by which a deadline is ahead: while its waiter is kept, and until it is kept again.
 local KEPT_AHEAD, LEAST_AHEAD = 60000, 10000
 
 local function fair(lock, now)
@@ -57,7 +64,7 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- The record in `text`, which may be false.
+-- Parses the record in `text`, which may be false.
 local function record_of(text)
   if not text then return end
   local wait, by, lease, direct, life, raised = string.match(text, '^(%d+) (%d+) (%d+) ([01]) (%d+) ([01])$')
@@ -70,23 +77,23 @@ local function note(f, id, record, write)
   return (write or call)('HSET', f.alive, id, table.concat(text, ' '))
 end
 
--- A waiter of ours lives until `by`.
+-- Notes that a waiter of ours is alive until `by`.
 local function live(f, id, record, by)
   record.by = by
   if type(note(f, id, record, try)) == 'number' then return end
-  -- It removes nothing: it is a write that full memory does not refuse, so that it does not refuse
-  -- the next either.
+  -- Removes nothing, but is a write that full memory does not refuse, so that the next is not
+  -- refused either.
   call('HDEL', f.alive, '')
   note(f, id, record)
 end
 
--- The manager of this waiter lives.
+-- Notes that the manager of this waiter is alive.
 local function mark(f, id)
   call('HSET', f.managers, string.match(id, '^(.*):'), digits(f.ms + WAITER_LIFE))
 end
 
--- Whether the waiter of this record lives. One that is said to live for long does so with its
--- manager.
+-- Whether the waiter of this record is alive. A waiter whose record lasts longer is alive as long
+-- as its manager is.
 local function lives(f, id, record)
   if record.by <= f.ms then return false end
   if record.by <= f.ms + WAITER_LIFE then return true end
@@ -94,7 +101,7 @@ local function lives(f, id, record)
   return by and by > f.ms
 end
 
--- Sets the times to live of the queue's keys, at the end of every change.
+-- Sets the TTLs of the queue's keys, at the end of every change.
 local function expire(f)
   local count = call('LLEN', f.queue)
   if count == 0 then
@@ -120,17 +127,17 @@ local function expire(f)
   call('PEXPIREAT', f.managers, at)
 end
 
--- Whether each entry of the queue has a deadline and a record. Not so while Redisson's wait, after
--- these have purged ours, or when somebody has deleted a part.
+-- Whether each entry of the queue has a deadline and a record. Not so while Redisson's waiters are
+-- queued, after they have purged ours, or if a part was deleted.
 local function whole(f)
   local count = call('LLEN', f.queue)
   return call('HLEN', f.alive) == count and call('ZCARD', f.timeout) == count
 end
 
--- Reads the whole queue, for queues that are not whole. Takes `minus` off the deadlines of all
--- behind the first `from`, and what has been added up off all. Then a live waiter of ours gets a
--- later deadline when the clock or Redisson's waiters before it may come nearer than `margin` to
--- it. Finds out f.queued: those of ours that have a place.
+-- Reads the whole queue, for queues that are not whole. Takes `minus` off the deadlines behind the
+-- first `from`, and the added-up time off all. A live waiter of ours gets a later deadline if the
+-- clock, or the waits of Redisson's waiters before it, may come within `margin` of it. Sets
+-- f.queued: our waiters that have a place.
 local function scan(f, from, minus, margin)
   local ids = call('LRANGE', f.queue, 0, -1)
   local ours, waits, before = 0, 0, nil
@@ -162,7 +169,7 @@ local function scan(f, from, minus, margin)
             end
           end
         end
-        -- Whoever joined before that has a deadline that counts from the old one.
+        -- A raised deadline says nothing about the next wait, which counts from the old deadline.
         before = not raised and score
       else
         local wait = score and before and score - before
@@ -176,7 +183,7 @@ local function scan(f, from, minus, margin)
     end
     if #moved > 0 then call('ZADD', f.timeout, 'XX', unpack(moved)) end
   end
-  -- Redisson purges entries and not their records.
+  -- Redisson purges entries without their records.
   if call('HLEN', f.alive) > ours then
     local queued = {}
     for _, id in ipairs(ids) do queued[id] = true end
@@ -186,8 +193,8 @@ local function scan(f, from, minus, margin)
   end
 end
 
--- The same. A record whose entry Redisson has purged must not make up for an entry of Redisson's:
--- looks at twenty records, which are all in most queues.
+-- Like whole(), but a record whose entry Redisson has purged cannot make up for an entry of
+-- Redisson's. Looks at twenty records, which are all records of most queues.
 local function surely_whole(f)
   local ids = call('HRANDFIELD', f.alive, 20)
   if #ids > 0 then
@@ -199,7 +206,8 @@ local function surely_whole(f)
   return whole(f)
 end
 
--- Somebody has gone from behind the first `from` of the queue, who waited for `wait` ms.
+-- Accounts for a waiter that has left from behind the first `from` of the queue, with a wait of
+-- `wait` ms.
 local function take_off(f, from, wait)
   if not surely_whole(f) then
     scan(f, from, wait, LEAST_AHEAD)
@@ -208,14 +216,14 @@ local function take_off(f, from, wait)
   end
 end
 
--- Whether `owner` has a place that is whole: all three, or somebody has deleted a part of the
--- queue.
+-- Whether `owner` has a complete place: all three entries, unless somebody has deleted a part of
+-- the queue.
 local function has_place(f, owner)
   return call('ZSCORE', f.timeout, owner) and call('HGET', f.alive, owner) and (whole(f) or call('LPOS', f.queue, owner))
 end
 
--- The first of the queue and its record, which Redisson's waiters don't have; nothing when nobody
--- waits. Lets go of heads that are dead; the third result is whether there were any.
+-- Returns the head of the queue, and its record unless it is Redisson's waiter; nothing if nobody
+-- waits. Removes dead heads; the third result is whether there were any.
 local function head_of(f)
   local minus, gone, head, record, late = 0, false, nil, nil, nil
   while true do
@@ -258,15 +266,16 @@ local function take_out(f, owner)
   expire(f)
 end
 
--- How long another waiter may have a free lock for itself before another look is worth it (ms).
+-- Returns how long another waiter may keep a free lock for itself before another look is worthwhile
+-- (ms).
 local function patience(f, head, record)
   if record then return math.max(math.min(record.by - f.ms, WAITER_LIFE), 1) end
   local score = tonumber(call('ZSCORE', f.timeout, head))
   return math.min(math.max((score or f.ms + 1000) - f.ms, 1), 1000)
 end
 
--- Tells a head of Redisson's that it is that: it looks by itself only when the deadline of the one
--- before it is over.
+-- Tells a Redisson waiter that it is the head: it looks by itself only after the deadline of the
+-- one before it.
 local function tell_java(f)
   local head, record = head_of(f)
   if head and not record then tell(f.channel .. ':' .. head, '0') end

@@ -1,8 +1,8 @@
--- How fair locks are acquired; see kinds.lua and fair_queue.lua. A free lock goes to the first of
--- the queue, or to anybody when nobody waits.
+-- How fair locks are acquired; see kinds.lua and fair_queue.lua. A free lock goes to the head of
+-- the queue, or to anyone if nobody waits.
 --
--- What Redisson sees: its own fair lock, a waiter with its place and its deadline, and a message
--- `0` to its own waiter that has become the head, which Redisson forgets.
+-- What Redisson sees: its own fair lock, a waiter with its place and its deadline. Also a message
+-- `0` to its own waiter that has become the head, which Redisson does not send.
 
 function kinds.f.look(item, now)
   local lock, owner = item[1], item[3]
@@ -12,7 +12,7 @@ function kinds.f.look(item, now)
   item.queued = call('EXISTS', f.queue, f.alive) > 0
   local head, record, gone
   if item.queued then
-    -- Whoever asks lives.
+    -- A waiter that asks is alive.
     local mine = record_of(call('HGET', f.alive, owner))
     if mine then
       live(f, owner, mine, math.max(mine.by, f.ms + WAITER_LIFE))
@@ -48,8 +48,7 @@ end
 function kinds.f.wait(item, wait, lease, life, alone)
   local f, owner = item.fair, item[3]
   if item.placed then return expire(f) end
-  -- Looked for once more: `a` and `{a}` are two locks with one queue, where the other may just have
-  -- joined.
+  -- Checked again: `a` and `{a}` are two locks with one queue, and the other may just have joined.
   if not has_place(f, owner) then
     local place = call('ZSCORE', f.timeout, owner) and call('LPOS', f.queue, owner)
     if not place then

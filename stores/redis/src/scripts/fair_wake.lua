@@ -1,16 +1,16 @@
--- Who gets a fair lock that has become free; stands behind fair_queue.lua.
+-- Passes on a fair lock that has become free. Follows fair_queue.lua.
 --
--- kinds.f.wake(lock, gone): whoever frees a lock calls it afterwards; `gone` is the owner that it
--- was taken from, or nothing. Returns what free() does when it has freed.
+-- kinds.f.wake(lock, gone) must be called after a lock was freed. `gone` is the owner that it was
+-- taken from, if any. Returns what free() returns for a lock that it freed.
 --
--- What Redisson sees: one message to the first of the queue. If that is ours, it is granted the
--- lock at once, as if it had asked: it leaves the queue, the counter moves, the lock has its field.
--- It has 5 s, or its lease if that is less, and the message has its token.
+-- What Redisson sees: one message to the head of the queue. If the head is ours, it is granted the
+-- lock at once, as if it had asked: it leaves the queue, the counter moves, the lock gets its
+-- field. It has 5 s, or its lease if that is less, and the message contains its token.
 --
--- When memory is full a server refuses commands that may take more, but not to a script that has
--- written something before, as whoever calls this has.
+-- When memory is full a server refuses commands that may need more, except in a script that has
+-- already written. Every caller of this has.
 
--- Makes the head the holder. Returns its token, or nothing when that can't be done.
+-- Makes the head the holder. Returns its token, or nothing if that is impossible.
 local function hand_over(f, head, record)
   local refused, top = tokens(f.us, {{f.lock, f.counter}}, record.lease, '1', record.life, '0')
   if refused then return end
@@ -24,7 +24,7 @@ local function hand_over(f, head, record)
   return type(top) == 'table' and top[3] or digits(top)
 end
 
--- Gives a free lock to the head, or wakes it. `gone` is not the head any more, whatever the queue
+-- Gives a free lock to the head, or wakes it. `gone` is no longer the head, whatever the queue
 -- says.
 local function wake(f, gone)
   local head, record = head_of(f)

@@ -1,12 +1,11 @@
--- Frees a lock of any kind whoever holds it, and wakes whoever waits for it. Leaves everything
--- alone that is not a lock. Stands behind kinds.lua, rw_names.lua, tokens.lua, fair_queue.lua and
--- fair_wake.lua.
+-- Frees a lock of any kind, whoever holds it, and wakes its waiters. Changes nothing that is not a
+-- lock. Follows kinds.lua, rw_names.lua, tokens.lua, fair_queue.lua and fair_wake.lua.
 --
--- KEYS lock, then others that are only declared Returns 1 when it was held, 0 when it was free, or
--- the reason why it is not a lock (listed in reply.rs).
+-- KEYS     lock, then further keys that are only declared
+-- Returns  1 if it was held, 0 if it was free, or the reason why it is not a lock (see reply.rs).
 --
--- What Redisson sees: its own force release: DEL and one message, `0`, or `1` on the channel of
--- readers and writers, who all look again then. Redisson leaves the hold keys of readers to expire.
+-- What Redisson sees: its own force release, DEL and one message: `0`, or `1` on the channel of
+-- readers and writers, who then all look again. As with Redisson, the hold keys of readers expire.
 local lock = KEYS[1]
 local left = call('PTTL', lock)
 if left == -2 then return 0 end

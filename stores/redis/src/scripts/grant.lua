@@ -1,22 +1,26 @@
--- take(now, items, lease, want, life, floor): takes every lock of `items` or none, whatever state
--- they and their counters are in. Stands behind tokens.lua; shared by the scripts that acquire; not
--- a script by itself.
+-- take(now, items, lease, want, life, floor): takes every lock of `items` or none, whatever the
+-- state of the locks and their counters. Follows tokens.lua. Shared by the scripts that acquire.
+-- Not a script by itself.
 --
--- now server time (us) items {{lock, counter, owner}, ...}; the channel has the counter's name with
--- another beginning lease ms; want, life and floor: see tokens.lua. All as text, as they came.
--- Returns top granted; every counter is at `top` and the server time is top - tokens wanted {1,
--- now, 'top 1', 'top 2', ...} granted, each item with its own highest token, as text (may exceed
--- 2^53) {0, now, item, ttl in ms, n} busy: `item` is held by another owner; n subscribers wait
---                                    for its release, 0 if the user has no right to ask
---   {3, now, item, reason} `item` is somebody's data and not a lock; reasons are listed in reply.rs
---   {4, now, item} the counter of `item` is not an integer All times in us but the ttl. Nothing was
---   changed in the cases 0, 3 and 4.
+-- now      server time (us)
+-- items    {{lock, counter, owner}, ...}; the channel has the counter's name with another beginning
+-- lease    ms; for want, life and floor see tokens.lua. All are text, as they came
+-- Returns
+--   top                              granted: every counter is at `top`, and the server time is
+--                                    top - tokens wanted
+--   {1, now, 'top 1', 'top 2', ...}  granted: each item with its own highest token, as text (may
+--                                    exceed 2^53)
+--   {0, now, item, ttl in ms, n}     busy: `item` is held by another owner; n subscribers wait for
+--                                    its release, 0 if the user has no right to ask
+--   {3, now, item, reason}           `item` is not a lock; the reasons are listed in reply.rs
+--   {4, now, item}                   the counter of `item` is not an integer
+-- All times are in us except the ttl. Nothing was changed in the cases 0, 3 and 4.
 --
 -- What Redisson sees: lock = HASH {owner: 1} with a TTL, and see tokens.lua.
 --
--- Scripts have no roll-back, so whatever can fail comes first: locks are looked at, counters are
--- read, counters are moved (out of memory, read-only and overflow show here), and only then the
--- locks are written.
+-- Scripts have no roll-back, so everything that can fail comes first. The locks are looked at, the
+-- counters are read and then moved (full memory, read-only and overflow show here), and only then
+-- are the locks written.
 
 local function take(now, items, lease, want, life, floor)
   local lefts = {}
@@ -44,8 +48,7 @@ local function take(now, items, lease, want, life, floor)
     local done = redis.pcall('HSET', item[1], item[3], 1)
     if type(done) == 'number' and lefts[i] < lease then done = redis.pcall('PEXPIRE', item[1], lease) end
     if type(done) ~= 'number' then
-      -- Only a user without the right to do this gets here. A lock must never be left without a
-      -- TTL.
+      -- Only reached if the user lacks a right. A lock must never be left without a TTL.
       for j = 1, i do
         if lefts[j] == -2 then redis.pcall('HDEL', items[j][1], items[j][3]) end
       end

@@ -1,12 +1,11 @@
--- grant(a): takes every lock of KEYS or none, unless the request is late. Stands behind grant.lua;
--- shared by acquire_all.lua and takeover.lua; not a script by itself.
+-- grant(a): takes every lock of KEYS or none, unless the request is late. Follows grant.lua. Shared
+-- by acquire_all.lua and takeover.lua. Not a script by itself.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     from a + 1 on: lease (ms), tokens wanted, life of a counter beyond the lease (ms),
---          latest server time (us), token floor,
---          owner 1, owner 2, ...
--- Returns what take() says, see grant.lua, or {2, now}: arrived later than the latest server time,
--- nothing was changed.
+--          latest server time (us), token floor, owner 1, owner 2, ...
+-- Returns  what take() returns, see grant.lua, or {2, now} if this arrived after the latest server
+--          time; then nothing was changed.
 local function grant(a)
   local time, items = call('TIME'), {}
   local now = time[1] * 1000000 + time[2]

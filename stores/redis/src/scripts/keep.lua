@@ -1,11 +1,11 @@
--- Renews locks, each on its own. Only lengthens.
+-- Renews locks, each independently. Only lengthens.
 --
--- KEYS lock 1, lock 2, ..., then the counters of those that have a life ARGV for each lock: lease
--- (ms), owner, life of its counter, see lengthen.lua, or 0 Returns for each lock 1 when it is held
--- by its owner, with at least the lease left, else 0; or an
+-- KEYS     lock 1, lock 2, ..., then the counters of those that have a life
+-- ARGV     for each lock: lease (ms), owner, life of its counter (see lengthen.lua) or 0
+-- Returns  for each lock 1 if it is held by its owner, with at least the lease left, else 0; or an
 --          error.
 --
--- What Redisson sees: its own renewal (PEXPIRE if the owner's field is there).
+-- What Redisson sees: its own renewal (PEXPIRE if the owner's field exists).
 local reply, counters = {}, #ARGV / 3
 for i = 1, #ARGV / 3 do
   local lease, life = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i])

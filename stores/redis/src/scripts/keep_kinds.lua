@@ -1,14 +1,14 @@
--- Renews holds and keeps waiters of any kinds, each on its own. Only lengthens.
+-- Renews holds and keeps waiters of any kinds, each independently. Only lengthens.
 --
--- KEYS lock 1, lock 2, ..., then the counters of those that have a life, then others that are only
---          declared
--- ARGV     for each item: kind, 0 for a holder, 1 for a waiter or 2 for one that is far behind,
---          owner, lease (ms), life of its counter, see lengthen.lua, or 0
--- Returns  for each item 1 when it is held by its owner, with at least the lease left; 0 when it is
---          not, or the waiter has lost its place; -ms until another look is worth it when it still
+-- KEYS     lock 1, lock 2, ..., then the counters of those that have a life, then further keys that
+--          are only declared
+-- ARGV     for each item: kind, 0 for a holder, 1 for a waiter or 2 for a waiter that is far
+--          behind, owner, lease (ms), life of its counter (see lengthen.lua) or 0
+-- Returns  for each item 1 if it is held by its owner, with at least the lease left; 0 if it is not
+--          held, or the waiter has lost its place; -ms until another look is worthwhile if it still
 --          waits; or an error.
 --
--- What Redisson sees: its own renewals: of the hash, and of a reader's hold key.
+-- What Redisson sees: its own renewals, of the hash and of a reader's hold key.
 local reply, time = {}, call('TIME')
 local now = time[1] * 1000000 + time[2]
 local n = #ARGV / 5

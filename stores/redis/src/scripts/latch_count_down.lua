@@ -1,12 +1,12 @@
--- Takes one from the count of a latch, once for each id.
+-- Counts a latch down by one, once for each id.
 --
--- KEYS n, lock_latch_done:{n}:<id> (a key of ours: the id has counted) ARGV latest server time
--- (us), channel, how long the id is remembered (ms) Returns {1, now, count that is left}; {2, now}
--- when this arrived later than the latest server time; {3, now, 'number'}
---          when it is no latch. now in us.
+-- KEYS     n, lock_latch_done:{n}:<id> (a key of ours: the id has counted)
+-- ARGV     latest server time (us), channel, how long the id is remembered (ms)
+-- Returns  {1, now, count that is left}; {2, now} if this arrived after the latest server time;
+--          {3, now, 'number'} if the key is not a latch. now in us.
 --
--- What Redisson sees: its own countDown: DECR, at zero DEL and one message `0`. Of a latch that is
--- not there, or at zero, nothing is left and nobody is told.
+-- What Redisson sees: its own countDown: DECR, and at zero DEL and one message `0`. For a latch
+-- that does not exist or is at zero, nothing is left and nobody is told.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if now > tonumber(ARGV[1]) then return {2, now} end
@@ -18,8 +18,8 @@ if count <= 0 then
   return {1, now, 0}
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then return {1, now, count} end
--- Nothing is removed by this. But after a write the server does not refuse others for want of
--- memory, and it tells whether we may remove.
+-- Removes nothing. But after a write the server refuses no others for lack of memory, and it shows
+-- whether the user may remove the key.
 redis.call('DEL', KEYS[2])
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[3])
 if count == 1 then

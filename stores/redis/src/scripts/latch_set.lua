@@ -1,7 +1,8 @@
--- Makes a latch, unless it exists.
+-- Makes a latch unless it exists.
 --
--- KEYS n ARGV count, channel Returns 1 when it was made, 0 when it exists; 'number' when something
--- else is there that is no latch.
+-- KEYS     n
+-- ARGV     count, channel
+-- Returns  1 if it was made, 0 if it exists; 'number' if the key is not a latch.
 --
 -- What Redisson sees: its own trySetCount: STRING n = count, and one message `1`.
 local old = redis.call('GET', KEYS[1])

@@ -1,9 +1,8 @@
--- Gives locks back later: they stay taken, but at most for the given time from now. Never
--- lengthens.
+-- Releases locks later: they stay taken, but at most for the given time from now. Never lengthens.
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     time (ms), owner 1, channel 1, owner 2, channel 2, ...
--- Returns  for each lock 1 when its owner still held it, else 0; or an error.
+-- Returns  for each lock 1 if its owner still held it, else 0; or an error.
 --
 -- What Redisson sees: a lock with a shorter TTL, and one message `0`: waiters look again and learn
 -- the new TTL.

@@ -1,16 +1,16 @@
--- The marker of a server that is one of a quorum: since when it has forgotten nothing.
+-- The marker of a server in a quorum: since when the server has forgotten nothing.
 --
 -- KEYS     marker
--- ARGV     'look', 'make' or 'first'; the run of the server, `run_id` of INFO, or '-' when that is
---          not known; for 'first' the last server time (us) at which it may be executed
--- Returns  {now (us), since (us) as text, or '' without a marker}; 'marker' when something else is
---          there.
+-- ARGV     'look', 'make' or 'first'; the run of the server, `run_id` of INFO, or '-' if it is not
+--          known; for 'first' the latest server time (us) at which it may be executed
+-- Returns  {now (us), since (us) as text, or '' without a marker}; 'marker' if the key is not a
+--          marker.
 --
--- The marker is a STRING without TTL, '<since> <run>', so that it is there for as long as the
--- server has its data. `since` is the server time (us) at which it was made, or 0 when it was made
--- by the first who used the server. A marker of another run is made anew, since a server that was
--- started again may have read an old snapshot. So is one from the future, since the clock was set
--- back: else the server had no vote until its clock has caught up. Redisson knows nothing of it.
+-- The marker is a STRING '<since> <run>' without a TTL, so that it exists as long as the server has
+-- its data. `since` is the server time (us) at which it was made, or 0 if the first user of the
+-- server made it. The marker of another run is replaced, since a restarted server may have read an
+-- old snapshot. So is a marker from the future, which shows that the clock was set back: otherwise
+-- the server had no vote until its clock has caught up. Redisson does not know the marker.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local found, since, run = redis.call('GET', KEYS[1]), nil, nil
@@ -18,7 +18,7 @@ if found then
   since, run = string.match(found, '^(%d+) ?(%S*)$')
   if not since then return 'marker' end
 end
--- A manager that does not know the run leaves that to others.
+-- A manager that does not know the run leaves this to others.
 local restarted = ARGV[2] ~= '-' and run ~= ARGV[2]
 local fresh = nil
 if ARGV[1] == 'first' and now <= tonumber(ARGV[3]) then

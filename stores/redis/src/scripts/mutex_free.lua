@@ -1,9 +1,9 @@
--- How mutexes are given back, renewed and lingered over beside items of other kinds; see kinds.lua,
--- and free.lua, keep.lua and linger.lua for mutexes alone. Stands behind free.lua.
+-- How mutexes beside items of other kinds are released, renewed and lingered; see kinds.lua. For
+-- mutexes alone see free.lua, keep.lua and linger.lua. Follows free.lua.
 --
--- What Redisson sees: its own release, renewal, and a shorter TTL with one message `0`.
+-- What Redisson sees: its own release and renewal, or a shorter TTL with one message `0`.
 
--- Whether `owner` has a field of its own: 1 or 0, or an error reply.
+-- Returns whether `owner` has a field, 1 or 0, or an error reply.
 local function field_of(lock, owner)
   local mine = try('HEXISTS', lock, owner)
   if type(mine) == 'table' and overwritten(mine) then return 0 end
@@ -24,7 +24,7 @@ function kinds.m.keep(lock, owner, lease)
   return mine
 end
 
--- It has nothing to keep while it waits.
+-- A mutex's waiter has nothing to keep.
 function kinds.m.stay(lock, owner, lease)
   local kept = kinds.m.keep(lock, owner, lease)
   if kept ~= 0 then return kept end

@@ -1,9 +1,9 @@
--- How mutexes are acquired beside items of other kinds; see kinds.lua, and grant.lua for mutexes
--- alone.
+-- How mutexes beside items of other kinds are acquired; see kinds.lua. For mutexes alone see
+-- grant.lua.
 --
 -- What Redisson sees: HASH {owner: 1} with a TTL.
 
--- Whether a hash is somebody's data: it has a field that no lock has.
+-- Whether a hash is foreign data: it has a field that no lock has.
 local function odd(lock)
   for _, field in ipairs(call('HRANDFIELD', lock, 8)) do
     if field ~= 'mode' and not find(field, '^.+:%d+$') and not find(field, '^.+:%d+:write$') then return true end

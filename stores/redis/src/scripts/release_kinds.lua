@@ -1,8 +1,9 @@
--- Releases items of any kinds, each on its own, and wakes whoever waits for them.
+-- Releases items of any kinds, each independently, and wakes their waiters.
 --
--- KEYS lock 1, lock 2, ..., then others that are only declared ARGV kind 1, owner 1, kind 2, owner
--- 2, ... Returns for each item what free() says, see kinds.lua; for a single one the bare answer,
--- for several an array.
+-- KEYS     lock 1, lock 2, ..., then further keys that are only declared
+-- ARGV     kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  for each item what free() returns, see kinds.lua. For a single item the bare answer, for
+--          several an array.
 --
 -- What Redisson sees: see the pieces of the kinds.
 local freed = {}

@@ -1,10 +1,10 @@
--- Which of the commands and keys that locks need the user may not use. A user that may use nothing
--- of what a kind alone needs is not meant for it: that is not missing.
+-- Returns the commands and keys that locks need and the user may not use. If the user may use
+-- nothing that only one kind needs, it is not meant for that kind, and nothing is missing for it.
 --
 -- KEYS     a lock that nobody has
 -- ARGV     the channels of mutexes, and of readers and writers; the four keys of a fair queue, the
 --          counter, the intent of a writer, the hold of a reader
--- Returns  what is missing: commands in small letters, names as they are
+-- Returns  what is missing: commands in lower case, names as they are
 --
 -- What Redisson sees: nothing. The script removes all that it writes under the name of the lock,
 -- and writes nothing that the user may not remove.

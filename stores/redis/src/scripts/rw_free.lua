@@ -1,12 +1,11 @@
--- How readers and writers give back, stop waiting, renew and linger; see kinds.lua and
--- rw_names.lua.
+-- How readers and writers release, stop waiting, renew and linger; see kinds.lua and rw_names.lua.
 --
--- What Redisson sees: its own releases and renewals. A write release publishes `1`, also when read
--- holds of that owner stay; a read release publishes `0` when no living hold is left, else nothing,
+-- What Redisson sees: its own releases and renewals. A write release publishes `1`, even if read
+-- holds of that owner stay. A read release publishes `0` if no living hold is left, else nothing,
 -- and never shortens a write hold.
 --
--- When memory is full a server refuses commands that may take more only as the first write of a
--- script: a function that needs one begins with another.
+-- When memory is full a server refuses commands that may need more only as the first write of a
+-- script. So a function that needs one begins with another command.
 
 local function free_rw(lock, owner, kind)
   local had, mode, failed = has(lock, owner, kind)
@@ -18,8 +17,8 @@ local function free_rw(lock, owner, kind)
     if call('HLEN', lock) == 1 then call('DEL', lock) else call('HSET', lock, 'mode', 'read') end
     return tell(rw_channel(lock), '1')
   end
-  -- The key that may be at another server while a slot moves comes first: nothing has changed then.
-  -- Without its hold key it was over already, and only the field was left.
+  -- The key that may be at another server while a slot moves comes first, before anything has
+  -- changed. Without its hold key the hold was over already, and only the field was left.
   local hold = hold_of(lock, owner, 1)
   local own = try('PTTL', hold)
   if type(own) ~= 'number' then return own end
@@ -49,7 +48,7 @@ local function keep_rw(lock, owner, lease, kind)
   if failed then return failed end
   if not had then return 0 end
   if had == 'r' then
-    -- The hash may outlive a reader, as long as others read; what counts is the reader's own lease.
+    -- The hash may outlive a reader as long as others read; the reader's own lease counts.
     local hold = hold_of(lock, owner, 1)
     local own = call('PTTL', hold)
     if own == -2 then return 0 end
@@ -62,14 +61,14 @@ end
 function kinds.r.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'r') end
 function kinds.w.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'w') end
 
--- A reader has nothing to keep while it waits.
+-- A waiting reader has nothing to keep.
 function kinds.r.stay(lock, owner, lease)
   local had, mode, failed = has(lock, owner, 'r')
   if failed then return failed end
   if had and keep_rw(lock, owner, lease, 'r') == 1 then return 1 end
   local left = call('PTTL', lock)
   if left == -2 or mode == 'read' then left = call('PTTL', intent_of(lock)) end
-  -- Without an end it is not from us; a look now and then is enough.
+  -- An intent without a TTL is not ours; an occasional look is enough.
   if left == -1 then return -INTENT_LIFE end
   return -math.max(left, 1)
 end
@@ -84,7 +83,7 @@ function kinds.w.stay(lock, owner, lease)
     if writer == owner then
       call('PEXPIRE', intent, INTENT_LIFE)
     elseif not writer then
-      -- Whether it is to have one depends on the whole request, which has to be sent again.
+      -- Whether it may set an intent depends on the whole request, which must be sent again.
       return -1
     end
   end
@@ -100,7 +99,7 @@ local function linger_rw(lock, owner, ms, kind)
   if had == 'r' then
     key = hold
   else
-    -- What the owner reads stays as it is.
+    -- The owner's read hold stays as it is.
     least = math.max(ms, call('PTTL', hold))
   end
   local left = call('PTTL', key)

@@ -2,9 +2,9 @@
 --
 -- What Redisson sees: its own read and write locks, each owner with a count of 1.
 
--- What every kind of wish finds is kept in the item: the TTL, left; then, if the hash is there, its
--- mode (false: a lock of another kind), and whether the owner reads and writes. Returns the reason
--- why it is no lock, if it is none.
+-- Stores in the item what every kind of request needs: the TTL as left; then, if the hash exists,
+-- its mode (false: a lock of another kind), and whether the owner reads and writes. Returns the
+-- reason if it is not a lock.
 local function find_rw(item)
   local lock, owner = item[1], item[3]
   item.left = call('PTTL', lock)
@@ -14,17 +14,17 @@ local function find_rw(item)
   local mode, reads, writes = found[1], found[2], found[3]
   if mode and mode ~= 'read' and mode ~= 'write' then return 'field' end
   item.mode, item.reads, item.writes = mode, mode and reads, mode and writes
-  -- Not only those who wait want to know: a reader writes into a hash that others have made.
+  -- Waiters are not the only ones who need this: a reader writes into a hash that others have made.
   if not item.reads and not item.writes and odd(lock) then return 'field' end
 end
 
--- The intent of a writer that is somebody else: ms until it ends.
+-- Returns the ms until the intent of another writer ends.
 local function intended(lock, owner)
   local intent = intent_of(lock)
   local writer = call('GET', intent)
   if not writer or writer == owner then return end
   local left = call('PTTL', intent)
-  -- Without an end it is not from us; a look now and then is enough.
+  -- An intent without a TTL is not ours; an occasional look is enough.
   if left == -1 then return INTENT_LIFE end
   return math.max(left, 1)
 end
@@ -65,8 +65,8 @@ function kinds.w.look(item)
   return item.left
 end
 
--- Only readers are kept out, and only by a writer who found readers: a writer that waits for a
--- writer must not, or two writers that take turns would keep all readers out for ever.
+-- Keeps out only readers, and only for a writer that found readers. If a writer that waits for a
+-- writer did so, two writers taking turns would keep all readers out forever.
 function kinds.w.wait(item)
   if item.mode ~= 'read' then return end
   local intent = intent_of(item[1])
@@ -74,7 +74,7 @@ function kinds.w.wait(item)
   if not writer or writer == item[3] then call('SET', intent, item[3], 'PX', INTENT_LIFE) end
 end
 
--- It waits for something else, too: readers may come in.
+-- It also waits for something else, so readers may come in.
 function kinds.w.do_not_wait(item)
   local intent = intent_of(item[1])
   if call('GET', intent) == item[3] then call('DEL', intent) end

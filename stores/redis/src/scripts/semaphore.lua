@@ -1,10 +1,13 @@
--- What the scripts of semaphores have in common; not a script by itself.
+-- What the scripts of semaphores share. Not a script by itself.
 --
--- What Redisson sees: its RPermitExpirableSemaphore. STRING n: permits left, a decimal; none at all
--- means 0. ZSET {n}:timeout: one member of 16 raw bytes for each held permit, its score the end of
--- its lease in ms, or 922337203685477 for never. Channel redisson_sc:{n}: the number of permits
--- left, in decimal, whenever some have come back. Its clients compare scores with their own clocks,
--- we with the server's.
+-- What Redisson sees: its RPermitExpirableSemaphore.
+--
+--   n                 STRING: permits left, in decimal; a missing key means 0
+--   {n}:timeout       ZSET: one member of 16 raw bytes for each held permit; its score is the end
+--                     of its lease in ms, or 922337203685477 for never
+--   redisson_sc:{n}   channel: the number of permits left, in decimal, whenever some have come back
+--
+-- Redisson's clients compare scores with their own clocks, ours with the server's.
 local try, find, call = redis.pcall, string.find, redis.call
 local NEVER = 922337203685477
 
@@ -13,13 +16,14 @@ local function server_time()
   return time[1] * 1000000 + time[2]
 end
 
--- Nothing is removed by this. But it tells whether we may remove, before something else is written;
--- and after a write the server does not refuse others for want of memory.
+-- Removes nothing. But it shows whether the user may remove permits before anything else is
+-- written, and after a write the server refuses no others for lack of memory.
 local function arm(timeouts)
   return try('ZREM', timeouts, '')
 end
 
--- Gives `ids` back, which are held: all of them, or none and an error reply. Returns what is left.
+-- Gives back `ids`, which are held: all of them, or none and an error reply. Returns the permits
+-- left.
 local function give_back(n, timeouts, ids)
   local armed = arm(timeouts)
   if type(armed) ~= 'number' then return armed end
@@ -29,10 +33,10 @@ local function give_back(n, timeouts, ids)
   return left
 end
 
--- open(n, timeouts, now in us): the semaphore as it is, without the permits whose lease is over (at
--- most 1000 of them go at once). Returns {exists, left, ms = now in ms, changed}, or nil and what
--- to answer: an error reply, or {3, now, reason} when it is none (reasons are in
--- redis/semaphore.rs). Nothing was changed then.
+-- open(n, timeouts, now in us): returns the semaphore without the permits whose lease is over (at
+-- most 1000 of them are removed at once). Returns {exists, left, ms = now in ms, changed}. Or
+-- returns nil and the answer, after no change: an error reply, or {3, now, reason} if the key is
+-- not a semaphore (the reasons are in semaphore.rs).
 local function open(n, timeouts, now)
   local text = try('GET', n)
   if type(text) == 'table' then return nil, text end
@@ -50,7 +54,7 @@ local function open(n, timeouts, now)
   return it
 end
 
--- Which of the ids ARGV[from..to] are held; returns those, and for each 1 or 0.
+-- Returns those of the ids ARGV[from..to] that are held, and 1 or 0 for each.
 local function held(timeouts, from, to)
   local ids, flags = {}, {}
   for i = from, to do
@@ -61,7 +65,7 @@ local function held(timeouts, from, to)
   return ids, flags
 end
 
--- Wakes whoever waits, when there is something for them.
+-- Wakes the waiters if permits are left for them.
 local function tell(channel, left)
   if left > 0 then try('PUBLISH', channel, left) end
 end

@@ -1,13 +1,15 @@
--- Takes permits, all or none. Stands behind semaphore.lua.
+-- Takes permits, all or none. Follows semaphore.lua.
 --
--- KEYS n, {n}:timeout ARGV latest server time (us), lease (ms), channel, id 1, id 2, ... Returns
--- {1, now} granted; ids that were held before are the same request, sent again: their lease is
---                                   only lengthened
---          {0, now, left, wait}     not enough left; wait: ms until the first held permit comes back, -1 when none does
---          {2, now}                 this arrived later than the latest server time
---          {3, now, reason}         not a semaphore, see open()
--- All times in us but lease and wait. But for the permits that had expired, nothing was changed in
--- the cases 0, 2 and 3.
+-- KEYS     n, {n}:timeout
+-- ARGV     latest server time (us), lease (ms), channel, id 1, id 2, ...
+-- Returns  {1, now}              granted; ids that are held already are the same request, sent
+--                                again: their lease is only lengthened
+--          {0, now, left, wait}  too few left; wait: ms until the first held permit comes back, -1
+--                                if none does
+--          {2, now}              this arrived after the latest server time
+--          {3, now, reason}      not a semaphore, see open()
+-- Times are in us, except lease and wait. Nothing was changed in the cases 0, 2 and 3, except for
+-- permits that had expired.
 local n, timeouts, now = KEYS[1], KEYS[2], server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local it, bad = open(n, timeouts, now)
@@ -26,7 +28,7 @@ if #fresh > 0 and it.left < #fresh then
   return {0, now, it.left, score >= NEVER and -1 or math.max(1, math.ceil(score - it.ms))}
 end
 
--- Whatever can fail comes first: no memory, no right.
+-- Everything that can fail for lack of memory or rights comes first.
 local done = try('ZADD', timeouts, 'GT', unpack(entries))
 if type(done) ~= 'number' then return done end
 if #fresh > 0 then
@@ -37,7 +39,7 @@ if #fresh > 0 then
   end
   it.left = left
 end
--- A semaphore that ends (Redisson's expire) takes its permits along.
+-- A semaphore with a TTL (Redisson's expire) ends together with its permits.
 local life = call('PTTL', n)
 if life > 0 then try('PEXPIRE', timeouts, life) end
 if it.changed then tell(ARGV[3], it.left) end

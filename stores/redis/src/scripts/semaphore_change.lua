@@ -1,14 +1,16 @@
--- Changes the number of permits, or only counts them. Stands behind semaphore.lua.
+-- Changes the number of permits, or only counts them. Follows semaphore.lua.
 --
--- KEYS n, {n}:timeout ARGV channel, how (try = set it unless there is one, set = so many in all,
--- add = so many more), number Returns {1, now, left, held} done
---          {0, now, left, held}     there is one
---          {3, now, reason}         not a semaphore, see open()
---          {4, now, left}           more or less than Java's int can count would be left
--- now in us. But for the permits that had expired, nothing was changed in the cases 0, 3 and 4.
+-- KEYS     n, {n}:timeout
+-- ARGV     channel, how, number; how: try = set it unless it exists, set = that many in all, add =
+--          that many more
+-- Returns  {1, now, left, held}  done
+--          {0, now, left, held}  it exists
+--          {3, now, reason}      not a semaphore, see open()
+--          {4, now, left}        `left` would exceed the range of Java's int
+-- now is in us. Nothing was changed in the cases 0, 3 and 4, except for permits that had expired.
 --
--- What Redisson sees: its own trySetPermits, setPermits, addPermits, availablePermits; but a time
--- to live stays.
+-- What Redisson sees: its own trySetPermits, setPermits, addPermits, availablePermits; but a TTL
+-- stays.
 local n, timeouts, now = KEYS[1], KEYS[2], server_time()
 local it, bad = open(n, timeouts, now)
 if not it then return bad end

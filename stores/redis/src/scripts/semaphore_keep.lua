@@ -1,8 +1,8 @@
--- Renews permits, each on its own. Only lengthens. Stands behind semaphore.lua.
+-- Renews permits, each independently. Only lengthens. Follows semaphore.lua.
 --
--- KEYS n 1, {n 1}:timeout, n 2, {n 2}:timeout, ... ARGV for each semaphore: channel, lease (ms),
--- number of ids, id 1, id 2, ... Returns for each semaphore an array: for each id 1 when it is
--- held, with at least the lease left,
+-- KEYS     n 1, {n 1}:timeout, n 2, {n 2}:timeout, ...
+-- ARGV     for each semaphore: channel, lease (ms), number of ids, id 1, id 2, ...
+-- Returns  for each semaphore an array, for each id 1 if it is held, with at least the lease left,
 --          else 0; or an error.
 --
 -- What Redisson sees: its own updateLeaseTime.
@@ -28,7 +28,7 @@ for i = 1, #KEYS, 2 do
   elseif bad.err and not find(bad.err, 'WRONGTYPE', 1, true) then
     flags = bad
   else
-    -- Not a semaphore any more: somebody wrote over it, so nothing of it is held.
+    -- No longer a semaphore: it was overwritten, so no permit is held.
     for j = from, to do flags[#flags + 1] = 0 end
   end
   reply[#reply + 1] = flags

@@ -1,7 +1,9 @@
--- Gives permits back; also undoes an acquire whose outcome is unknown. Stands behind semaphore.lua.
+-- Gives permits back; also undoes an acquire whose outcome is unknown. Follows semaphore.lua.
 --
--- KEYS n, {n}:timeout ARGV channel, id 1, id 2, ... Returns {1, now, 1 or 0 for each id: whether it
--- was held}; {3, now, reason} when it is not a semaphore. now in us.
+-- KEYS     n, {n}:timeout
+-- ARGV     channel, id 1, id 2, ...
+-- Returns  {1, now, 1 or 0 for each id: whether it was held}; {3, now, reason} if the key is not a
+--          semaphore. now in us.
 --
 -- What Redisson sees: its own release, and one message with the number of permits left.
 local n, timeouts, now = KEYS[1], KEYS[2], server_time()

@@ -1,19 +1,20 @@
--- The record of an operation at its home. Stands behind spread.lua.
+-- The record of an operation at its home. Follows spread.lua.
 --
--- KEYS     the record, the home's list of what is open
+-- KEYS     the record, the home's list of open operations
 -- ARGV     latest server time (us), how, operation, …
 --            look
---            open: kind, quantity, hold (ms; -1: none), time to decide (ms), parts, older than which it must not be (us)
---            plan: time to decide (ms), born, version, parts                 what is wanted from now on
---            decide: time to carry out (ms), retention (ms), born, version   all that was wanted is there
---            drop: born, version                                             nothing of it is anywhere: there was no such operation
+--            open: kind, quantity, hold (ms; -1: none), time to decide (ms), parts, time (us) than
+--              which the record must be newer
+--            plan: time to decide (ms), born, version, parts                wanted from now on
+--            decide: time to carry out (ms), retention (ms), born, version  the units are there
+--            drop: born, version                                            no units anywhere
 --            confirm, cancel, give_back, expire: time to carry out (ms), retention (ms)
---            done: retention (ms), born, version                             what was decided is carried out
---            tidy                                                            the list has nothing of it that is over
---          Or with the list alone: due, how many. It returns {1, now, operation, ms, …}
--- Returns {2, now}: too late. {3, now}: somebody's data. Or {1, now, changed, record before, record
--- now}; a record that there
---          is not is empty. plan, decide, drop and done change only the version that they name.
+--            done: retention (ms), born, version                            it is carried out
+--            tidy: removes the operation from the list if it is over
+--          Or with the list alone: due, how many. Then returns {1, now, operation, ms, …}
+-- Returns  {2, now}: too late. {3, now}: foreign data. Or {1, now, changed, record before, record
+--          now}; a missing record is empty. plan, decide, drop and done change only the version
+--          that they name.
 local key, open, operation = KEYS[1], KEYS[2], ARGV[3]
 if how == 'due' then
   local due = try('ZRANGEBYSCORE', key, '-inf', whole(ms), 'WITHSCORES', 'LIMIT', 0, ARGV[3])
@@ -37,20 +38,20 @@ local function answer(changed)
   return {1, now, 1, text, is}
 end
 
--- What comes back is let in when the server's memory is full: a script that has begun with a
--- command that needs none may go on. No operation has an empty name.
+-- Lets units come back when the server's memory is full: a script whose first command needs no
+-- memory may go on. No operation has an empty name.
 local function comes_back()
   local done = try('ZREM', open, '')
   return type(done) == 'table' and done or nil
 end
 
--- Writes the record, with its place in the list: `at` when it has to be looked at, nil when nothing
+-- Writes the record and its place in the list: `at` is when it has to be looked at, nil if nothing
 -- of it is open.
 local function write(at, retention)
   local is = answer(true)[5]
   local done
   if at then
-    -- In the list first: a record that is open and nobody looks at would be one for ever.
+    -- The list comes first: an open record that is not in it would stay forever.
     done = try('ZADD', open, whole(at), operation)
     if type(done) == 'table' then return done end
     done = try('SET', key, is)
@@ -105,9 +106,9 @@ if how == 'plan' or how == 'decide' or how == 'drop' or how == 'done' then
     return answer(true)
   end
   record.state = ({s = 'S', h = 'H', r = 'R'})[record.kind]
-  -- It lasts from now on, and its last millisecond too.
+  -- The duration counts from now, rounded up so that the last millisecond counts too.
   if record.state == 'H' then record.ends = whole(math.ceil(now / 1000) + record.ends) end
-  -- What came of several segments counts as undecided there, and is told.
+  -- Units from several segments count as undecided there until the segments are told.
   local parts = 0
   for units in string.gmatch(record.parts, ':(%d+)') do
     if units ~= '0' then parts = parts + 1 end
@@ -140,5 +141,6 @@ if state ~= 'S' then
   if refused then return refused end
 end
 record.state, record.version, record.open = state, after(record.version), '1'
--- Whoever lacks units helps to carry out what is over, and finds it in the list at once.
+-- A take that lacks units helps to carry out expired reservations, and finds this one in the list
+-- at once.
 return write(state == 'E' and ms or ms + ARGV[4])

@@ -1,18 +1,19 @@
--- A segment as such, and what moves from one to another. Stands behind spread.lua.
+-- A segment itself, and transfers between segments. Follows spread.lua.
 --
 -- KEYS     the segment; for over and forget also its puts and their times
 -- ARGV     latest server time (us), how, …
 --            look
---            make: epoch, units                   unless it is there; then as active
+--            make: epoch, units                   unless it exists; then it becomes active
 --            retire: epoch                        unless a newer epoch has been here
---            send: segment, units                 so many of what is available, at most; what is on the way goes first
+--            send: segment, units                 at most what is available; a transfer under way
+--                                                 goes first
 --            receive: segment, number, units
---            clear: segment, number               it has arrived
+--            clear: segment, number               the transfer has arrived
 --            over: until (ms before now), most    operations that were last here before then
---            forget: operation, born, …           those that are still as they were
--- Returns {2, now}: too late. {3, now}: somebody's data. {4, now}: no such segment. {0, now}:
--- nothing to do. Or {1, now, …}:
---          look: all fields and values. send: number, units. over: operation, entry, …
+--            forget: operation, born, …           those that are unchanged
+-- Returns  {2, now}: too late. {3, now}: foreign data. {4, now}: no such segment. {0, now}: nothing
+--          to do. Or {1, now, …}:
+--            look: all fields and values. send: number, units. over: operation, entry, …
 local part = KEYS[1]
 local state = try('HGET', part, 'st')
 if type(state) == 'table' then return {3, now} end
@@ -37,7 +38,8 @@ if how == 'send' then
   if not under_way then
     local units = math.min(number('a'), tonumber(ARGV[4]))
     if units <= 0 then return {0, now} end
-    -- By the time, too: a server that has forgotten a few does not use their numbers again.
+    -- At least the present time, so that a server that has forgotten some does not reuse their
+    -- numbers.
     local nth = math.max(number('x' .. ARGV[3]) + 1, now)
     under_way = whole(nth) .. ' ' .. whole(units)
     local done = try('HSET', part, 'o' .. ARGV[3], under_way, 'x' .. ARGV[3], whole(nth),

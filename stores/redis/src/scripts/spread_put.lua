@@ -1,9 +1,11 @@
--- What an operation has of a segment becomes what is wanted. Stands behind spread.lua.
+-- Brings what an operation has of a segment to what is wanted. Follows spread.lua.
 --
--- KEYS the segment, its puts, their times ARGV latest server time (us), -, operation, born,
--- version, kind (t, h, s, r), units, token (0: none) Returns {2, now}: too late. {3, now}:
--- somebody's data. {4, now}: no such segment. {5, now, available}: not enough.
---          {6, now, born}: a newer version, or record, has been here. {7, now}: retired. {8, now}: a newer token has been here.
+-- KEYS     the segment, its puts, their times
+-- ARGV     latest server time (us), -, operation, born, version, kind (t, h, s, r), units, token
+--          (0: none)
+-- Returns  {2, now}: too late. {3, now}: foreign data. {4, now}: no such segment.
+--          {5, now, available}: too few. {6, now, born}: a newer version, or record, has been here.
+--          {7, now}: retired. {8, now}: a newer token has been here.
 --          {1, now, epoch, retired}: it is as wanted.
 local part, puts, times = KEYS[1], KEYS[2], KEYS[3]
 local operation, born, version, kind, units, token = ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -49,14 +51,14 @@ else
 end
 if kind == 'r' or units < had then change('c', 1) end
 if token > has.f then has.f = token end
--- What comes back is let in when the server's memory is full: a script that has begun with a
--- command that needs none may go on. No operation has an empty name.
+-- Lets units come back when the server's memory is full: a script whose first command needs no
+-- memory may go on. No operation has an empty name.
 if units <= had then
   local may = try('ZREM', times, '')
   if type(may) == 'table' then return may end
 end
--- Whatever can fail comes first: no memory, no right, somebody's data. What is in the list for
--- nothing does no harm.
+-- Everything that can fail comes first: lack of memory or rights, foreign data. A needless entry in
+-- the list does no harm.
 local done = try('ZADD', times, whole(ms), operation)
 if type(done) == 'table' then return done end
 done = try('HSET', puts, operation, table.concat({born, version, kind, whole(units)}, ' '))

@@ -1,14 +1,14 @@
--- What is said of a stock as a whole. Stands behind spread.lua.
+-- A stock as a whole. Follows spread.lua.
 --
 -- KEYS     the stock's hash
 -- ARGV     latest server time (us), how, …
 --            look
---            init: units of each segment                      unless it is there
---            resize: segments, epoch                          unless it is at another epoch, or not ready
---            ready: epoch                                     what was begun with this epoch is done
--- Returns {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {5, now}: one in
--- one slot. Or
---          {1, now, changed, segments, of them ever, epoch, ready, units it is made with}
+--            init: units of each segment          unless it exists
+--            resize: segments, epoch              unless it is at another epoch, or not ready
+--            ready: epoch                         what was begun with this epoch is done
+-- Returns  {2, now}: too late. {3, now}: foreign data. {4, now}: no such stock. {5, now}: it is in
+--          one slot. Or {1, now, changed, segments, segments ever, epoch, ready, units of new
+--          segments}
 local stock = KEYS[1]
 local has = try('HMGET', stock, 'layout', 'c', 'm', 'e', 'st', 'u', 'n')
 if has.err then return {3, now} end

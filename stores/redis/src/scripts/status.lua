@@ -1,10 +1,10 @@
--- Looks at locks of any kind. Changes nothing. Stands behind kinds.lua and rw_names.lua.
+-- Looks at locks of any kind. Changes nothing. Follows kinds.lua and rw_names.lua.
 --
--- KEYS lock 1, counter 1, lock 2, counter 2, ... Returns for each lock {ttl (ms), 'counter' or '',
--- entries of the fair queue, subscribers of the kind's channel, field 1,
---          value 1, field 2, value 2, ...}; ttl is -2 when the lock is free and -1 when it has no TTL; {-3} when it is a
---          hash of more than 10 000 fields, which no lock is; or the error. Readers whose own lease is over are left out
---          when others live.
+-- KEYS     lock 1, counter 1, lock 2, counter 2, ...
+-- Returns  for each lock {ttl (ms), 'counter' or '', entries of the fair queue, subscribers of the
+--          kind's channel, field 1, value 1, field 2, value 2, ...}; ttl is -2 if the lock is free
+--          and -1 if it has no TTL; {-3} if it is a hash of more than 10 000 fields, which no lock
+--          is; or the error. Readers whose own lease is over are left out if others live.
 
 local function listeners(...)
   local all, answer = 0, try('PUBSUB', 'NUMSUB', ...)

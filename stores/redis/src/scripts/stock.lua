@@ -1,15 +1,23 @@
--- What the scripts of stocks in one slot have in common; not a script by itself.
+-- What the scripts of stocks in one slot share. Not a script by itself.
 --
--- HASH lock_stock:{n}: n segments, m of them ever, e epoch, i initial, r restocked; of segment k ak
--- available, hk held, uk all that it accounts for: what of that is neither available nor held is
--- sold. fk the largest token shown there. g units that were sold by operations whose records are
--- forgotten; b when the stock was made (us): its generation. Both are 0 if there are none. ZSET
--- lock_stock_holds:{n}: the operations that are reserved, by the end of their reservation in ms.
--- HASH lock_stock_ops:{n}: of each operation "<state> <reserved> <quantity> <ms> <k>:<units> …";
--- the time is the end of a reservation, and of what is settled when it is forgotten. States: S
--- sold, H held, C cancelled, E expired, B given back, N cancelled before it came, R restocked.
--- Where a look through all records stands is w in the stock's hash: "<cursor> <ms> <ms>", where it
--- goes on (0: it is done), when the first of those seen is over, and when it began.
+--   HASH lock_stock:{n}        n   segments            m   segments that ever existed
+--                              e   epoch               i   initial
+--                              r   restocked           ak  available in segment k
+--                              hk  held in segment k   fk  largest token shown there
+--                              uk  all units that segment k accounts for: those that are neither
+--                                  available nor held are sold
+--                              g   units sold by operations whose records are forgotten
+--                              b   when the stock was made (us): its generation; g and b are 0 if
+--                                  missing
+--                              w   state of a pass through all records: "<cursor> <ms> <ms>": where
+--                                  it goes on (0: it is done), when the first of those seen is
+--                                  over, and when the pass began
+--   ZSET lock_stock_holds:{n}  reserved operations, by the end of their reservation in ms
+--   HASH lock_stock_ops:{n}    operation -> "<state> <reserved> <quantity> <ms> <k>:<units> …";
+--                              the time is the end of a reservation, or when a settled record is
+--                              forgotten
+--   states                     S sold, H held, C cancelled, E expired, B given back, N cancelled
+--                              before it came, R restocked
 local try, call, find, match, gmatch = redis.pcall, redis.call, string.find, string.match, string.gmatch
 
 local function server_time()
@@ -17,14 +25,13 @@ local function server_time()
   return time[1] * 1000000 + time[2]
 end
 
--- The code for a stock that has no segments here: 4 there is none, 7 it is spread.
+-- Returns the code for a stock without segments here: 4 if there is none, 7 if it is spread.
 local function missing(stock)
   return try('HEXISTS', stock, 'layout') == 1 and 7 or 4
 end
 
 -- Reads the record of an operation: {state, reserved, quantity, ends, parts}. Returns nil and 0 if
--- there is none, nil and the units that it has sold if its time is over, or nil, nil and what is
--- wrong.
+-- there is none, nil and its sold units if its time is over, or nil, nil and the error.
 local function read(text, ms)
   if not text then return nil, 0 end
   local state, reserved, quantity, ends, parts = match(text, '^([SHCEBNR]) ([01]) (%d+) (%d+)(.*)$')
@@ -38,14 +45,14 @@ local function write(record)
   return string.format('%s %s %.0f %.0f%s', record.state, record.reserved, record.quantity, record.ends, record.parts)
 end
 
--- A number of the stock's hash; nothing is 0.
+-- Returns a number of the stock's hash; a missing one is 0.
 local function number(stock, field)
   return tonumber(call('HGET', stock, field) or 0)
 end
 
--- The units of an operation move from one column to another: a available, h held, s sold; those of
--- a retired segment become available where others take them, and are accounted for there. Returns
--- nothing, or an error, and then nothing has changed.
+-- Moves the units of an operation from one column to another: a available, h held, s sold. Units of
+-- a retired segment become available in an active one, and are accounted for there. Returns
+-- nothing, or an error if nothing has changed.
 local function move(stock, record, from, to, n)
   local fields, by = {}, {}
   local function change(field, units) fields[#fields + 1], by[#by + 1] = field, units end
@@ -74,13 +81,13 @@ local function move(stock, record, from, to, n)
   end
 end
 
--- Writes a record in its new state, and moves its units. Returns nothing, or an error, and then
--- nothing has changed.
+-- Writes a record in its new state, and moves its units. Returns nothing, or an error if nothing
+-- has changed.
 local function turn(stock, holds, ops, operation, record, after, ends, n)
   local from, to = record.state == 'H' and 'h' or 's', after == 'S' and 's' or 'a'
-  -- Whatever can fail comes first, and the record comes second: who may move the units may move
-  -- them back. No operation has an empty name, so nothing goes. A script that has begun with a
-  -- command that needs no memory may go on when the server is full, and what comes back needs none.
+  -- Everything that can fail comes first, and the record second: a user that may move the units may
+  -- move them back. No operation has an empty name, so nothing is removed. When memory is full, a
+  -- script whose first command needs none may go on, and units that come back need none.
   local may = try('ZREM', holds, '')
   if type(may) == 'table' then return may end
   local failed = move(stock, record, from, to, n)
@@ -94,12 +101,11 @@ local function turn(stock, holds, ops, operation, record, after, ends, n)
   if from == 'h' then call('ZREM', holds, operation) end
 end
 
--- Ends reservations that are over, the first ones first, of at most `most` ids. An id without a
+-- Ends reservations that are over, the earliest first, for at most `most` ids. An id without a
 -- reservation leaves the list; its units stay held, since only the record knew their segments. A
--- record that can't be read, or whose counts can't be counted on, waits for as long as one is kept,
--- so that it does not stand in the way.
--- Returns how many reservations ended, how many ids left the list, and whether there are more; or
--- an error.
+-- record that cannot be read, or whose counts are corrupt, is postponed by the retention so that it
+-- does not block others. Returns how many reservations ended, how many ids left the list, and
+-- whether there are more; or an error.
 local function expire(stock, holds, ops, most, ms, ends, n)
   local over = try('ZRANGEBYSCORE', holds, '-inf', ms, 'LIMIT', 0, most + 1)
   if over.err then return over end
@@ -127,22 +133,23 @@ local function expire(stock, holds, ops, most, ms, ends, n)
   return ended, left, more
 end
 
--- Looks through about so many records and forgets those that are over, unless none can be. Returns
--- how many were, and whether there are more to look at.
+-- Looks at about `most` records and forgets those that are over, unless none can be. Returns how
+-- many were forgotten, and whether there are more to look at.
 local function purge(stock, ops, most, retention, ms)
   local w = try('HGET', stock, 'w')
   local cursor, first, begun = match(type(w) == 'string' and w or '0 0 0', '^(%d+) (%d+) (%d+)$')
   if not cursor or type(w) == 'table' then return 0, false end
   first = tonumber(first)
   if cursor == '0' then
-    -- Those that came since it began are not over before its time and a caller's own retention.
-    -- Where some are over all the time, nobody looks all the time. The clock may have been ahead.
+    -- Records made since the pass began are not over before its time plus the caller's retention.
+    -- The check also limits how often passes begin where some records are always over. The clock
+    -- may have been ahead.
     local since = ms - begun
     if since >= 0 and (since < retention / 16 or ms < first and since < retention) then return 0, false end
     first, begun = 9007199254740991, string.format('%d', ms)
   end
-  -- A script that has begun with a command that needs no memory may go on when the server is full.
-  -- No operation has an empty name.
+  -- A script whose first command needs no memory may go on when the server is full. No operation
+  -- has an empty name.
   local may = try('HDEL', ops, '')
   local found = type(may) == 'number' and try('HSCAN', ops, cursor, 'COUNT', most)
   if not found or found.err then return 0, false end

@@ -1,19 +1,19 @@
--- Makes a stock, puts units in, evens them out, changes the number of segments. Stands behind
--- stock.lua and stock_fill.lua.
+-- Makes a stock, puts units in, evens them out, changes the number of segments. Follows stock.lua
+-- and stock_fill.lua.
 --
 -- KEYS     the stock's hash, its operations
 -- ARGV     latest server time (us), how, …
 --            init: the generation that was seen before ('' for none), units of each segment
---            restock: retention (ms), quantity, the largest total, synced (1: what was done before is
---            written again, so that WAIT waits for it), operation
+--            restock: retention (ms), quantity, the largest total, synced (1: what was done before
+--              is written again, so that WAIT waits for it), operation
 --            rebalance
 --            resize: segments
---            purge: retention (ms), records to look at, about
--- Returns  {1, now}: done. {0, now}: was done before. Of init both have the generation.
---          {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock.
+--            purge: retention (ms), approximate number of records to look at
+-- Returns  {1, now}: done. {0, now}: was done before. For init both have the generation.
+--          {2, now}: too late. {3, now}: foreign data. {4, now}: no such stock.
 --          {5, now, quantity}: the id was used for something else. {6, now}: too many.
---          {7, now}: there is one that is spread. {8, now, records, more}: so many were over, and
---          more (1) are to be looked at. {9, now}: another generation, or none
+--          {7, now}: the stock is spread. {8, now, records, more}: number of records forgotten,
+--          and 1 if there are more to look at. {9, now}: another generation, or none
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local stock, ops, how = KEYS[1], KEYS[2], ARGV[2]
@@ -61,7 +61,7 @@ if how == 'restock' then
   if number(stock, 'i') + number(stock, 'r') + quantity > tonumber(ARGV[5]) then return {6, now} end
   local units, before = all(stock, n), all(stock, n)
   fill(units, quantity)
-  -- The record comes second: who may write the counts may write them back.
+  -- The record comes second: a user that may write the counts may write them back.
   local done = put(stock, units, before)
   if type(done) == 'table' then return done end
   done = try('HSET', ops, operation, 'R 0 ' .. ARGV[4] .. ' ' .. string.format('%.0f', ms + ARGV[3]))
@@ -69,7 +69,7 @@ if how == 'restock' then
     put(stock, before, units)
     return done
   end
-  -- The record that this one replaces may have sold something.
+  -- The replaced record may have sold something.
   if sold > 0 then call('HSET', stock, 'g', string.format('%.0f', number(stock, 'g') + sold)) end
   call('HSET', stock, 'r', string.format('%.0f', number(stock, 'r') + quantity))
   return {1, now}
@@ -85,7 +85,7 @@ if how == 'rebalance' then
   end
   fill(units, total)
 else
-  -- What the segments that go have is put into the others.
+  -- Puts the units of the retired segments into the others.
   local kept, gone = {}, {}
   for k = 1, count do kept[k] = units[k] end
   for k = count + 1, n do

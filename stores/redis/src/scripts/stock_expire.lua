@@ -1,8 +1,8 @@
--- Ends reservations that are over. Stands behind stock.lua.
+-- Ends reservations that are over. Follows stock.lua.
 --
 -- KEYS     the stock's hash, its holds, its operations
--- ARGV     latest server time (us), retention (ms), how many at most
--- Returns  {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {7, now}: it is
+-- ARGV     latest server time (us), retention (ms), maximum number
+-- Returns  {2, now}: too late. {3, now}: foreign data. {4, now}: no such stock. {7, now}: it is
 --          spread. Or {1, now, reservations that ended, ids without a reservation that left the
 --          list, more (1: there are more)}
 local now = server_time()

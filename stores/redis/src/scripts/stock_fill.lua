@@ -1,6 +1,7 @@
--- How units are spread so that segments have as equally many as can be; not a script by itself.
+-- Distributes units so that the segments have numbers as equal as possible. Not a script by itself.
 
--- Puts `more` units where there are fewest; `units[k + 1]` is what segment k has, and is raised.
+-- Puts `more` units where there are fewest. `units[k + 1]` is the number of segment k, and is
+-- raised.
 local function fill(units, more)
   local order, n = {}, #units
   for k = 1, n do order[k] = k end
@@ -20,7 +21,7 @@ local function fill(units, more)
   end
 end
 
--- What the segments have, n of them.
+-- Returns the units of the first n segments.
 local function all(stock, n)
   local fields, units = {}, {}
   for k = 0, n - 1 do fields[k + 1] = 'a' .. k end
@@ -28,8 +29,7 @@ local function all(stock, n)
   return units
 end
 
--- Writes what they have now, and that they account for as many more, or fewer, than when they had
--- `before`.
+-- Writes the segments' units, and adds the difference from `before` to what they account for.
 local function put(stock, units, before)
   local fields, pairs = {}, {}
   for k = 1, #units do fields[k] = 'u' .. (k - 1) end

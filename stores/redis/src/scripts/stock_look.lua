@@ -1,10 +1,10 @@
--- What a stock has, and what some of its records say. Stands behind stock.lua.
+-- Returns the counts of a stock, and sums over some of its records. Follows stock.lua.
 --
 -- KEYS     the stock's hash, its operations
--- ARGV     where to go on in the records, '' for none, and about how many
--- Returns  {3, now}: somebody's data. {4, now}: no such stock. {7, now}: it is spread. Or
+-- ARGV     cursor into the records ('' for none), approximate number of records
+-- Returns  {3, now}: foreign data. {4, now}: no such stock. {7, now}: it is spread. Or
 --          {1, now, n, m, epoch, initial, restocked, {available, held, sold of each of the m
---          segments}, generation, forgotten, {where to go on, units held, units sold, the sum of all
+--          segments}, generation, forgotten, {next cursor, units held, units sold, sum of all
 --          times, of these records}}
 -- Costs    about a millisecond for 512 records.
 local now, stock = server_time(), KEYS[1]

@@ -1,11 +1,11 @@
--- Confirms, cancels or gives back an operation. Stands behind stock.lua.
+-- Confirms, cancels or gives back an operation. Follows stock.lua.
 --
 -- KEYS     the stock's hash, its holds, its operations
 -- ARGV     latest server time (us), retention (ms), operation, how (confirm, cancel, give_back),
 --          synced (1: what was done before is written again, so that WAIT waits for it)
--- Returns  {2, now}: too late. {3, now}: somebody's data. {4, now}: no such stock. {7, now}: it is
+-- Returns  {2, now}: too late. {3, now}: foreign data. {4, now}: no such stock. {7, now}: it is
 --          spread. {0, now}: no such operation.
---          {1, now, state before ('' when it had no record), state now, quantity, reserved}
+--          {1, now, state before ('' if it had no record), state now, quantity, reserved}
 local now = server_time()
 if now > tonumber(ARGV[1]) then return {2, now} end
 local ms, stock, holds, ops, operation, how = math.floor(now / 1000), KEYS[1], KEYS[2], KEYS[3], ARGV[3], ARGV[4]
@@ -20,7 +20,7 @@ n = tonumber(n)
 
 if not record then
   if how ~= 'cancel' then return {0, now} end
-  -- The record that it replaces may have sold something.
+  -- The replaced record may have sold something.
   local counted = sold > 0 and try('HINCRBY', stock, 'g', string.format('%.0f', sold))
   if type(counted) == 'table' then return counted end
   local never = try('HSET', ops, operation, 'N 0 0 ' .. string.format('%.0f', ms + ARGV[2]))

@@ -1,27 +1,36 @@
--- Takes units of one stock for operations that travel together, each on its own.
+-- Takes units of one stock for operations that travel together, each independently.
 --
--- KEYS the stock's hash, its holds, its operations ARGV latest server time (us), retention (ms),
--- hold (ms; -1: sold), first segment (any number),
---          synced (1: what was done before is written again, so that WAIT waits for it), records to
---          look at for what is over, quantity of each operation if all have the same, how many
---          arguments each has, and the generation that the stock must have.
---          Then those of each: its name; of 2 and 4 its quantity; of 4 the only segment it may be
---          taken from, and the token to show there (0: none)
--- Returns {2, now}: too late, nothing was done. {3, now}: somebody's data. {4, now}: no such stock.
+-- KEYS     the stock's hash, its holds, its operations
+-- ARGV     latest server time (us), retention (ms), hold (ms; -1: sold), first segment (any
+--          number), synced (1: what was done before is written again, so that WAIT waits for it),
+--          number of records to look at for those that are over, quantity of each operation if
+--          all have the same, number of arguments for each, generation that the stock must have;
+--          then for each:
+--            1, 2 or 4 arguments   its name
+--            2 or 4 arguments      its quantity
+--            4 arguments           the only segment to take from, and the token to show there (0:
+--                                  none)
+-- Returns  {2, now}: too late, nothing was done. {3, now}: foreign data. {4, now}: no such stock.
 --          {7, now}: it is spread. {9, now}: another generation, or none.
---          Or {1, now, segments (-1: not looked at; -2: nor, and one answer for all), answer, …}:
---          k: all taken now, of segment k; {'D', repeated, state, remaining ms, k, units, …},
---          {'O', state}, {'X', quantity, reserved}, {'L', available}, {'C'}: too few, but more
---          reservations are over than one call ends; {'F'}: an older token than was seen,
---          {'?'}: somebody's data, or the error
+--          Or {1, now, segments (-1: not looked up; -2: not looked up, and one answer for all),
+--          answer, …} with the answers
+--            k                                              all units taken now, from segment k
+--            {'D', repeated, state, remaining ms, k, units, …}  done
+--            {'O', state}                                   over
+--            {'X', quantity, reserved}                      the id was used for something else
+--            {'L', available}                               too few
+--            {'C'}         too few, but more reservations are over than one call ends
+--            {'F'}         an older token than was seen
+--            {'?'}         foreign data
+--            an error
 --
--- This part knows the usual cases only: the first segment has enough, and the operations have no
--- records. It has no functions, since making one costs as much as a command. stock.lua and
--- stock_take_rest.lua stand behind it for everything else.
+-- This piece handles the usual cases only: the first segment has enough, and the operations have no
+-- records. It has no functions, since defining one costs as much as a command. stock.lua and
+-- stock_take_rest.lua follow it and handle everything else.
 --
--- Whatever can fail comes first: who may write the counts, once, may do so again. So they are
--- written for all operations that there is enough for, before the records are, and put right at the
--- end if some of those were there or could not be written.
+-- Everything that can fail comes first, and a user that may write the counts once may do so again.
+-- So the counts are written before the records, for all operations that there is enough for. They
+-- are corrected at the end if some records existed or could not be written.
 local try, args, stock, holds, ops = redis.pcall, ARGV, KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -32,7 +41,7 @@ local ms, place, each, wanted = math.floor(now / 1000), args[4], tonumber(args[8
 local over, count, answers, taken = ' ' .. string.format('%.0f', ms + args[2]) .. ' ', (#args - 9) / each, {1, now, -1}, false
 local only, n = each == 4, nil
 
--- The cheapest, for what is sold at once. Where there is no stock or no such segment, there is
+-- The cheapest path, for units that are sold at once. Without a stock or such a segment there is
 -- nothing to take.
 if args[3] == '-1' and not only then
   local a = 'a' .. place
@@ -83,7 +92,7 @@ if args[3] == '-1' and only then
     local a, at, token = fields[2 * i], tonumber(args[4 * i + 8]), tonumber(args[4 * i + 9])
     local left = (tonumber(seen[2 * i] or 0) or 0) - args[4 * i + 7]
     local shown = tonumber(seen[2 * i + 1] or 0)
-    -- Above 2^53 numbers are not exact.
+    -- Numbers above 2^53 are not exact.
     fit = fit and at < n and left >= 0 and not fields[a]
       and (token == 0 or shown and shown <= token and token < 9007199254740992)
     if not fit then break end
@@ -105,11 +114,11 @@ if args[3] == '-1' and only then
   end
 end
 if taken and args[6] == '0' then return answers end
--- Everything else is done one after the other. What is no stock, or has no such segment, may have a
--- count by now.
+-- Everything else is done one after the other. A key that is no stock, or has no such segment, may
+-- have a count by now.
 local k, hold, token, fence, ends = tonumber(place), tonumber(args[3]), nil, nil, nil
 if not taken then
-  -- Some of those above are taken where it is known.
+  -- If some operations were taken above, n is known.
   local found = only and n or try('HGET', stock, 'n')
   if type(found) == 'table' then return found end
   n = tonumber(found or nil)

@@ -1,12 +1,12 @@
--- The end of stock_take.lua: operations that were sent before, and units that the first segment
--- does not have. What the segments have, as far as it is known.
+-- The end of stock_take.lua: handles operations that were sent before, and units that the first
+-- segment does not have.
 local known, total
--- The token that was shown last where the operation may take, as text.
+-- Token that was last shown at the only segment that the operation may take from, as text.
 local shown
--- Whether there are reservations that are over; nil before it was looked.
+-- Whether there are reservations that are over; nil before the first look.
 local overdue
 
--- The operation has a record.
+-- Answers for an operation that has a record.
 local function again(name, text, record, quantity)
   if record.state == 'H' and record.ends <= ms then
     known = nil
@@ -31,8 +31,8 @@ local function again(name, text, record, quantity)
   return answer
 end
 
--- Which units: the first segment that has enough, from the one to be looked at first, else as few
--- segments as possible.
+-- Chooses the first segment that has enough, beginning with the first segment of the call, else as
+-- few segments as possible.
 local function plan(quantity)
   if not known then
     local fields = {}
@@ -60,8 +60,8 @@ local function plan(quantity)
   return parts
 end
 
--- Ends reservations that are over because too few are left, at most 32 in one call of this script.
--- Returns whether any ended, and an error; `overdue`: there are more.
+-- Ends reservations that are over because too few units are left, at most 32 in one call of this
+-- script. Returns whether any ended, and an error. Sets `overdue` if there are more.
 local function make_room()
   if overdue ~= nil then return false end
   overdue = false
@@ -84,7 +84,7 @@ local function take(name, quantity)
     shown = fence and try('HGET', stock, fence) or '0'
     if type(shown) == 'table' then return shown end
     if not find(shown, '^%d+$') then return {'?'} end
-    -- As texts, which are exact above 2^53 too.
+    -- Compared as texts, which are exact above 2^53 too.
     local older = #shown ~= #token and #token < #shown or #shown == #token and token < shown
     if fence and older and k < n then return {'F'} end
     if k >= n then return {'L', 0} end
@@ -129,7 +129,7 @@ local function take(name, quantity)
       before[last + 1], before[last + 2] = fields[i], old
     end
   end
-  -- The record that this one replaces may have sold something.
+  -- The replaced record may have sold something.
   if gone > 0 then
     local last, old = #counts, number(stock, 'g')
     counts[last + 1], counts[last + 2] = 'g', string.format('%.0f', old + gone)
@@ -160,7 +160,7 @@ for i = 1, taken and 0 or count do
       place, token = args[at + 2], args[at + 3]
       k, fence = tonumber(place), token ~= '0' and 'f' .. place
     end
-    -- What is wrong with one is no matter of the others.
+    -- An error on one operation does not affect the others.
     local ok, answer = pcall(take, args[at], tonumber(each == 1 and wanted or args[at + 1]))
     if not ok then known = nil end
     if not ok and type(answer) ~= 'table' then answer = redis.error_reply(answer) end

@@ -1,15 +1,15 @@
--- Releases locks and, when that freed all of them and nobody else listens, takes them for new
--- owners. Single locks are taken over by acquire.lua; this is for several, for tokens with a floor,
--- and for a cluster.
+-- Releases locks and, if that freed all of them and nobody else listens, takes them for new owners.
+-- acquire.lua takes over single locks; this is for several, for tokens with a floor, and for a
+-- cluster.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     number a of arguments before the grant's, 1 to respect listeners or 0 to ignore them,
---          then for each lock: owner, channel, own subscriptions to that channel (0 or 1; -1 when others listen in the same
---          process, who have no subscription of their own);
+--          then for each lock: owner, channel, own subscriptions to that channel (0 or 1; -1 if
+--          others in the same process listen too, since they share its subscription);
 --          from a + 1 on: the grant's arguments, see grant_all.lua
--- Returns {freed 1, ..., freed n, grant}: what free() says (free.lua) for each lock, then what
--- grant() says, or 0 when
---          it was not tried, or a text when it failed. The release stands whatever becomes of the grant.
+-- Returns  {freed 1, ..., freed n, grant}: what free() returns (free.lua) for each lock, then what
+--          grant() returns, or 0 if it was not tried, or a text if it failed. The release stands
+--          whatever happens to the grant.
 --
 -- What Redisson sees: a release with its message, and the lock held again by another owner.
 local a, n = tonumber(ARGV[1]), #KEYS / 2

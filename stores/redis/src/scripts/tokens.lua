@@ -1,21 +1,27 @@
 -- tokens(now, items, lease, want, life, floor): reads and moves the fencing counters of `items`,
--- all or none. Shared by every script that grants, whatever the kind; not a script by itself.
+-- all or none. Shared by every script that grants, whatever the kind. Not a script by itself.
 --
--- now server time (us) items {{lock, counter, ...}, ...} lease of the grant (ms) want tokens for
--- each item life of a counter beyond the lease (ms; 0 = keep for ever), see lengthen.lua floor
--- tokens are above it (0 = none). All as text, as they came. Returns two values, the first of them
--- nil unless nothing was changed: {4, now, item} the counter of `item` is not an integer; or an
--- error reply: no tokens are left top every counter is at `top` = now + want; or, when they differ,
--- {1, now, 'top 1', 'top 2', ...} each item with its own highest token, as text (may exceed 2^53)
--- Raises what the server refuses (out of memory, read-only, wrong type). Scripts have no roll-back,
--- so whoever calls this looks at the locks before, and writes them only afterwards.
+-- now      server time (us)
+-- items    {{lock, counter, ...}, ...}
+-- lease    of the grant (ms)
+-- want     tokens for each item
+-- life     of a counter beyond the lease (ms; 0 = forever), see lengthen.lua
+-- floor    tokens are above it (0 = none). All but now and items are text, as they came
+-- Returns  two values; the first is nil unless nothing was changed:
+--            {4, now, item}   the counter of `item` is not an integer
+--            an error reply   no tokens are left
+--            nil, top         every counter is at `top` = now + want
+--            nil, {1, now, 'top 1', 'top 2', ...}
+--                             the tops differ: each item with its own highest token, as text (may
+--                             exceed 2^53)
+-- Raises   what the server refuses (full memory, read-only, wrong type). Scripts have no roll-back,
+--          so a caller looks at the locks before, and writes them only afterwards.
 --
 -- What Redisson sees: counter = STRING, an integer, as RFencedLock's INCR leaves it.
 
 local call = redis.call
 
--- Whether a and b, both decimal texts without sign and leading zeros, are in the order a < b. Exact
--- above 2^53.
+-- Whether a < b, both decimal texts without sign and leading zeros. Exact above 2^53.
 local function less(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
@@ -29,7 +35,7 @@ local function room(raw, floor, want)
   return not less(limit, high) and not less(limit, floor)
 end
 
--- Moves a counter that is ahead of the server's clock, or that has to pass a floor, exactly. Rare.
+-- Moves, exactly, a counter that is ahead of the server's clock or has to pass a floor. Rare.
 local function advance(counter, raw, now, floor, want, ttl)
   local base = string.format('%.0f', now)
   if floor ~= '0' and less(base, floor) then base = floor end
@@ -80,8 +86,8 @@ local function tokens(now, items, lease, want, life, floor)
       tops[i + 2] = advance(counter, raw, now, floor, want, ttl)
     end
     if raw and ttl > 0 then
-      -- The full time: acquire.lua goes by when the last token was granted. A counter without a
-      -- time to live is Redisson's.
+      -- The full time, since acquire.lua relies on when the last token was granted. A counter
+      -- without a TTL belongs to Redisson.
       local left = call('PTTL', counter)
       if left ~= -1 and left < ttl then call('PEXPIRE', counter, ttl) end
     end

@@ -1,11 +1,12 @@
 -- Undoes an acquire of items of any kinds: frees whatever its owners hold, ends their waiting, and
--- wakes whoever that concerns.
+-- wakes the waiters that this concerns.
 --
--- KEYS lock 1, lock 2, ..., then others that are only declared ARGV kind 1, owner 1, kind 2, owner
--- 2, ... Returns the server time (us): past the acquire's `latest`, no late copy of it can take
--- anything, or wait.
+-- KEYS     lock 1, lock 2, ..., then further keys that are only declared
+-- ARGV     kind 1, owner 1, kind 2, owner 2, ...
+-- Returns  the server time (us): past the acquire's `latest`, no late copy of it can take anything,
+--          or wait.
 --
--- What Redisson sees: releases; nothing when nothing was held.
+-- What Redisson sees: releases; nothing if nothing was held.
 local failed = nil
 for i = 1, #ARGV / 2 do
   local lock, kind, owner = KEYS[i], kinds[ARGV[2 * i - 1]], ARGV[2 * i]

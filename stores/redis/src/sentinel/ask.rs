@@ -1,4 +1,4 @@
-//! [`ask`]: what one sentinel says about a primary.
+//! [`ask`]: asks one sentinel about a primary.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::super::dialer::elsewhere;
 use super::super::login::Login;
 use super::super::reply::{self, entry};
 
-/// Where a server listens, as the sentinels name it.
+/// The address of a server, as the sentinels name it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) host: String,
@@ -26,7 +26,7 @@ impl fmt::Debug for Place {
 }
 
 impl Place {
-    /// Nothing for sockets in the file system.
+    /// Returns `None` for a socket in the file system.
     pub(super) fn of(info: &ConnectionInfo) -> Option<Self> {
         match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -36,7 +36,7 @@ impl Place {
         }
     }
 
-    /// How to connect there, with everything else as in `template`.
+    /// Returns the connection info for this place, with everything else as in `template`.
     pub(super) fn reached_like(&self, template: &ConnectionInfo) -> ConnectionInfo {
         elsewhere(template, &self.host, self.port)
     }
@@ -50,23 +50,23 @@ impl Place {
     }
 }
 
-/// What a sentinel knows about the primary.
+/// A sentinel's view of the primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) place: Place,
-    /// The higher, the newer: each failover has a number of its own. 0 when the sentinel may not be
-    /// asked.
+    /// Number of the failover: the higher, the newer. 0 if the user may not ask the sentinel for
+    /// it.
     pub(super) epoch: u64,
-    /// The replicas it knows, those that are down included.
+    /// Number of replicas that the sentinel knows, down or not.
     pub(super) replicas: Option<u32>,
-    /// The one that was asked, and those it knows.
+    /// The sentinel that was asked and those that it knows.
     pub(super) sentinels: Vec<Place>,
 }
 
-/// What came of asking a sentinel.
+/// Outcome of asking a sentinel.
 pub(super) enum Answer {
     View(View),
-    /// It knows other primaries only.
+    /// The sentinel knows only these other primaries.
     Unknown(Vec<String>),
     Failed(StoreError),
 }
@@ -89,7 +89,7 @@ pub(super) async fn ask(login: &Login, info: &ConnectionInfo, master: &str, time
     }
 }
 
-/// A connection to a sentinel, and its address.
+/// Returns a connection to a sentinel, and the sentinel's address.
 pub(super) async fn connect(
     login: &Login,
     info: &ConnectionInfo,
@@ -102,7 +102,7 @@ pub(super) async fn connect(
     login.connect(info, true, &config).await.map_err(refused)
 }
 
-/// Says whose password it is.
+/// Adds to the error whose password it is about.
 fn refused(error: StoreError) -> StoreError {
     if error.kind() != StoreErrorKind::Denied {
         return error;
@@ -115,7 +115,7 @@ fn is_unknown(error: &ServerError) -> bool {
     error.details().is_some_and(|details| details.contains("unknown command"))
 }
 
-/// Asks on a connection to a sentinel.
+/// Asks the sentinel of `connection`.
 pub(super) async fn view(
     connection: &MultiplexedConnection,
     address: &Address,
@@ -138,7 +138,7 @@ pub(super) async fn view(
         }
     };
     let (place, details, others) = tokio::join!(
-        // While a failover goes on it is this that names the new primary first.
+        // During a failover this command is the first to name the new primary.
         sentinel("GET-MASTER-ADDR-BY-NAME", Some(master)),
         sentinel("MASTER", Some(master)),
         sentinel("SENTINELS", Some(master)),
@@ -157,7 +157,7 @@ pub(super) async fn view(
     let Some(place) = place else {
         return Err(address.error(StoreErrorKind::Refused, "it names no place for the primary"));
     };
-    // Its user may be allowed no more than that.
+    // The user may have the right to no more than the first command.
     let number = |name| entry(details.as_ref().ok()?, name)?.parse::<u64>().ok();
     let others = others.as_ref().ok().and_then(reply::array).unwrap_or_default();
     Ok(Answer::View(View {

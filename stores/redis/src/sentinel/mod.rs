@@ -1,13 +1,14 @@
-//! [`Discovery`]: finds a primary through its sentinels, and ends the connections to a former one.
+//! [`Discovery`]: finds a primary through its sentinels, and ends connections to a former one.
 //!
-//! Every connection begins with asking the sentinels, all at once. Of what they say the highest
-//! epoch counts: the number of a failover, by which sentinels too settle who of them is right.
-//! After a failover some still name the former primary for some seconds, and those that are cut off
-//! from the others for as long as that lasts; it may well be reachable and think that it is the
-//! primary. So what was known is not given up for something older unless most of them say so.
+//! For every connection all sentinels are asked at once. The answer with the highest epoch counts.
+//! The epoch is the number of a failover, by which sentinels themselves settle which of them is
+//! right. For some seconds after a failover, some sentinels still name the former primary. Those
+//! that are cut off do so as long as that lasts, and their primary may be reachable and believe in
+//! its role. So a known answer is not replaced by an older one unless most sentinels give the older
+//! one.
 //!
-//! The server that they name must say itself that it is the primary. Meanwhile a [`watcher`]
-//! listens to them.
+//! The named server must confirm that it is the primary. Meanwhile a [`watcher`] listens to the
+//! sentinels.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -35,17 +36,17 @@ mod watcher;
 
 use ask::{Answer, Place, View, ask};
 
-/// After the first sentinel has answered, the others have so long.
+/// Time that the other sentinels have after the first one has answered.
 const GRACE: Duration = Duration::from_millis(100);
-/// So long after a failover there may be sentinels that have not heard of it: they tell each other
-/// every two seconds.
+/// Time after a failover in which some sentinels may not know of it: they inform each other every
+/// two seconds.
 const LAG: Duration = Duration::from_secs(10);
-/// Pause before a server is asked again that is not a primary yet.
+/// Pause before a server that is not a primary yet is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So long it is asked, if there is so much time: who waits for the connection shall hear why there
-/// is none.
+/// Maximum time for asking it again, so that callers who wait for the connection learn why there is
+/// none.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Sentinels that are asked besides those in the URL, at most.
+/// Maximum number of sentinels that are asked besides those in the URL.
 const LEARNED: usize = 16;
 
 pub(super) struct Discovery {
@@ -56,16 +57,16 @@ pub(super) struct Discovery {
     clock: Clock,
     runtime: Handle,
     state: Mutex<State>,
-    /// Another server is the primary.
+    /// Notified when another server is the primary.
     changed: Notify,
     weak: Weak<Self>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Sentinels that the others named.
+    /// Sentinels that other sentinels named.
     learned: Vec<Place>,
-    /// The newest that is known, and since when.
+    /// The newest known view, and the time since which it is known.
     newest: Option<(View, Tick)>,
     /// Connections in use.
     links: Vec<Link>,
@@ -78,11 +79,11 @@ struct Link {
     pushes: Weak<dyn AsyncPushSender>,
 }
 
-/// Who says where the primary is.
+/// Origin of a view.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     OneSentinel,
-    /// All of them, as far as they can be asked.
+    /// All sentinels that could be asked.
     Sentinels,
 }
 
@@ -125,18 +126,18 @@ impl Discovery {
         &self.address
     }
 
-    /// How to connect to the primary, but for its address.
+    /// Returns how to connect to the primary, except for the address.
     pub(super) fn template(&self) -> &ConnectionInfo {
         &self.sentinels.template
     }
 
-    /// How many replicas the sentinels know, those that are down included.
+    /// Returns how many replicas the sentinels know, down or not.
     pub(super) fn replicas(&self) -> Option<u32> {
         lock(&self.state).newest.as_ref().and_then(|(view, _)| view.replicas)
     }
 
-    /// A connection to the primary. Whoever gets its pushes is told that it is disconnected when
-    /// another server is the primary.
+    /// Connects to the primary. `pushes` also receives a `Disconnection` when another server
+    /// becomes the primary.
     pub(super) async fn dial(
         &self,
         pushes: impl AsyncPushSender,
@@ -150,7 +151,7 @@ impl Discovery {
             let view = self.resolve(deadline).await?;
             let connected = tokio::select! {
                 connected = self.connect(&view.place, &pushes, deadline) => connected?,
-                // Not to be waited for if it is dead.
+                // A dead server need not be waited for.
                 () = changed => continue,
             };
             let why = match connected {
@@ -168,7 +169,7 @@ impl Discovery {
         }
     }
 
-    /// Connects; the inner error says what the server is instead of a primary.
+    /// Connects to a server. The inner error names its role if it is not a primary.
     async fn connect<P: AsyncPushSender>(
         &self,
         place: &Place,
@@ -187,7 +188,7 @@ impl Discovery {
         let connect = async {
             let config = configuration(Arc::clone(pushes));
             let (mut connection, address) = self.login.connect(&info, false, &config).await?;
-            // Says what ROLE says, and nobody is forbidden to ask.
+            // HELLO tells the same role as ROLE, and needs no right.
             match connection.send_packed_command(&redis::cmd("HELLO")).await {
                 Ok(Value::ServerError(error)) => Err(address.refused(&error)),
                 Ok(hello) => Ok((connection, entry(&hello, "role"))),
@@ -238,8 +239,8 @@ impl Discovery {
         state.learn(&self.sentinels.peers, &views);
         let used = state.newest.as_ref().map(|(view, _)| &view.place);
         let Some(view) = newest(&views, used) else {
-            // A sentinel that knows nothing yet is no proof while another one can't say what it
-            // knows.
+            // The answer of a sentinel without knowledge proves nothing while another sentinel
+            // cannot answer.
             let all_said = failed.is_empty() && asking.is_empty();
             return Err(self.not_found(all_said && state.newest.is_none(), unknown, &failed));
         };
@@ -253,7 +254,7 @@ impl Discovery {
         }
     }
 
-    /// Whether `view` is the one of a sentinel that has not heard yet what is known here.
+    /// Whether `view` comes from a sentinel that does not know yet what is known here.
     fn is_superseded(&self, view: &View, (known, since): &(View, Tick)) -> bool {
         known.epoch > view.epoch && self.clock.now().since(*since) < LAG
     }
@@ -263,7 +264,7 @@ impl Discovery {
         if let Some(names) = unknown {
             let known = if names.is_empty() { "no primary at all".to_owned() } else { names.join(", ") };
             let what = format!("the sentinels know no primary {master:?}; they know {known}");
-            // What was right once is not a mistake in the URL.
+            // A name that was right once is not a mistake in the URL.
             let kind = if certain { StoreErrorKind::Unsupported } else { StoreErrorKind::Unreachable };
             return self.address.error(kind, what);
         }
@@ -276,7 +277,7 @@ impl Discovery {
         self.address.error(kind, format!("no sentinel can be asked: {each}"))
     }
 
-    /// All sentinels.
+    /// Returns all sentinels.
     fn peers(&self) -> Vec<ConnectionInfo> {
         let configured = &self.sentinels.peers;
         let learned = lock(&self.state).learned.clone();
@@ -287,7 +288,7 @@ impl Discovery {
         configured.iter().cloned().chain(learned).collect()
     }
 
-    /// Counts a connection in, unless another server has become the primary meanwhile.
+    /// Registers a connection. Returns `false` if another server has become the primary meanwhile.
     fn register<P: AsyncPushSender>(&self, view: View, pushes: &Arc<P>) -> bool {
         let mut state = lock(&self.state);
         state.links.retain(|link| link.pushes.strong_count() > 0);
@@ -300,7 +301,7 @@ impl Discovery {
         true
     }
 
-    /// The sentinels say that the primary is there: connections to another server are over.
+    /// Notes where the sentinels see the primary, and ends connections to other servers.
     fn heard(&self, view: &View, source: Source) {
         let mut state = lock(&self.state);
         if state.newest.as_ref().is_some_and(|known| self.is_superseded(view, known)) {
@@ -338,7 +339,7 @@ impl Discovery {
 }
 
 impl State {
-    /// `view` counts from now on.
+    /// Makes `view` the newest.
     fn see(&mut self, view: &View, now: Tick) {
         let since = match &self.newest {
             Some((known, since)) if known.epoch == view.epoch && known.place == view.place => *since,
@@ -362,7 +363,8 @@ impl State {
     }
 }
 
-/// The newest of these: the highest epoch; among equals the one in use, or what most say.
+/// Returns the newest view: the one with the highest epoch. Among equals it prefers the place in
+/// use, then the one with most votes.
 fn newest<'a>(views: &'a [View], used: Option<&Place>) -> Option<&'a View> {
     let votes = |place: &Place| views.iter().filter(|view| view.place == *place).count();
     views.iter().max_by_key(|view| (view.epoch, used == Some(&view.place), votes(&view.place)))

@@ -1,7 +1,8 @@
 //! [`watch`]: listens to the sentinels for a new primary.
 //!
-//! One connection to one of them at a time, another one when it breaks. Messages get lost, and a
-//! sentinel may be cut off from the others, so all of them are asked now and then as well.
+//! It holds one connection to one sentinel at a time, and takes the next sentinel when that breaks.
+//! Messages get lost, and a sentinel may be cut off from the others, so all of them are asked
+//! periodically too.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use super::ask::{self, Answer};
 use super::{Discovery, Source};
 use crate::trace::TARGET;
 
-/// The message of a sentinel that has another primary.
+/// Channel on which a sentinel announces another primary.
 const SWITCHED: &str = "+switch-master";
-/// How often all sentinels are asked, about.
+/// Average interval between questions to all sentinels.
 const REVIEW: Duration = Duration::from_secs(10);
 
-/// Ends with the last one who uses `discovery`.
+/// Watches until the last user of `discovery` is gone.
 pub(super) async fn watch(discovery: Weak<Discovery>) {
     let mut backoff = Backoff::default();
     for turn in 0.. {
@@ -35,7 +36,7 @@ pub(super) async fn watch(discovery: Weak<Discovery>) {
     }
 }
 
-/// Listens to one sentinel until that fails; `None` when nobody needs it any more.
+/// Listens to one sentinel until that fails. Returns `None` when nobody needs it any more.
 async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> Option<&'static str> {
     let discovery = weak.upgrade()?;
     let peers = discovery.peers();
@@ -53,7 +54,7 @@ async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> O
         return Some("it can't be listened to");
     };
     *backoff = Backoff::default();
-    // For what was said before.
+    // Catches up on earlier messages.
     review(weak).await?;
     loop {
         let period = REVIEW.mul_f64(0.75 + jitter() / 2.0);
@@ -69,7 +70,7 @@ async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> O
             }
             Ok(Some(_)) => {}
             Err(_) => {
-                // This also shows whether the connection lives.
+                // This also shows whether the connection is alive.
                 if !consult(weak, &connection, &address, &master, timeout).await? {
                     return Some("it does not answer");
                 }
@@ -79,7 +80,7 @@ async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> O
     }
 }
 
-/// Asks all.
+/// Asks all sentinels.
 async fn review(weak: &Weak<Discovery>) -> Option<()> {
     let discovery = weak.upgrade()?;
     let deadline = discovery.clock.now() + discovery.connect_timeout;
@@ -90,7 +91,7 @@ async fn review(weak: &Weak<Discovery>) -> Option<()> {
     Some(())
 }
 
-/// Asks the one that is listened to; whether it answers.
+/// Asks the sentinel that is listened to. Returns whether it answers.
 async fn consult(
     weak: &Weak<Discovery>,
     connection: &MultiplexedConnection,
@@ -108,7 +109,8 @@ async fn consult(
     Some(true)
 }
 
-/// `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT`, on its channel.
+/// Whether the push is `NAME OLD-HOST OLD-PORT NEW-HOST NEW-PORT` for this primary, on the channel
+/// of switches.
 fn is_about(push: &PushInfo, master: &str) -> bool {
     let [channel, message] = push.data.as_slice() else { return false };
     push.kind == PushKind::Message

@@ -1,4 +1,4 @@
-//! What operators ask for: status, force release, and the list of locks.
+//! Operators' steps: status, force release, and the list of locks.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ async fn status_shows_all_readers_and_a_writer_that_reads_twice() {
     let mut expected = [(one.owner.clone(), 1), (two.owner.clone(), 1)];
     expected.sort();
     assert_eq!(holders, expected);
-    // One whose own lease is over is no holder, as long as others are.
+    // A reader whose own lease is over is not a holder as long as others are.
     let _: () = server.ask(&["DEL", &hold(&one)]).await;
     assert_eq!(status(&store, "a").await.holders, [(two.owner, 1)]);
 
@@ -69,7 +69,7 @@ async fn status_counts_who_waits() {
         drop((own, watch));
         assert_eq!(status(&store, "a").await.waiters, 1, "one's own idle subscription is known to be idle");
         release(&store, &mine).await.unwrap();
-        // The others' are gone with their connections.
+        // The others' subscriptions end with their connections.
         server.kill_clients("pubsub").await;
     }
     let mine = [item("b")];
@@ -132,7 +132,7 @@ async fn a_scan_finds_the_locks_of_a_prefix_and_nothing_else() {
         granted(&store, &[item(&format!("orderly[1]x:{number}"))]).await;
         expected.insert((key(&name), format!("{kind:?}")));
     }
-    // Somebody's data, and what makes no key.
+    // Foreign data, and names that yield no key.
     let _: () = server.ask(&["HSET", "lock:order*[1]?:hash", "name", "ann"]).await;
     let _: () = server.ask(&["SET", "lock:order*[1]?:text", "x"]).await;
     for odd in [&b"lock:order*[1]?:\xff"[..], b"lock:order*[1]?:{", b"order*[1]?:1"] {

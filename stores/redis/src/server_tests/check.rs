@@ -1,4 +1,4 @@
-//! What `check` says about servers.
+//! Verdicts of `check` about servers.
 
 use lock_core::internal::ServerClock;
 use lock_core::store::StoreErrorKind;
@@ -14,7 +14,7 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A fake that says this in INFO, and that its role and version are these.
+/// Starts a fake with this INFO, version and role.
 async fn fake(info: &'static str, version: &'static str, role: &'static str) -> Fake {
     Fake::start(move |words| match words[0].as_str() {
         "HELLO" => format!("%2\r\n{}{}{}{}", bulk("version"), bulk(version), bulk("role"), bulk(role)),
@@ -40,7 +40,7 @@ async fn eviction_warns_and_is_an_error_in_strict_mode() {
     let server = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
     store(&server).check().await.unwrap();
     let error = store_with(&server, |options| options.strict = true).check().await.unwrap_err();
-    // No waiting helps, so a program that waits for its store ends.
+    // Waiting does not help, so a program that waits for its store ends.
     assert!(error.kind().is_misconfiguration(), "{error}");
     let text = error.to_string();
     assert!(text.contains("allkeys-lru") && text.contains("noeviction"), "{text}");
@@ -162,7 +162,7 @@ async fn missing_rights_are_named_and_nothing_is_left() {
         missing(&[&keys[..], &["+@all"]].concat()).await,
         "publish to redisson_lock__channel:{lock:nobodys}, redisson_lock_queue:{lock:nobodys}"
     );
-    // Not meant for fair locks, or for locks at all.
+    // A user that is not meant for fair locks, or for locks at all.
     let mutexes = ["+@all", "-@list", "-@sortedset", "-hkeys"];
     assert_eq!(missing(&[&["~*", "&*"], &mutexes[..]].concat()).await, "");
     assert_eq!(missing(&["~*", "&*", "+@all", "-@hash"]).await, "hkeys, hget");
@@ -170,7 +170,7 @@ async fn missing_rights_are_named_and_nothing_is_left() {
     assert!(denied.contains("NOPERM"), "{denied}");
     assert!(server.keys().await.is_empty());
 
-    // It may be a lock after all.
+    // The key may be a lock after all.
     granted(&store(&server), &[item("nobodys")]).await;
     let before = fields(&server, "lock:nobodys").await;
     assert_eq!(missing(&["~*", "&*", "+@all"]).await, "");

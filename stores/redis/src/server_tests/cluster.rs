@@ -1,17 +1,16 @@
-//! A cluster of the test's own: three servers, a third of the slots each.
+//! A test's own cluster: three servers with a third of the slots each.
 
 pub(super) use lock_test_servers::Cluster;
 pub(super) use lock_test_servers::cluster::{Options, SlotMove, slot_of};
 
 use super::*;
 
-/// Tells which of the servers has the slot of `name`, as all but movers see it: the one it was
-/// started with.
+/// Returns the server that had the slot of `name` at the start, before any slot was moved.
 pub(super) fn home(name: &str) -> usize {
     usize::from(slot_of(name)) * 3 / 16_384
 }
 
-/// What tests do with a cluster besides what its launcher can do.
+/// Operations of tests on a cluster, beyond those of its launcher.
 pub(super) trait ClusterExt {
     /// Returns the address of the first server, which is enough to find the others.
     fn seed(&self) -> String;
@@ -22,7 +21,7 @@ pub(super) trait ClusterExt {
         self.store_with(|_| {})
     }
 
-    /// Moves one key, which has to be there.
+    /// Moves one key, which must exist.
     async fn move_key(&self, moving: SlotMove, key: &str);
 
     /// Returns all keys of all primaries.

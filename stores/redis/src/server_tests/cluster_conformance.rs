@@ -1,5 +1,5 @@
 //! The suite that every store has to pass, on a real cluster: with all keys of a test in one slot,
-//! and each in its own.
+//! and with each in its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,7 +9,7 @@ use lock_store_conformance::Subject;
 use super::acquire_late;
 use super::cluster::{Cluster, ClusterExt as _};
 
-/// The tests that run side by side share a cluster, each with a prefix of its own.
+/// Returns a cluster that concurrent tests share, each with its own prefix.
 async fn shared() -> Arc<Cluster> {
     static SHARED: tokio::sync::Mutex<Weak<Cluster>> = tokio::sync::Mutex::const_new(Weak::new());
     let mut shared = SHARED.lock().await;
@@ -36,12 +36,12 @@ async fn subject(prefix: impl Fn(u64) -> String) -> Subject {
         .keeping(cluster)
 }
 
-/// Requests for several keys are as good as with one server.
+/// Requests for several keys in one slot work as on one server.
 mod together {
     use super::*;
 
     async fn together() -> Subject {
-        // Latches, and keys with hash tags of their own, are not for such prefixes.
+        // Such prefixes do not suit latches and keys with their own hash tags.
         subject(|number| format!("{{lock{number}}}:")).await.skipping(&[
             "a_latch_is_set_once_until_it_is_at_zero",
             "a_count_down_that_is_sent_again_counts_once",
@@ -55,8 +55,8 @@ mod together {
     lock_store_conformance::conformance!(together);
 }
 
-/// Of requests for keys in several slots it is not promised that they queue, name the first busy
-/// key, or leave counters alone when they are refused; nor is a release followed by a takeover.
+/// Requests for keys in several slots need not queue, name the first busy key, or leave counters
+/// alone when they are refused. Nor need a release be followed by a takeover.
 mod apart {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Clusters of which a server is away, and servers that are no cluster.
+//! Clusters with a dead server, and servers that are no cluster.
 
 use lock_core::store::{
     Notice, PermitId, Permits, PermitsChange, PermitsHold, PermitsKeep, PermitsRequest, ScanRequest,
@@ -10,7 +10,7 @@ use super::super::{Topology, cluster};
 use super::cluster::{Cluster, ClusterExt as _, Options, home};
 use super::*;
 
-/// A key that the server `index` has.
+/// Returns a key at the server `index`.
 fn key_at(index: usize) -> String {
     (0..).map(|number| format!("k{number}")).find(|key| home(&format!("lock:{key}")) == index).unwrap()
 }
@@ -48,7 +48,7 @@ async fn renewals_at_a_server_that_is_away_fail_alone() {
 
     let alone = store.keep(keep_request(&mine[1..2], LEASE, Standing::Holder)).await.unwrap_err();
     assert!(alone.is_transient(), "{alone}");
-    // Nobody knows what was released; sent again it is all right.
+    // It is unknown what was released; a repetition succeeds.
     let error = release(&store, mine).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
     assert_eq!(store.status(mine[0].key.clone()).await.unwrap().holders.len(), 0);
@@ -176,7 +176,7 @@ async fn scripts_that_a_server_forgot_are_sent_again() {
     assert_eq!(cluster.keys().await.len(), 3, "counters");
 }
 
-/// A store that speaks to its servers as to those before version 7.
+/// Returns a store that treats its servers as older than version 7.
 fn classic(cluster: &Cluster) -> RedisStore {
     let store = cluster.store();
     let Topology::Cluster(inner) = &store.topology else { panic!("one server") };
@@ -241,7 +241,7 @@ async fn a_cluster_that_is_down_is_not_ready() {
 async fn a_server_that_says_nothing_holds_up_nobody_else() {
     let mut cluster = partial();
     let names = [0, 1].map(key_at);
-    // It is the seed that is asked first, too.
+    // The seed is also the first server to be asked.
     cluster.nodes_mut()[0].stop();
     let url = format!("{},127.0.0.1:{}", cluster.seed(), cluster.nodes()[1].port());
     let store = store_at(&url, options());

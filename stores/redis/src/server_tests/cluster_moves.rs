@@ -1,4 +1,4 @@
-//! Slots that move from one server of a cluster to another, all the way or half of it.
+//! Slots that move from one server of a cluster to another, completely or half.
 
 use lock_core::store::{Notice, StoreErrorKind, Watch, Withdrawn};
 
@@ -9,13 +9,13 @@ const LOCK: &str = "lock:a";
 const COUNTER: &str = "redisson_lock_token:{lock:a}";
 const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
-/// The server that has the lock `a`, and another one.
+/// Returns the server that has the lock `a`, and another one.
 fn ends() -> (usize, usize) {
     let from = home(LOCK);
     (from, (from + 1) % 3)
 }
 
-/// Lets the slot of the lock `a` begin to move.
+/// Begins to move the slot of the lock `a`.
 fn begin_move(cluster: &Cluster) -> SlotMove {
     cluster.begin_move(slot_of(LOCK), ends().1)
 }
@@ -172,7 +172,7 @@ async fn a_lock_that_never_was_is_taken_while_its_slot_moves() {
     granted(&store, &mine).await;
     assert!(begun.elapsed() >= Duration::from_millis(500), "the counter is waited for");
     release(&store, &mine).await.unwrap();
-    // It is known by now.
+    // The move is known by now.
     let begun = tokio::time::Instant::now();
     granted(&store, &mine).await;
     assert!(begun.elapsed() < Duration::from_millis(500));
@@ -222,8 +222,7 @@ async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
     assert!(counters.iter().all(|key| key.starts_with("redisson_lock_token:")), "{counters:?}");
 }
 
-/// The server to which the slot goes is told the name of the lock only, and has not what else
-/// belongs to it.
+/// The server that imports the slot is told only the name of the lock, and lacks its further keys.
 #[tokio::test]
 async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part() {
     let cluster = Cluster::start();
@@ -281,7 +280,7 @@ async fn a_waiter_looks_by_itself_while_it_knows_that_the_slot_moves() {
     cluster.move_key(moving, LOCK).await;
     cluster.move_key(moving, COUNTER).await;
     assert_eq!(busy(&waiter, &[item("a")]).await.item, 0);
-    // Without a message, as from a client that publishes to nobody.
+    // Without a message, as from a client whose message nobody receives.
     let _: () = cluster.nodes()[moving.to].ask(&["ASKING"]).await;
     assert_eq!(notice(&mut watch).await, Notice::Retry);
     assert_eq!(notice(&mut watch).await, Notice::Retry);
@@ -329,7 +328,7 @@ async fn who_only_looks_at_a_slot_that_moves_wakes_nobody() {
     assert!(published().await, "it is open");
 }
 
-/// As between the two last commands of somebody who moves a slot by hand.
+/// As between the last two commands of a manual move of a slot.
 #[tokio::test]
 async fn servers_that_name_each_other_are_not_asked_in_a_circle() {
     let cluster = Cluster::start();
@@ -347,7 +346,7 @@ async fn servers_that_name_each_other_are_not_asked_in_a_circle() {
     let watch = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let circles = rejected(from).await.max(rejected(to).await);
-    // The cluster may mend itself meanwhile.
+    // The cluster may repair itself meanwhile.
     assert!(circles <= 50, "{circles} subscriptions in a second");
     cluster.end_move(moving);
     drop(watch);

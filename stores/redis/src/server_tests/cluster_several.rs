@@ -1,5 +1,5 @@
-//! Requests for keys in several slots: all or nothing, nothing left behind, and nobody in anybody's
-//! way for ever.
+//! Requests for keys in several slots: all or nothing, nothing left behind, and no two requests
+//! block each other forever.
 
 use lock_core::FencingToken;
 use lock_core::store::{Acquired, StoreErrorKind, Withdrawn};
@@ -7,7 +7,7 @@ use lock_core::store::{Acquired, StoreErrorKind, Withdrawn};
 use super::cluster::{Cluster, ClusterExt as _, home, slot_of};
 use super::*;
 
-/// Names in three slots, at three servers, in an order that is not that of their slots.
+/// Returns names in three slots, at three servers, not in the order of their slots.
 fn apart() -> [String; 3] {
     let find = |index| {
         let mut names = (0..).map(|number| format!("k{number}"));
@@ -66,7 +66,7 @@ async fn a_refused_request_does_not_wake_itself_for_ever() {
     let store = cluster.store();
     let names = apart();
     let wished = || Arc::new(request(&names.clone().map(|name| item(&name))));
-    // Whichever slot is the first, and whether or not each attempt has an owner of its own.
+    // Whichever slot comes first, and whether or not each attempt has its own owner.
     for (held, anew) in names.iter().flat_map(|name| [(name, false), (name, true)]) {
         let held = [item(held)];
         granted(&store, &held).await;
@@ -136,7 +136,7 @@ async fn a_withdrawal_reaches_every_slot() {
         }
     }
 
-    // One that was withdrawn before it was sent takes nothing at any of them.
+    // A request that was withdrawn before it was sent takes nothing at any server.
     let never = Arc::new(request(&mine));
     assert_eq!(store.withdraw(Arc::clone(&never)).await.unwrap(), Withdrawn::Settled);
     let error = store.acquire(never).await.unwrap_err();

@@ -1,5 +1,5 @@
-//! Subscriptions in a cluster: what the client library mixes up, servers that forbid them, and
-//! servers that die.
+//! Subscriptions in a cluster: answers that the client library confuses, servers that forbid them,
+//! and servers that die.
 
 use std::sync::atomic::AtomicU16;
 
@@ -23,7 +23,7 @@ fn push(kind: &str, channel: &str, count: u8) -> String {
     format!(">3\r\n${}\r\n{kind}\r\n${}\r\n{channel}\r\n:{count}\r\n", kind.len(), channel.len())
 }
 
-/// The client library takes a push that nobody asked for as the answer to the command under way.
+/// The client library takes an unrequested push for the answer to the command under way.
 #[tokio::test]
 async fn an_unsubscription_in_the_place_of_an_answer_begins_a_new_connection() {
     let (port, count) = (Arc::new(AtomicU16::new(0)), Arc::new(AtomicU64::new(0)));
@@ -85,8 +85,8 @@ async fn a_watch_of_keys_of_several_servers_hears_of_each() {
         assert_eq!(notice(&mut watch).await, Notice::Retry);
     }
     drop(watch);
-    // Left after the linger time only, so nothing of the neighbours is heard here but on their own
-    // servers.
+    // Channels are left only after the linger time, so messages of the neighbours arrive here only
+    // from their own servers.
     let released = release(&waiter, &names.map(item)).await.unwrap();
     assert_eq!(released.held, [false; 6]);
 }
@@ -100,7 +100,7 @@ async fn one_task_follows_all_watches() {
     for number in 0..200 {
         watches.push(watch(&store, &[item(&format!("{{one}}{number}"))]).await);
     }
-    // There are two for the connections of each server.
+    // Two tasks serve the connections of each server.
     assert!(tasks() < 50, "{}", tasks());
 
     let slot = slot_of("{one}");
@@ -180,7 +180,7 @@ async fn a_replica_that_takes_over_has_the_locks_and_the_watches() {
             .is_ok_and(|kept| kept == [Kept::Renewed])
     })
     .await;
-    // Waiters look from time to time; this is how they find out.
+    // Waiters look from time to time, and so find out.
     until("the waiter knows, too", async || acquire(&waiter, &[item("a")]).await.is_ok()).await;
     while notice(&mut watch).await != Notice::Resubscribed {}
     while watch.try_notice().is_some() {}

@@ -1,11 +1,11 @@
-//! Which keys scripts use: those that they declare, outside of clusters.
+//! Outside of clusters scripts use only keys that they declare.
 
 use lock_core::store::Withdrawn;
 
 use super::wire::monitored;
 use super::*;
 
-/// The words of a line of MONITOR.
+/// Splits a line of MONITOR into words.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut chars) = (None, line.chars());
@@ -21,8 +21,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The keys that scripts used and did not declare; but for the holds of readers that the call is
-/// not about: nobody knows them.
+/// Returns the keys that scripts used without declaring them. Holds of readers that the call is not
+/// about are left out, since their names are unknown.
 fn undeclared(lines: &[String]) -> Vec<String> {
     let (mut call, mut declared, mut found) = (Vec::new(), Vec::new(), Vec::new());
     for line in lines {
@@ -48,7 +48,7 @@ fn undeclared(lines: &[String]) -> Vec<String> {
     found
 }
 
-/// But for `status`, which counts who waits in a queue where it may.
+/// Except for `status`, which counts the waiters of a queue where it may.
 #[tokio::test]
 async fn scripts_declare_the_keys_that_they_use() {
     let server = RedisServer::start();

@@ -16,7 +16,7 @@ const LONGER: Duration = Duration::from_secs(20);
 /// All names that belong to a lock whose key begins with `k`, for each kind.
 const RIGHTS: [&str; 4] = ["~lock:k*", "~{lock:k*", "~redisson_*{lock:k*", "~lock_*{lock:k*"];
 
-/// A user that has lost the rights to everything but `patterns`.
+/// Removes all rights of the user except those to `patterns`.
 async fn may_only(server: &RedisServer, patterns: &[&str]) {
     let _: () = server.ask(&[&["ACL", "SETUSER", USER, "resetkeys"], patterns].concat()).await;
 }
@@ -73,13 +73,13 @@ async fn each_hold_is_renewed_that_the_user_may_renew() {
     }
 }
 
-/// The server refuses the script for none of its keys; a command inside fails.
+/// The server does not refuse the script for any of its keys, but a command inside fails.
 #[tokio::test]
 async fn each_hold_is_renewed_although_the_script_fails_for_another() {
     let server = RedisServer::start();
     let store = user(&server).await;
     let items = taken(&store, &[Kind::Write, Kind::Read]).await;
-    // The lock itself, without the hold keys of its readers.
+    // Rights to the lock itself, without the hold keys of its readers.
     may_only(&server, &[&RIGHTS[..], &["~lock:other*", "~redisson_*", "~lock_*"]].concat()).await;
     let unknown = |item: &Item| is_other(item) && item.kind == Kind::Read;
     for (item, kept) in items.iter().zip(keep(&store, &items, LONGER).await) {
@@ -107,7 +107,7 @@ async fn each_waiter_keeps_its_place_that_the_user_may_keep() {
     }
 }
 
-/// Now, and later.
+/// At once, and after a linger.
 #[tokio::test]
 async fn each_hold_is_given_back_that_the_user_may_give_back() {
     for kinds in [MUTEXES, ALL] {
@@ -130,7 +130,7 @@ async fn each_hold_is_given_back_that_the_user_may_give_back() {
 
 #[tokio::test]
 async fn each_item_is_withdrawn_that_the_user_may_withdraw() {
-    // The one without rights is of each kind in turn.
+    // The item without rights is of each kind in turn.
     for kinds in
         [[Kind::Mutex; 3]].into_iter().chain(ALL.iter().map(|&kind| [Kind::Mutex, kind, Kind::Write]))
     {
@@ -168,8 +168,8 @@ async fn each_permit_is_renewed_that_the_user_may_renew() {
     assert_eq!(semaphores.keep(request).await.unwrap(), [Some(vec![true]), None, Some(vec![true])]);
 }
 
-/// In cluster mode, with all slots. It refuses the first call for several items, and gets no other
-/// one.
+/// In cluster mode, with all slots. The server refuses the first call for several items, and gets
+/// no other.
 #[tokio::test]
 async fn a_server_that_looks_at_slots_is_asked_for_each_item() {
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
@@ -191,7 +191,7 @@ async fn a_server_that_looks_at_slots_is_asked_for_each_item() {
     }
 }
 
-/// A release that would hand the locks on in the same step.
+/// A release with a takeover in the same step.
 #[tokio::test]
 async fn each_lock_is_given_back_when_they_cannot_be_taken_over() {
     let server = RedisServer::start();

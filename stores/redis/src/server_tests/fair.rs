@@ -1,4 +1,4 @@
-//! Fair locks of ours alone: the queue, its keys, its order, and who is told what.
+//! Fair locks with our waiters only: the queue, its keys, its order, and its messages.
 
 use lock_core::store::{Kept, Notice, Standing, StoreErrorKind, Withdrawn};
 
@@ -10,7 +10,7 @@ pub(super) fn owners(items: &[&Item]) -> Vec<String> {
     items.iter().map(|item| item.owner.as_str().to_owned()).collect()
 }
 
-/// The lock is held, and these wait for it.
+/// Takes the lock, and queues waiters for it.
 pub(super) async fn with_waiters<const N: usize>(rig: &Rig) -> (Item, [Item; N]) {
     let holder = fair();
     rig.get(&holder).await;
@@ -21,7 +21,7 @@ pub(super) async fn with_waiters<const N: usize>(rig: &Rig) -> (Item, [Item; N])
     (holder, waiters)
 }
 
-/// A free lock without a queue is granted as a mutex is, and leaves the same keys.
+/// A free lock without a queue is granted like a mutex, and leaves the same keys.
 #[tokio::test]
 async fn an_unwanted_lock_looks_like_a_mutex() {
     let rig = Rig::start().await;
@@ -35,7 +35,7 @@ async fn an_unwanted_lock_looks_like_a_mutex() {
     assert_eq!(rig.server.keys().await, [COUNTER]);
 }
 
-/// Whoever does not wait leaves nothing behind, and does not pass those who do.
+/// An attempt without waiting leaves nothing behind, and does not pass the waiters.
 #[tokio::test]
 async fn an_attempt_without_waiting_does_not_queue() {
     let rig = Rig::start().await;
@@ -64,7 +64,7 @@ async fn waiters_are_served_in_order() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Asking again keeps the place and its deadline; the wait of the first time counts.
+/// Asking again keeps the place and its deadline: the wait of the first request counts.
 #[tokio::test]
 async fn asking_again_keeps_the_place() {
     let rig = Rig::start().await;
@@ -76,7 +76,7 @@ async fn asking_again_keeps_the_place() {
     assert_eq!(rig.deadlines().await, before);
 }
 
-/// A grant that is asked for again is the same hold: count 1, a later token, never a shorter lease.
+/// A grant that is requested again is the same hold: count 1, a later token, never a shorter lease.
 #[tokio::test]
 async fn a_holder_that_asks_again_is_granted_again() {
     let rig = Rig::start().await;
@@ -114,18 +114,18 @@ async fn a_release_grants_the_lock_to_the_head() {
     assert_eq!(rig.deadline(second.owner.as_str()).await, behind - 5000);
     let records: Vec<String> = rig.run(&["HKEYS", ALIVE]).await;
     assert_eq!(records, owners(&[&second]));
-    // It asks again, or is kept: the lease is its own then.
+    // It asks again or is kept, and then has its own lease.
     assert_eq!(rig.stay(&first).await, Kept::Renewed);
     let left: i64 = rig.run(&["PTTL", LOCK]).await;
     assert!(left > 5000, "{left}");
 }
 
-/// One release with a hand-over is one call, and not many commands in it.
+/// A release with a hand-over is one call with few commands.
 #[tokio::test]
 async fn a_hand_over_stays_lean() {
     let rig = Rig::start().await;
     let (holder, [first]) = with_waiters(&rig).await;
-    // Once unseen, so that the script is known.
+    // Once unobserved, so that the script is known.
     rig.release(&holder).await;
     let second = fair();
     rig.queue_up(&second, FIVE).await;
@@ -138,7 +138,7 @@ async fn a_hand_over_stays_lean() {
     assert!(inside <= 24, "{lines:#?}");
 }
 
-/// The lease of a direct grant is never longer than the one asked for.
+/// The lease of a direct grant is never longer than the requested one.
 #[tokio::test]
 async fn a_direct_grant_has_no_longer_lease_than_asked_for() {
     let rig = Rig::start().await;
@@ -151,8 +151,8 @@ async fn a_direct_grant_has_no_longer_lease_than_asked_for() {
     assert!(left > 0 && left <= 2000, "{left}");
 }
 
-/// A waiter that needs other keys too can't be granted this one alone: it is woken, and keeps its
-/// place till it asks.
+/// A waiter that needs other keys too cannot be granted this one alone. It is woken, and keeps its
+/// place until it asks.
 #[tokio::test]
 async fn a_waiter_for_several_keys_is_woken_and_not_granted() {
     let rig = Rig::start().await;
@@ -174,7 +174,7 @@ async fn a_waiter_for_several_keys_is_woken_and_not_granted() {
     assert!(keys.iter().all(|key| key.starts_with("redisson_lock_token:")), "{keys:?}");
 }
 
-/// A wish that came too late neither takes nor queues.
+/// A request that comes too late neither takes nor queues.
 #[tokio::test]
 async fn a_late_wish_does_not_queue() {
     let rig = Rig::start().await;
@@ -185,8 +185,8 @@ async fn a_late_wish_does_not_queue() {
     assert_eq!(rig.server.keys().await, [LOCK, COUNTER]);
 }
 
-/// Giving up takes the wait off the others, once, and leaves no key when all have gone. While none
-/// of Redisson's waits that is so for those before it, too: nobody reads their deadlines.
+/// Giving up takes the wait off the others, once, and leaves no key when all have gone. Without
+/// Redisson's waiters the wait is also taken off those in front: nobody reads their deadlines.
 #[tokio::test]
 async fn waiters_that_give_up_leave_nothing() {
     let rig = Rig::start().await;
@@ -220,7 +220,7 @@ async fn who_withdraws_passes_the_lock_on() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Releasing what is not held does nothing at all.
+/// Releasing a lock that is not held does nothing at all.
 #[tokio::test]
 async fn releasing_what_is_not_held_does_nothing() {
     let rig = Rig::start().await;
@@ -234,7 +234,7 @@ async fn releasing_what_is_not_held_does_nothing() {
     assert_eq!(rig.queue().await, owners(&[&first]));
 }
 
-/// Heads that are not kept are passed over with all their effects, by whoever comes.
+/// Any call passes over heads that are not kept, with all effects of their leaving.
 #[tokio::test]
 async fn dead_heads_are_passed_over() {
     let rig = Rig::start().await;
@@ -253,8 +253,8 @@ async fn dead_heads_are_passed_over() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// A newcomer that finds a free lock and only dead waiters has it; with a live one among them it
-/// wakes that one.
+/// A newcomer gets a free lock with dead waiters only. If one waiter is alive, the newcomer wakes
+/// it.
 #[tokio::test]
 async fn a_newcomer_passes_over_the_dead() {
     let rig = Rig::start().await;
@@ -269,7 +269,7 @@ async fn a_newcomer_passes_over_the_dead() {
     assert_eq!(rig.server.keys().await, [LOCK, COUNTER]);
 }
 
-/// What a waiter hears when it is kept, in each of its states.
+/// Keeping tells a waiter how it stands, in each of its states.
 #[tokio::test]
 async fn keeping_says_how_the_waiter_stands() {
     let rig = Rig::start().await;
@@ -289,7 +289,7 @@ async fn keeping_says_how_the_waiter_stands() {
     assert_eq!(rig.keep(&[first, second], Standing::Holder).await, [Kept::Renewed, Kept::Gone]);
 }
 
-/// Waiters of one call live, all of them, before the first of them lets go of the dead.
+/// All waiters of one call count as alive before the first of them removes dead ones.
 #[tokio::test]
 async fn waiters_that_are_kept_together_are_alive_together() {
     let rig = Rig::start().await;
@@ -301,8 +301,8 @@ async fn waiters_that_are_kept_together_are_alive_together() {
     assert_eq!(rig.queue().await, owners(&[&first, &second]));
 }
 
-/// The keys of a queue of ours end by themselves soon after the last waiter has died; each keeping
-/// puts that off.
+/// The keys of a queue of ours expire soon after the last waiter has died. Each keeping postpones
+/// that.
 #[tokio::test]
 async fn the_keys_of_a_queue_end_with_its_waiters() {
     let rig = Rig::start().await;
@@ -317,8 +317,8 @@ async fn the_keys_of_a_queue_end_with_its_waiters() {
     }
 }
 
-/// A deadline that comes near is put off when the waiter is kept, and it is never purged by us for
-/// its deadline.
+/// Keeping a waiter postpones a deadline that is near. Our store never purges it because of its
+/// deadline.
 #[tokio::test]
 async fn a_live_waiter_stays_whatever_its_deadline() {
     let rig = Rig::start().await;
@@ -334,8 +334,8 @@ async fn a_live_waiter_stays_whatever_its_deadline() {
     assert_eq!(rig.holder().await.as_deref(), Some(first.owner.as_str()));
 }
 
-/// Notices of the watch: a grant with its token, and anything else as a hint; only what concerns
-/// the waiter itself.
+/// Notices of the watch concern only the waiter itself: a grant with its token, anything else as a
+/// hint.
 #[tokio::test]
 async fn the_watch_hears_of_the_grant() {
     let rig = Rig::start().await;
@@ -376,7 +376,7 @@ async fn a_lingering_release_tells_the_head() {
     assert!(left <= 1000, "{left}");
 }
 
-/// A waiter that is far behind lives with its manager, for as long as that keeps others.
+/// A waiter that is far behind is alive as long as its manager keeps others.
 #[tokio::test]
 async fn a_far_waiter_lives_for_long_and_goes_with_its_manager() {
     let rig = Rig::start().await;
@@ -385,7 +385,7 @@ async fn a_far_waiter_lives_for_long_and_goes_with_its_manager() {
     rig.queue_up(&stranger, FIVE).await;
     assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
     rig.die(&near).await;
-    // Nobody has said for three seconds that the manager lives.
+    // For three seconds nothing has shown that the manager is alive.
     let _: u64 = rig.run(&["HSET", MANAGERS, far.owner.as_str().rsplit_once(':').unwrap().0, "1"]).await;
     assert!(matches!(rig.stay(&stranger).await, Kept::Waiting(_)));
     assert_eq!(rig.queue().await, owners(&[&stranger]));
@@ -400,7 +400,7 @@ async fn a_far_waiter_lives_for_long_and_goes_with_its_manager() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Deadlines that nobody reads are not written, and are right when one of Redisson's comes.
+/// Deadlines that nobody reads are not written, but are right when a Redisson waiter comes.
 #[tokio::test]
 async fn a_queue_of_ours_alone_is_not_read() {
     let rig = Rig::start().await;
@@ -425,8 +425,8 @@ async fn a_queue_of_ours_alone_is_not_read() {
     assert_eq!(rig.gaps().await, [5000]);
 }
 
-/// The lease of a dead holder ends without a message: whoever is kept then tells a far waiter that
-/// its turn has come.
+/// The lease of a dead holder ends without a message. The next waiter that is kept tells a far
+/// waiter that its turn has come.
 #[tokio::test]
 async fn a_far_head_is_told_of_a_free_lock_by_others() {
     let rig = Rig::start().await;

@@ -1,5 +1,5 @@
-//! Fair locks beside Redisson's: its deadlines, its waiters in our queue and ours in its, the dead
-//! of either side.
+//! Fair locks together with Redisson's: its deadlines, its waiters in our queue, ours in its queue,
+//! and dead waiters of either side.
 
 use lock_core::store::Kept;
 
@@ -13,7 +13,8 @@ fn close(left: i64, right: i64) -> bool {
     (left - right).abs() <= 2
 }
 
-/// A lock that a thread of Redisson's holds for so long; when that ends.
+/// Lets a thread of Redisson hold the lock for `lease`. Returns the thread, and when the lease
+/// ends.
 async fn held_by_java(rig: &Rig, lease: Duration) -> (Java, i64) {
     let holder = Java { lease: lease.as_millis().try_into().unwrap(), ..Java::new(1, FIVE) };
     assert_eq!(rig.java_lock(&holder, rig.now().await).await, None);
@@ -24,8 +25,8 @@ async fn channel_of(rig: &Rig, owner: &str) -> Subscription {
     Subscription::start(&rig.server, &format!("{CHANNEL}:{owner}")).await
 }
 
-/// Redisson's `testAcquireFailedTimeoutDrift_Descrete`: 30, 35, 40, 45 s; a give-up and a grant
-/// take 5 s off.
+/// Redisson's `testAcquireFailedTimeoutDrift_Descrete`: 30, 35, 40, 45 s; giving up and a grant
+/// each take 5 s off.
 #[tokio::test]
 async fn deadlines_are_redissons_when_waiters_give_up() {
     let rig = Rig::start().await;
@@ -48,8 +49,7 @@ async fn deadlines_are_redissons_when_waiters_give_up() {
     assert_eq!(rig.deadlines().await, [first, first + 5000]);
 }
 
-/// The same with Redisson's waiters behind ours: they are told the same times, and get the same
-/// deadlines.
+/// The same with Redisson's waiters behind ours: they get the same times and deadlines.
 #[tokio::test]
 async fn deadlines_are_redissons_behind_ours() {
     let rig = Rig::start().await;
@@ -74,7 +74,7 @@ async fn deadlines_are_redissons_behind_ours() {
 }
 
 /// Redisson's `testLockAcquiredTimeoutDrift_Descrete`: a grant takes 5 s off, and a newcomer is 5 s
-/// behind the last.
+/// behind the last waiter.
 #[tokio::test]
 async fn deadlines_are_redissons_when_a_waiter_is_granted() {
     let rig = Rig::start().await;
@@ -93,8 +93,9 @@ async fn deadlines_are_redissons_when_a_waiter_is_granted() {
     assert_eq!(rig.deadlines().await, [second, second + 5000]);
 }
 
-/// Redisson's `testAbandonedTimeoutDrift_Descrete`: the third is 200 ms behind the first, and gets
-/// the lock when the abandoned have had their time. Ours are dead by then, since nobody keeps them.
+/// Redisson's `testAbandonedTimeoutDrift_Descrete`: the third waiter is 200 ms behind the first. It
+/// gets the lock when the abandoned ones have had their time. Ours are dead by then, since nobody
+/// keeps them.
 #[tokio::test]
 async fn abandoned_waiters_give_way() {
     let rig = Rig::start().await;
@@ -118,8 +119,7 @@ async fn abandoned_waiters_give_way() {
     assert!(rig.queue().await.is_empty());
 }
 
-/// A head of Redisson's whose deadline is over goes as it goes there: nothing is taken off those
-/// behind.
+/// A Redisson head whose deadline is over leaves as in Redisson: nothing is taken off those behind.
 #[tokio::test]
 async fn an_overdue_head_of_redissons_is_purged_as_there() {
     let rig = Rig::start().await;
@@ -136,7 +136,7 @@ async fn an_overdue_head_of_redissons_is_purged_as_there() {
     rig.java_unlock(&holder, rig.now().await).await;
 }
 
-/// A mixed queue with dead waiters of both sides in it keeps its order; whoever is next is told so.
+/// A mixed queue with dead waiters of both sides keeps its order, and the next waiter is notified.
 #[tokio::test]
 async fn a_mixed_queue_keeps_its_order() {
     let rig = Rig::start().await;
@@ -152,25 +152,25 @@ async fn a_mixed_queue_keeps_its_order() {
     rig.queue_up(&two, FIVE).await;
     rig.die(&dead).await;
 
-    // Ours, and the next is told that it is the head.
+    // Our release grants to our waiter, and tells the next that it is the head.
     let mut channel = channel_of(&rig, &java_one.owner).await;
     rig.release(&holder).await;
     assert_eq!(rig.holder().await.as_deref(), Some(one.owner.as_str()));
     assert_eq!(channel.next().await, "0");
     assert!(rig.java_lock(&java_one, rig.now().await).await.is_some());
-    // Theirs.
+    // Redisson's waiter is next.
     rig.release(&one).await;
     assert_eq!(channel.next().await, "0");
     assert_eq!(rig.holder().await, None);
     busy(&rig.store, &[fair()]).await;
     assert_eq!(rig.java_lock(&java_one, rig.now().await).await, None);
-    // Behind a dead one of ours, whom our keeping removes.
+    // Behind a dead waiter of ours, which keeping another removes.
     let mut channel = channel_of(&rig, &java_two.owner).await;
     rig.java_unlock(&java_one, rig.now().await).await;
     assert!(matches!(rig.stay(&two).await, Kept::Waiting(_)));
     assert_eq!(channel.next().await, "0");
     assert_eq!(rig.java_lock(&java_two, rig.now().await).await, None);
-    // Behind a dead one of theirs, which has its time.
+    // Behind a dead waiter of Redisson's, which has its time.
     rig.java_unlock(&java_two, rig.now().await).await;
     busy(&rig.store, std::slice::from_ref(&two)).await;
     let over = rig.now().await - 1;
@@ -180,8 +180,7 @@ async fn a_mixed_queue_keeps_its_order() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Ours behind Redisson's long waiters survive the grants to these, also when they have waited for
-/// long.
+/// Our waiters behind Redisson's long waiters survive the grants to these, even after a long wait.
 #[tokio::test]
 async fn grants_of_redissons_do_not_purge_ours() {
     let rig = Rig::start().await;
@@ -189,7 +188,7 @@ async fn grants_of_redissons_do_not_purge_ours() {
     let (java_one, java_two) = (Java::new(2, ENOUGH), Java::new(3, ENOUGH));
     rig.java_lock(&java_one, rig.now().await).await;
     rig.java_lock(&java_two, rig.now().await).await;
-    // Time passes: they wait for 4 minutes.
+    // Simulates that they have waited for 4 minutes.
     for java in [&java_one, &java_two] {
         let _: f64 = rig.run(&["ZINCRBY", TIMEOUTS, "-240000", &java.owner]).await;
     }
@@ -206,8 +205,8 @@ async fn grants_of_redissons_do_not_purge_ours() {
     rig.get(&mine).await;
 }
 
-/// The wait of a waiter of Redisson's is read from the deadlines, so that ours are not put off for
-/// longer than needed.
+/// The wait of a Redisson waiter is read from the deadlines, so that ours are not raised further
+/// than needed.
 #[tokio::test]
 async fn deadlines_are_raised_by_what_redissons_waits_need() {
     let rig = Rig::start().await;
@@ -218,15 +217,15 @@ async fn deadlines_are_raised_by_what_redissons_waits_need() {
     let mine = fair();
     rig.queue_up(&mine, FIVE).await;
     let ahead = rig.deadline(mine.owner.as_str()).await - rig.now().await;
-    // The wait of the first can't be known, that of the others is 5 s.
+    // The first one's wait is unknown; that of the others is 5 s.
     assert!((600_000..=615_000).contains(&ahead), "{ahead}");
-    // Whoever goes away takes what it has brought.
+    // A waiter that leaves takes off what it has added.
     let later = fair();
     rig.queue_up(&later, FIVE).await;
     assert_eq!(rig.gaps().await.last(), Some(&5000));
 }
 
-/// One of ours that Redisson has purged is told that its place is gone, and joins again at the end.
+/// Our waiter that Redisson has purged learns that its place is gone, and joins again at the end.
 #[tokio::test]
 async fn a_purged_waiter_joins_again() {
     let rig = Rig::start().await;
@@ -245,8 +244,8 @@ async fn a_purged_waiter_joins_again() {
     rig.java_unlock(&holder, rig.now().await).await;
 }
 
-/// A queue with waiters of both ends six minutes after the last deadline; one without ours is as
-/// Redisson leaves it.
+/// A queue with waiters of both sides expires six minutes after the last deadline. A queue without
+/// ours stays as Redisson leaves it.
 #[tokio::test]
 async fn a_mixed_queue_ends_after_the_last_deadline() {
     let rig = Rig::start().await;
@@ -270,7 +269,7 @@ async fn a_mixed_queue_ends_after_the_last_deadline() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Redisson's `tryLock()` respects our queue; a plain lock of either side does not, as there.
+/// Redisson's `tryLock()` respects our queue. A plain lock of either side does not, as in Redisson.
 #[tokio::test]
 async fn only_plain_locks_pass_the_queue() {
     let rig = Rig::start().await;

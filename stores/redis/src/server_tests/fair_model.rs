@@ -1,5 +1,5 @@
-//! Long random runs of waiters of both sides, who come, go, die and are granted, against a model
-//! that knows the rules.
+//! Long random runs against a model that knows the rules. Waiters of both sides come, leave, die
+//! and are granted the lock.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ enum Side {
 struct Waiter {
     side: Side,
     wait: i64,
-    /// What its deadline should be, by Redisson's formula and by what was taken off since.
+    /// The expected deadline, by Redisson's formula and the time taken off since.
     deadline: i64,
     /// When it gives up, in the run's time.
     until: i64,
@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// Java's clock: up to 2 s off.
+    /// Returns the time of a Java clock, up to 2 s off.
     async fn java_now(&mut self) -> i64 {
         self.rig.now().await + self.random.random_range(-2000..=2000)
     }
@@ -84,7 +84,7 @@ impl Run {
         Some(some[self.random.random_range(0..some.len())].clone())
     }
 
-    /// `waiter`, in the queue or not, asks for the lock; whoever is refused is in the queue then.
+    /// Lets `waiter`, queued or not, ask for the lock; a refused one is queued then.
     async fn ask(&mut self, waiter: &Waiter) {
         match &waiter.side {
             Side::Ours(item) => {
@@ -148,28 +148,28 @@ impl Run {
         }
     }
 
-    /// Whoever is first and alive takes the free lock, as it does when it was told or looks.
+    /// Lets the first live waiter take the free lock, as it does when it is notified or looks.
     async fn first_takes(&mut self) {
         let (None, Some(first)) = (&self.holder, self.queue.iter().find(|waiter| !waiter.dead).cloned())
         else {
             return;
         };
-        // One of Redisson's that is overdue, maybe by its clock only, would purge itself and be the
-        // last again.
+        // An overdue Redisson waiter (maybe only by its own clock) would purge itself and become
+        // the last again.
         if first.is_ours() || first.deadline > self.rig.now().await + 5000 {
             self.ask(&first).await;
             self.settle(None, None).await;
         }
     }
 
-    /// The lock's lease ends with its holder.
+    /// Ends the lock's lease together with its holder.
     async fn lapse(&mut self) {
         let _: u64 = self.rig.run(&["DEL", LOCK]).await;
         self.settle(None, None).await;
     }
 
-    /// Time passes: every deadline comes nearer, who has waited enough gives up, and ours that live
-    /// are kept.
+    /// Lets time pass: every deadline comes nearer, waiters whose time is over give up, and live
+    /// ones of ours are kept.
     async fn wait(&mut self, longest: i64) {
         let passed = self.random.random_range(100..longest);
         self.clock += passed;
@@ -200,7 +200,7 @@ impl Run {
         self.settle(None, None).await;
     }
 
-    /// Compares what is there now with what was before the last step.
+    /// Compares the present state with that before the last step.
     async fn settle(&mut self, new: Option<Waiter>, gone: Option<&str>) {
         let (owners, holder, now) = (self.rig.queue().await, self.rig.holder().await, self.rig.now().await);
         let known = |owner: &str| new.iter().find(|waiter| waiter.owner() == owner);
@@ -208,7 +208,7 @@ impl Run {
 
         let stays = |waiter: &&Waiter| owners.iter().any(|owner| owner == waiter.owner());
         let all_ours = before.iter().filter(stays).all(Waiter::is_ours);
-        // Who went, in order, and what that takes off those behind.
+        // The waiters that left, in order, and the time that this takes off those behind.
         let (mut off, mut maybe, mut left) = (0, 0, Vec::<Waiter>::new());
         for waiter in &before {
             let mut waiter = waiter.clone();
@@ -222,7 +222,7 @@ impl Run {
             if held || gone == Some(waiter.owner()) {
                 assert!(!held || left.is_empty(), "{waiter:?} has passed {left:?}");
                 off += waiter.wait;
-                // While nobody reads deadlines, those before it lose its wait, too.
+                // While nobody reads deadlines, the waiters in front lose its wait too.
                 if let Some(first) = left.first()
                     && waiter.is_ours()
                     && all_ours
@@ -244,7 +244,7 @@ impl Run {
                 off += waiter.wait;
             }
         }
-        // It ran out in this very moment, so that both would be right.
+        // It ran out at this very moment, so either result is right.
         if let Some(first) = left.first()
             && maybe > 0
             && (self.rig.deadline(first.owner()).await - (first.deadline - maybe)).abs() <= 50
@@ -271,13 +271,13 @@ impl Run {
         if let Some(last) = owners.last().and_then(|owner| known(owner)) {
             let mut last = last.clone();
             let base = match left.last() {
-                // Ours does not begin in the past.
+                // The deadline of ours does not begin in the past.
                 Some(before) if last.is_ours() => before.deadline.max(now),
                 Some(before) => before.deadline,
                 None => self.rig.lease_ends().await,
             };
             last.deadline = base + last.wait;
-            // The one before may have been raised, and before that.
+            // The one in front may have been raised before or after.
             if let Some(before) = left.last() {
                 let (raised, there) =
                     (self.rig.deadline(before.owner()).await, self.rig.deadline(last.owner()).await);
@@ -308,8 +308,8 @@ impl Run {
             let (expected, there) = (waiter.deadline, self.rig.deadline(waiter.owner()).await);
             let raised = records.get(waiter.owner()).is_some_and(|record| record.ends_with(" 1"));
             assert!(records.contains_key(waiter.owner()) || !waiter.is_ours(), "no record of {waiter:?}");
-            // A millisecond for each rounding, and the time between a step and its look at the
-            // clock.
+            // Allows a millisecond for each rounding, and the time between a step and the look at
+            // the clock.
             let near = (expected - there).abs() <= 50;
             assert!(near || (raised || all_ours) && there > expected, "{waiter:?} has {there} at {now}");
             if !near {
@@ -320,8 +320,8 @@ impl Run {
         let ours = queue.iter().any(Waiter::is_ours);
         for key in [QUEUE, TIMEOUTS, ALIVE] {
             let left: i64 = self.rig.run(&["PTTL", key]).await;
-            // Redisson leaves the record of one of ours that it has purged, and does not end its
-            // own queues.
+            // Redisson leaves the record of a waiter of ours that it has purged, and its own queues
+            // do not expire.
             let bad = if queue.is_empty() { left != -2 && key != ALIVE } else { left == -1 && ours };
             assert!(!bad, "{key} has {left} ms left");
         }
@@ -348,7 +348,7 @@ impl Run {
                 self.settle_try().await;
             }
             _ => {
-                // The dead of Redisson's have to have their time, before which nothing happens.
+                // Redisson's dead waiters must have their time; nothing happens before that.
                 for _ in 0..10 {
                     self.wait(20_000).await;
                     if !self.queue.first().is_some_and(|first| first.dead && !first.is_ours()) {
@@ -359,7 +359,7 @@ impl Run {
         }
     }
 
-    /// An attempt that does not wait may have been granted; then it goes at once.
+    /// An attempt that does not wait may have been granted, and then leaves at once.
     async fn settle_try(&mut self) {
         let waits = |owner: &str| self.queue.iter().any(|waiter| waiter.owner() == owner);
         if let Some(holder) = self.rig.holder().await
@@ -372,7 +372,7 @@ impl Run {
         self.settle(None, None).await;
     }
 
-    /// Everybody leaves, and the dead have their time.
+    /// Lets all waiters leave, and the dead have their time.
     async fn end(mut self) -> [usize; 2] {
         while let Some(waiter) = self.pick(|waiter| !waiter.dead) {
             self.give_up(&waiter).await;
@@ -390,8 +390,8 @@ impl Run {
     }
 }
 
-/// First in, first out among those who live; deadlines as by the formula; no live waiter of ours is
-/// purged by anybody; nothing is left at the end.
+/// Live waiters are served first in, first out, and deadlines follow the formula. No live waiter of
+/// ours is purged by anyone, and nothing is left at the end.
 #[tokio::test]
 #[allow(clippy::print_stdout, reason = "a run that fails can be made again")]
 async fn random_runs_keep_the_rules() {

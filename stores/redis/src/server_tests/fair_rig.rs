@@ -1,4 +1,4 @@
-//! Fair locks under test: a server, our store, and Redisson played by its documented effects.
+//! Fair locks under test: a server, our store, and Redisson simulated by its documented effects.
 
 use lock_core::store::{KeepItem, KeepRequest, Kept, Standing, Withdrawn};
 
@@ -14,7 +14,7 @@ pub(super) const CHANNEL: &str = "redisson_lock__channel:{lock:a}";
 
 pub(super) const FIVE: Duration = Duration::from_secs(5);
 
-/// A fair item of the key `a` with an owner of its own.
+/// Returns a fair item of the key `a` with its own owner.
 pub(super) fn fair() -> Item {
     Item { kind: Kind::Fair, ..item("a") }
 }
@@ -60,7 +60,7 @@ impl Rig {
         }
     }
 
-    /// Asks, queues if need be, and is granted.
+    /// Asks, queues if necessary, and is granted.
     pub(super) async fn get(&self, item: &Item) -> Granted {
         granted_by(&self.store, request(std::slice::from_ref(item)).queued(FIVE)).await
     }
@@ -85,7 +85,7 @@ impl Rig {
         self.keep(std::slice::from_ref(item), Standing::Waiter).await[0]
     }
 
-    /// As if it had not been kept for long enough.
+    /// Makes the waiter look as if it had not been kept for long enough.
     pub(super) async fn die(&self, item: &Item) {
         let owner = item.owner.as_str();
         let record: String = self.run(&["HGET", ALIVE, owner]).await;
@@ -94,13 +94,13 @@ impl Rig {
         let _: u64 = self.run(&["HSET", ALIVE, owner, &words.join(" ")]).await;
     }
 
-    // What is there.
+    // The present state.
 
     pub(super) async fn queue(&self) -> Vec<String> {
         self.run(&["LRANGE", QUEUE, "0", "-1"]).await
     }
 
-    /// The deadlines in the order of the queue, in ms of the server's time.
+    /// Returns the deadlines in the order of the queue, in ms of the server's time.
     pub(super) async fn deadlines(&self) -> Vec<i64> {
         let mut deadlines = Vec::new();
         for owner in self.queue().await {
@@ -115,7 +115,7 @@ impl Rig {
         score.parse::<f64>().unwrap() as i64 - late.unwrap_or(0)
     }
 
-    /// Distances between deadlines that follow each other.
+    /// Returns the distances between successive deadlines.
     pub(super) async fn gaps(&self) -> Vec<i64> {
         self.deadlines().await.windows(2).map(|two| two[1] - two[0]).collect()
     }
@@ -126,13 +126,13 @@ impl Rig {
         fields.into_iter().next()
     }
 
-    /// The server's time in ms.
+    /// Returns the server's time in ms.
     pub(super) async fn now(&self) -> i64 {
         let (seconds, micros): (i64, i64) = self.run(&["TIME"]).await;
         seconds * 1000 + micros / 1000
     }
 
-    /// When the lock's lease ends, in ms of the server's time.
+    /// Returns when the lock's lease ends, in ms of the server's time.
     pub(super) async fn lease_ends(&self) -> i64 {
         const SOURCE: &str = "local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) + redis.call('PTTL', KEYS[1])";
         self.eval(SOURCE, &[LOCK], &[]).await
@@ -145,27 +145,29 @@ impl Rig {
 
     // Redisson's side. `now` is the clock of its client.
 
-    /// `None`: it has the lock. Else the time it would sleep, in ms.
+    /// Asks as Redisson does. Returns `None` if it has the lock, else the time that it would sleep,
+    /// in ms.
     pub(super) async fn java_lock(&self, java: &Java, now: i64) -> Option<i64> {
         let arguments = [java.lease.to_string(), java.owner.clone(), java.wait.to_string(), now.to_string()];
         let source = format!("{PURGE}{JAVA_LOCK}");
         self.eval(&source, &[LOCK, QUEUE, TIMEOUTS], &arguments).await
     }
 
-    /// `tryLock()` without waiting.
+    /// Calls `tryLock()` without waiting.
     pub(super) async fn java_try(&self, java: &Java, now: i64) -> bool {
         let arguments = [java.lease.to_string(), java.owner.clone(), java.wait.to_string(), now.to_string()];
         let source = format!("{PURGE}{JAVA_TRY}");
         self.eval::<Option<i64>>(&source, &[LOCK, QUEUE, TIMEOUTS], &arguments).await.is_none()
     }
 
-    /// A wait that is over.
+    /// Ends a wait that is over.
     pub(super) async fn java_gives_up(&self, java: &Java) {
         let arguments = [java.owner.clone(), java.wait.to_string()];
         self.eval::<()>(JAVA_GIVES_UP, &[QUEUE, TIMEOUTS], &arguments).await;
     }
 
-    /// `None`: it does not hold it, and that is an exception there.
+    /// Releases as Redisson does. `None` means that it does not hold the lock, an exception in
+    /// Redisson.
     pub(super) async fn java_unlock(&self, java: &Java, now: i64) -> Option<i64> {
         let arguments = [java.lease.to_string(), java.owner.clone(), CHANNEL.to_owned(), now.to_string()];
         let source = format!("{PURGE}{JAVA_UNLOCK}");
@@ -188,7 +190,7 @@ impl Java {
     }
 }
 
-/// What begins each of them: heads whose deadline is over go.
+/// The beginning of each script of Redisson's: removes heads whose deadline is over.
 const PURGE: &str = "
     local lock, queue, timeouts, owner, now = KEYS[1], KEYS[2], KEYS[3], ARGV[2], tonumber(ARGV[4])
     while true do

@@ -6,8 +6,7 @@ use super::fair::{owners, with_waiters};
 use super::fair_rig::{ALIVE, FIVE, Java, LOCK, QUEUE, Rig, TIMEOUTS, fair};
 use super::*;
 
-/// A queue of which somebody deletes a part puts itself right: whoever is in it loses its place at
-/// most.
+/// A queue of which a part was deleted repairs itself. Its waiters lose at most their place.
 #[tokio::test]
 async fn a_damaged_queue_heals() {
     let rig = Rig::start().await;
@@ -29,7 +28,7 @@ async fn a_damaged_queue_heals() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Longer queues than a script may pass on at once are read in parts.
+/// Queues that are too long for one command of a script are read in parts.
 #[tokio::test]
 async fn a_long_queue_is_kept_in_parts() {
     let rig = Rig::start().await;
@@ -51,7 +50,7 @@ async fn a_long_queue_is_kept_in_parts() {
     rig.no_keys_but_the_counter().await;
 }
 
-/// Who may not publish hands over all the same; the waiter learns of it when it is kept.
+/// A hand-over works without the right to publish; the waiter learns of it when it is kept.
 #[tokio::test]
 async fn a_hand_over_stands_without_the_right_to_publish() {
     let rig = Rig::start().await;
@@ -63,7 +62,7 @@ async fn a_hand_over_stands_without_the_right_to_publish() {
     assert_eq!(rig.stay(&first).await, Kept::Renewed);
 }
 
-/// What is not a lock is left alone, and so is a queue that is none; a release stands in any case.
+/// A key that is not a lock is left alone, as is a corrupt queue. A release stands in any case.
 #[tokio::test]
 async fn what_is_no_lock_is_left_alone() {
     let rig = Rig::start().await;
@@ -96,7 +95,7 @@ async fn what_is_no_lock_is_left_alone() {
     assert_eq!(rig.holder().await, None);
 }
 
-/// Full memory refuses newcomers; whoever is in the queue is kept, granted and released.
+/// Full memory refuses newcomers, but queued waiters are kept, granted and released.
 #[tokio::test]
 async fn full_memory_keeps_the_queue_going() {
     let rig = Rig::start().await;
@@ -122,8 +121,7 @@ async fn full_memory_keeps_the_queue_going() {
     assert_eq!(rig.queue().await, [java.owner]);
 }
 
-/// `a` and `{a}` are two locks of Redisson's with one queue: whoever waits for both stands there
-/// once.
+/// `a` and `{a}` are two locks of Redisson's with one queue. A waiter for both has one place in it.
 #[tokio::test]
 async fn two_names_of_one_queue_are_one_place() {
     let rig = Rig::start().await;

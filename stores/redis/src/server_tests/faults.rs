@@ -1,4 +1,4 @@
-//! What breaks between us and the server.
+//! Failures between the client and the server.
 
 use lock_core::store::{StoreErrorKind, Withdrawn};
 
@@ -52,7 +52,7 @@ async fn a_closed_connection_is_replaced_unnoticed() {
         let mine = [item("a")];
         granted(&store, &mine).await;
         assert!(server.kill_clients("normal").await >= 1);
-        // The connection's end is known before the next call.
+        // The end of the connection is known before the next call.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     }
@@ -124,13 +124,13 @@ async fn concurrent_calls_share_one_attempt_to_connect() {
 }
 
 /// The stuck acquire: it lies in the socket of a stopped server while its sender gives up and
-/// withdraws it elsewhere.
+/// withdraws it on another connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_stuck_in_a_socket_takes_nothing() {
     for round in 0..5 {
         let mut server = RedisServer::start();
         let store = Arc::new(store(&server));
-        // A TTL that is over soon would hide a leak.
+        // A TTL that ends soon would hide a leak.
         let leaving = [item("a")];
         granted(&store, &leaving).await;
         release(&store, &leaving).await.unwrap();
@@ -139,7 +139,7 @@ async fn an_acquire_stuck_in_a_socket_takes_nothing() {
         let stuck = short(&[item("a")], 300);
         let error = store.acquire(Arc::clone(&stuck)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
-        // The connection is given up; the withdrawal goes out on another, and may be read first.
+        // The connection is given up. The withdrawal goes out on another, and may be read first.
         let undone = tokio::spawn({
             let (store, stuck) = (Arc::clone(&store), Arc::clone(&stuck));
             async move {
@@ -152,8 +152,7 @@ async fn an_acquire_stuck_in_a_socket_takes_nothing() {
                 }
             }
         });
-        // Long enough for a copy that is executed now to be late, in some rounds; shorter in
-        // others.
+        // In some rounds long enough for a copy that is executed now to be late, in others not.
         tokio::time::sleep(Duration::from_millis([0, 100, 300, 600, 900][round])).await;
         server.cont();
         tokio::time::timeout(Duration::from_secs(10), undone).await.unwrap().unwrap();
@@ -164,7 +163,7 @@ async fn an_acquire_stuck_in_a_socket_takes_nothing() {
     }
 }
 
-/// The same without a withdrawal: the server itself refuses what comes late.
+/// The same without a withdrawal: the server itself refuses a late request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_server_refuses_what_it_finds_too_late() {
     let mut server = RedisServer::start();
@@ -255,7 +254,7 @@ async fn answers_that_make_no_sense_leave_the_outcome_open() {
     assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
 }
 
-/// A runtime that ends takes its connections with it; calls fail, they don't hang or panic.
+/// The end of a runtime ends its connections: calls fail instead of hanging or panicking.
 #[test]
 fn calls_fail_when_the_runtime_of_the_store_has_gone() {
     let server = RedisServer::start();

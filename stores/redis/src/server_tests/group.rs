@@ -4,12 +4,12 @@ use lock_core::store::{BoxFuture, Kind, ListenerPolicy, StoreErrorKind, Takeover
 
 use super::*;
 
-/// Script calls that the server has executed so far.
+/// Returns the number of script calls that the server has executed so far.
 async fn calls(server: &RedisServer) -> u64 {
     server.calls("evalsha").await
 }
 
-/// A store whose connection is there and whose scripts are known, and how many calls that took.
+/// Returns a store with a connection and known scripts, and the number of calls that took.
 async fn warm(server: &RedisServer) -> (RedisStore, u64) {
     let store = store(server);
     let mine = [item("warm")];
@@ -23,7 +23,7 @@ fn items(count: usize) -> Vec<[Item; 1]> {
     (0..count).map(|i| [item(&format!("k{i}"))]).collect()
 }
 
-/// The calls' results; each call is polled once before any of them is polled again.
+/// Returns the calls' results. Each call is polled once before any is polled again.
 async fn together<T: Send + 'static>(calls: impl IntoIterator<Item = BoxFuture<T>>) -> Vec<T> {
     let tasks: Vec<_> = calls.into_iter().map(tokio::spawn).collect();
     let mut results = Vec::new();
@@ -41,7 +41,7 @@ async fn release_all(store: &RedisStore, items: &[[Item; 1]]) -> Vec<Result<Rele
     together(items.iter().map(|item| store.release(Arc::new(release_request(item))))).await
 }
 
-/// A release with a takeover, if nobody else listens.
+/// Releases with a takeover, if nobody else listens.
 fn take_over(
     store: &RedisStore,
     mine: &[Item],
@@ -137,7 +137,7 @@ async fn each_member_gets_its_own_answer() {
             (name, acquired) => panic!("{name}: {acquired:?}"),
         }
     }
-    // One for the holder, one alone, one for all others.
+    // One call for the holder, one alone, one for all others.
     assert_eq!(calls(&server).await - before, 3);
     let text: String = server.ask(&["GET", "redisson_lock_token:{lock:bad}"]).await;
     assert_eq!(text, "abc", "put back");
@@ -265,7 +265,7 @@ async fn late_members_take_nothing_and_are_asked_again_with_the_new_time() {
     let server = RedisServer::start();
     let (store, before) = warm(&server).await;
     let clock = &store.node().server_clock;
-    // A clock that was stepped: every estimate is far in the past, until an answer says better.
+    // A stepped clock: every estimate is far in the past until an answer corrects it.
     clock.pretend(ServerTime::from_micros(1), Tick::from_nanos(1));
     for acquired in acquire_all(&store, &items(5)).await {
         assert!(matches!(acquired.unwrap(), Acquired::Granted(_)));
@@ -288,7 +288,7 @@ async fn whoever_goes_before_the_call_is_sent_is_not_in_it() {
     let requests: Vec<_> = items.iter().map(|item| Arc::new(request(item))).collect();
     let mut calls: Vec<_> = requests.iter().map(|request| store.acquire(Arc::clone(request))).collect();
     begin(&mut calls).await;
-    // The second one has promised to send the others.
+    // The second call has promised to send the others.
     drop(calls.remove(1));
     for call in calls {
         assert!(matches!(call.await.unwrap(), Acquired::Granted(_)));
@@ -351,7 +351,7 @@ async fn a_key_that_two_members_want_is_taken_by_one() {
     assert_eq!(acquired[1..].iter().filter(|acquired| granted(acquired)).count(), 1, "{acquired:?}");
 }
 
-/// What the engine does with a call that is overdue: it is driven on, and withdrawn.
+/// The engine drives an overdue call to its end, and withdraws it.
 #[tokio::test]
 async fn a_member_that_was_withdrawn_before_it_was_sent_takes_nothing() {
     for late in [true, false] {
@@ -364,7 +364,7 @@ async fn a_member_that_was_withdrawn_before_it_was_sent_takes_nothing() {
         let mut calls: Vec<_> = requests.iter().map(|request| store.acquire(Arc::clone(request))).collect();
         begin(&mut calls).await;
         if late {
-            // The process was stopped.
+            // Simulates that the process was stopped.
             std::thread::sleep(timeout * 3);
         }
         let withdrawn = store.withdraw(Arc::clone(&requests[1])).await.unwrap();
@@ -373,7 +373,7 @@ async fn a_member_that_was_withdrawn_before_it_was_sent_takes_nothing() {
         let error = calls.pop().unwrap().await.unwrap_err();
         assert!(error.is_transient(), "{error}");
         assert!(!server.keys().await.contains(&"lock:k1".to_owned()));
-        // Those that were not withdrawn are no worse for it, unless they are overdue as well.
+        // The others succeed, unless they are overdue as well.
         assert_eq!(matches!(last, Ok(Acquired::Granted(_))), !late, "{last:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Latches at the server: what Redisson sees, what is somebody's data, and full memory.
+//! Latches at the server: effects that Redisson sees, foreign data, and full memory.
 
 use lock_core::store::{CountDownRequest, LatchStore, StoreErrorKind};
 
@@ -33,12 +33,12 @@ async fn keys_and_messages_are_those_of_a_count_down_latch() {
     assert!(!server.keys().await.contains(&"lock:l".to_owned()));
     latches.try_set_count(key("l"), 2, TIMEOUT).await.unwrap();
     assert_eq!(waiter.next().await, "1");
-    // Not the `1` of Redisson's own delete, by which nobody there wakes.
+    // Not the `1` of Redisson's own delete, which wakes none of its waiters.
     latches.delete(key("l"), TIMEOUT).await.unwrap();
     assert_eq!(waiter.next().await, "0");
 }
 
-/// Java may leave a zero behind, by `trySetCount(0)`.
+/// Java may leave a zero behind with `trySetCount(0)`.
 #[tokio::test]
 async fn a_latch_that_java_left_at_zero_is_cleared_by_counting() {
     let server = RedisServer::start();

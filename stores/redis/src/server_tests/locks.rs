@@ -177,7 +177,7 @@ async fn after_a_clock_jump_the_second_try_succeeds() {
     let server = RedisServer::start();
     let store = store(&server);
     granted(&store, &[item("warm-up")]).await;
-    // What the store thinks of the server's time is an hour old: the server's clock was stepped
+    // The store's estimate of the server's time is an hour old: the server's clock was stepped
     // forward.
     let now = Clock::Boot.now();
     let estimate = store.node().server_clock.estimate(now).unwrap().as_micros();
@@ -256,7 +256,7 @@ async fn calls_can_be_polled_outside_of_the_runtime() {
     assert!(matches!(acquired.unwrap().unwrap(), Ok(Acquired::Granted(_))));
 }
 
-/// An executor that is not tokio.
+/// An executor other than tokio.
 fn block_on<T>(mut future: lock_core::store::BoxFuture<T>) -> T {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

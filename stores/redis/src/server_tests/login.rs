@@ -1,4 +1,4 @@
-//! How connections log in, and what they are called.
+//! The login of connections, and their names.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ fn options_with(provider: Provider) -> RedisOptions {
     RedisOptions { login: Login::new("tests", Some(provider)), ..options() }
 }
 
-/// A provider whose answer can be changed, and whom it was asked for.
+/// A provider whose answer can be changed, and the endpoints that it was asked for.
 #[derive(Clone, Default)]
 struct Vault {
     password: Arc<Mutex<Option<String>>>,
@@ -64,7 +64,7 @@ async fn a_rotated_password_is_used_at_the_next_connection() {
     let user: String = server.ask(&["CLIENT", "LIST"]).await;
     assert!(user.contains("user=ann"), "{user}");
 
-    // It is the server's first, and the vault's a little later.
+    // The server gets the new password first, the vault a little later.
     allow(&server, "hunter3").await;
     server.kill_clients("normal").await;
     let error = until_refused(&store).await;
@@ -81,7 +81,7 @@ async fn a_rotated_password_is_used_at_the_next_connection() {
     }
 }
 
-/// Servers that know when a token expires end the login and not the connection.
+/// Servers that know when a token expires end the login but not the connection.
 #[tokio::test]
 async fn a_connection_that_is_logged_out_is_given_up() {
     let expired = Arc::new(AtomicBool::new(false));
@@ -109,7 +109,7 @@ async fn a_connection_that_is_logged_out_is_given_up() {
     assert_eq!(dials.load(Ordering::SeqCst), 2);
 }
 
-/// The error of a call that was refused, and not of one under way when its connection broke.
+/// Returns the error of a call that was refused, not of one under way when its connection broke.
 async fn until_refused(store: &RedisStore) -> StoreError {
     let give_up = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
@@ -173,7 +173,7 @@ async fn connections_are_called_after_their_manager() {
     assert_eq!(clients.matches("name=lock-uuid ").count(), 2, "{clients}");
     drop(watch);
 
-    // Who may not do that does not need it.
+    // A user without that right does not need it.
     let _: () =
         server.ask(&["ACL", "SETUSER", "bob", "on", ">x", "~*", "&*", "+@all", "-client|setname"]).await;
     let store = RedisStore::new(&server.client_as("bob", "x"), options()).unwrap();

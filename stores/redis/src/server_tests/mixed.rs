@@ -4,7 +4,7 @@ use super::rw::{assert_about, hold, pttl, read, write};
 use super::wire::Subscription;
 use super::*;
 
-/// What is held or waited for; counters apart.
+/// Returns the keys of holds and waiters, without counters.
 async fn left(server: &RedisServer) -> Vec<String> {
     server.keys().await.into_iter().filter(|key| !key.starts_with("redisson_lock_token")).collect()
 }
@@ -49,7 +49,7 @@ async fn one_busy_item_is_enough_to_take_nothing() {
         }
         release(&store, &[held]).await.unwrap();
     }
-    // The first of two.
+    // The first of two busy items is named.
     granted(&store, &[item("b"), item("c")]).await;
     assert_eq!(waits(&store, &[read("a"), write("b"), read("c")]).await.item, 1);
 }

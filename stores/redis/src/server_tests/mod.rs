@@ -1,4 +1,4 @@
-//! Behaviour against a real redis-server, and against fakes where a real one can't be made to do
+//! Behaviour against a real redis-server, or against a fake where a real one cannot be made to do
 //! it.
 
 use std::sync::Arc;
@@ -63,7 +63,7 @@ use server::ServerExt as _;
 const LEASE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Options with which the tests of this store begin.
+/// Returns the default options of this store's tests.
 pub(super) fn options() -> RedisOptions {
     RedisOptions {
         prefix: "lock:".to_owned(),
@@ -89,7 +89,7 @@ fn store(server: &RedisServer) -> RedisStore {
     store_with(server, |_| {})
 }
 
-/// Returns a store at `url`, of whatever kind that is.
+/// Returns a store at `url`, whatever its kind.
 fn store_at(url: &str, options: RedisOptions) -> RedisStore {
     match servers(url).unwrap() {
         Servers::One(client) => RedisStore::new(&client, options).unwrap(),
@@ -102,7 +102,7 @@ fn key(text: &str) -> LockKey {
     LockKey::new(text).unwrap()
 }
 
-/// An owner never used before.
+/// Returns an owner that was never used before.
 fn owner() -> OwnerId {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     OwnerId::new(format!("8743c9c0-0795-4907-87fd-6c719a6b4586:{}", NEXT.fetch_add(1, Ordering::Relaxed)))
@@ -157,7 +157,7 @@ fn release_request(items: &[Item]) -> ReleaseRequest {
     }
 }
 
-/// Refused, and waits.
+/// Makes a request that is refused and waits.
 async fn waits(store: &RedisStore, items: &[Item]) -> Busy {
     match store.acquire(Arc::new(request(items).queued(LEASE))).await.unwrap() {
         Acquired::Busy(busy) => busy,
@@ -186,14 +186,14 @@ async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreEr
     store.release(Arc::new(release_request(items))).await
 }
 
-/// Sends a request that the server finds too late, both times: its stamp is far in the past.
+/// Sends a request that the server finds too late both times: its stamp is far in the past.
 async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
     store.check().await?;
     let now = Clock::Boot.now();
     let nodes = store.nodes();
     let truths: Vec<_> = nodes.iter().map(|node| node.server_clock.estimate(now).unwrap()).collect();
     for node in &nodes {
-        // The time in the refusal is ignored, since this seems to be newer.
+        // The time in the refusal is ignored, since this one seems newer.
         node.server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
     }
     let acquired = store.acquire(request).await;

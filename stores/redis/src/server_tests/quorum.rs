@@ -1,5 +1,4 @@
-//! Three servers as a quorum: what happens when one is killed, stopped, or started again without
-//! its data.
+//! Three servers as a quorum: one is killed, stopped, or started again without its data.
 
 use lock_core::internal::tasks::Tasks;
 use lock_core::store::{Mark, MarkRequest, Marked, StoreErrorKind};
@@ -56,7 +55,7 @@ async fn a_marker_is_made_once_and_stays() {
     let in_time = ServerTime::from_micros(made.server_time.as_micros() + 60_000_000);
     assert_eq!(mark(&store, Mark::First { latest: in_time }).await.since, Some(ServerTime::from_micros(0)));
 
-    // The clock was set back by a minute.
+    // Simulates that the clock was set back by a minute.
     let info: String = server.ask(&["INFO", "server"]).await;
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
     let future = format!("{} {run}", in_time.as_micros());
@@ -71,7 +70,7 @@ async fn a_marker_is_made_once_and_stays() {
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
 }
 
-/// With the persistence that Redis has when nobody sets it: snapshots now and then.
+/// With Redis's default persistence: occasional snapshots.
 #[tokio::test]
 async fn servers_that_come_back_with_an_old_snapshot_give_nobodys_lock_away() {
     let mut servers = three();
@@ -98,7 +97,7 @@ async fn without_the_right_to_info_a_restart_is_not_noticed_and_strict_refuses()
     let store = RedisStore::new(&server.client_as("ann", "x"), options()).unwrap();
     let made = mark(&store, Mark::Make).await;
     assert_eq!(mark(&store, Mark::Make).await.since, made.since);
-    // Nor does it undo what others know, more than once.
+    // Nor does it undo more than once what others know.
     let knowing = super::store(&server);
     let known = mark(&knowing, Mark::Make).await;
     assert!(known.since > made.since);
@@ -117,7 +116,7 @@ async fn a_lock_of_three_servers_is_on_all_of_them() {
     let (mine, theirs) = (item("a"), item("a"));
     assert!(is_granted(&one, &mine).await);
     assert!(!is_granted(&other, &theirs).await);
-    // The slowest of them is not waited for.
+    // The slowest server is not waited for.
     for server in &servers {
         while server.ask::<i64>(&["EXISTS", "lock:a"]).await == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -161,7 +160,8 @@ async fn a_server_that_comes_back_without_its_data_gives_nobodys_lock_away() {
     one.check().await.unwrap();
     servers[2].kill();
     assert!(is_granted(&one, &item("a")).await);
-    // Of the two that have the lock, one forgets it and one dies. The third never knew of it.
+    // Of the two servers that have the lock, one forgets it and one dies. The third never knew of
+    // it.
     servers[1].restart(Data::Lost);
     servers[2].restart(Data::Lost);
     servers[0].kill();
@@ -171,7 +171,7 @@ async fn a_server_that_comes_back_without_its_data_gives_nobodys_lock_away() {
     for server in &servers[1..] {
         assert_eq!(server.keys().await.iter().filter(|key| *key == "lock:a").count(), 0, "it is undone");
     }
-    // They are believed when every lease is over.
+    // They are trusted again when every lease is over.
     let limit = tokio::time::Instant::now() + MAX_LEASE * 2;
     while !is_granted(&other, &item("a")).await {
         assert!(tokio::time::Instant::now() < limit);

@@ -1,4 +1,4 @@
-//! The bookkeeping of subscriptions, without a server: it is played by the test.
+//! The bookkeeping of subscriptions without a server, which the test simulates.
 
 use lock_core::FencingToken;
 use lock_core::internal::clock::Tick;
@@ -23,7 +23,7 @@ fn texts(names: &[Arc<str>]) -> Vec<&str> {
     names.iter().map(|name| &**name).collect()
 }
 
-/// Tells the watchers, as is done when the mutex is given back.
+/// Sends the watchers' messages, as is done when the mutex is released.
 fn ring(registry: &mut Registry) {
     std::mem::take(&mut registry.rings).into_iter().for_each(Ring::ring);
 }
@@ -41,7 +41,7 @@ fn is_ready(readiness: Readiness) -> Option<bool> {
     }
 }
 
-/// A registry on a connection, with channel 0 confirmed and one watcher of it.
+/// Returns a registry on a connection, with channel 0 confirmed and one watcher of it.
 fn confirmed() -> (Registry, u64, u64, mpsc::Receiver<Notice>) {
     let mut registry = Registry::default();
     let (id, readiness, notices) = add(&mut registry, 0, 0);
@@ -54,8 +54,7 @@ fn confirmed() -> (Registry, u64, u64, mpsc::Receiver<Notice>) {
     (registry, generation, id, notices)
 }
 
-/// A grant has the last place in a queue that is full of hints, and blocks nobody when even that is
-/// taken.
+/// A grant gets the last place in a queue full of hints, and blocks nobody if even that is taken.
 #[test]
 fn a_grant_finds_room_among_hints() {
     let (mut registry, generation, _, mut notices) = confirmed();
@@ -166,7 +165,7 @@ fn a_channel_whose_unsubscription_was_lost_is_not_subscribed_again() {
     assert!(registry.take_todo(10).is_empty() && registry.is_empty());
 }
 
-/// Names of fair waiters are never used again, so nothing else would ever end the subscription.
+/// Channels of fair waiters are never used again, so nothing else would ever end the subscription.
 #[test]
 fn a_channel_that_is_left_before_its_subscription_is_answered_is_unsubscribed_in_the_end() {
     let mut registry = Registry::default();
@@ -200,11 +199,11 @@ enum Op {
     Add(usize),
     Remove(usize),
     Advance(u64),
-    /// The subscriber's task: SUBSCRIBE and UNSUBSCRIBE, with what happens in between.
+    /// The subscriber's task runs: SUBSCRIBE and UNSUBSCRIBE, with the events in between.
     Work,
-    /// It sends SUBSCRIBE, which is answered with its next work.
+    /// The task sends SUBSCRIBE, which is answered with its next work.
     Ask,
-    /// It looks what it may leave while SUBSCRIBE is under way.
+    /// The task looks for channels to leave while SUBSCRIBE is under way.
     Leave,
     /// The server ends a subscription by itself.
     End(usize),

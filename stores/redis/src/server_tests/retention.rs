@@ -1,4 +1,4 @@
-//! How long counters of tokens live.
+//! Lifetime of fencing counters.
 
 use std::ops::RangeInclusive;
 
@@ -20,7 +20,7 @@ async fn left(server: &RedisServer, counter: &str) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or_else(|_| panic!("{counter}: {millis}")))
 }
 
-/// The counter lives for the retention after the hold, and not much longer.
+/// Asserts that the counter outlives the hold by the retention, and not much more.
 async fn assert_lives(server: &RedisServer, lease: Duration, retention: Duration, what: &str) {
     let (left, least) = (left(server, COUNTER).await, lease + retention);
     // The test may be stopped for a while.
@@ -35,7 +35,7 @@ async fn a_counter_outlives_its_hold_by_the_retention() {
     for kind in KINDS {
         for retention in [2 * MINUTE, 15 * MINUTE, DAY] {
             let _: () = server.ask(&["DEL", COUNTER]).await;
-            // A longer lease than the one before, and a shorter one, right after each other.
+            // A longer lease than the one before, then a shorter one, in direct succession.
             for lease in [LEASE, MINUTE, 30 * DAY, 2 * LEASE] {
                 let before = left_if_any(&server).await;
                 let mine = [item_of(kind, "a")];
@@ -73,7 +73,7 @@ async fn a_renewal_lengthens_the_life_of_the_counter() {
             assert_eq!(store.keep(renewal).await.unwrap(), [Kept::Renewed]);
             assert_lives(&server, lease, 15 * MINUTE, &format!("{kind:?}")).await;
         }
-        // Not of what is lost, and not by who keeps it for ever.
+        // Not if the hold is lost, and not by an owner that keeps the counter forever.
         let _: () = server.ask(&["PEXPIRE", COUNTER, "10000"]).await;
         let keeping = Arc::new(renewal(LEASE, TokenRetention::Keep));
         assert_eq!(store.keep(keeping).await.unwrap(), [Kept::Renewed]);
@@ -82,7 +82,7 @@ async fn a_renewal_lengthens_the_life_of_the_counter() {
         assert_eq!(store.keep(late).await.unwrap(), [Kept::Gone]);
         assert!(left(&server, COUNTER).await <= Duration::from_secs(10));
     }
-    // Redisson's.
+    // A counter of Redisson's.
     let mine = [item("a")];
     let _: () = server.ask(&["PERSIST", COUNTER]).await;
     granted(&store, &mine).await;
@@ -187,7 +187,7 @@ async fn a_counters_life_is_never_shortened_and_never_runs_low() {
     while tokio::time::Instant::now() < end {
         let tokens = [1, 1000, 131_072][rand::random_range(0..3)];
         granted_by(&store, retaining(&mine, lease, retention).tokens(tokens)).await;
-        // With what the server has told in the same breath: the test may be stopped in between.
+        // Asks the server for both at once, since the test may be stopped in between.
         let script = "return {redis.call('PTTL', KEYS[1]), redis.call('PTTL', KEYS[2])}";
         let (hold, counter): (i64, i64) = server.ask(&["EVAL", script, "2", "lock:a", COUNTER]).await;
         let least = hold.max(0) + 4000;
@@ -199,11 +199,11 @@ async fn a_counters_life_is_never_shortened_and_never_runs_low() {
     }
 }
 
-/// A command less for nearly all grants.
+/// Nearly all grants save one command.
 #[tokio::test]
 async fn few_grants_set_the_life_of_a_counter() {
-    // A twentieth of what it has beyond the lease, in microseconds. At its beginning each grant
-    // does.
+    // A twentieth of the counter's life beyond the lease, in microseconds. At its beginning each
+    // grant sets the life.
     const WINDOW: u64 = 15 * 60 * 1_000_000 / 16;
     let server = RedisServer::start();
     let store = store(&server);

@@ -1,4 +1,4 @@
-//! Readers and writers: what others see of them, with Redisson's names, fields, times and messages.
+//! Readers and writers as others see them, with Redisson's names, fields, times and messages.
 
 use lock_core::store::{Notice, Withdrawn};
 
@@ -16,7 +16,7 @@ pub(super) fn write(name: &str) -> Item {
     item_of(Kind::Write, name)
 }
 
-/// The fields of the hash, sorted.
+/// Returns the fields of the hash, sorted.
 pub(super) async fn fields(server: &RedisServer, lock: &str) -> Vec<(String, String)> {
     let mut fields: Vec<(String, String)> = server.ask(&["HGETALL", lock]).await;
     fields.sort();
@@ -50,17 +50,17 @@ pub(super) async fn pexpire(server: &RedisServer, key: &str, millis: i64) {
     let _: () = server.ask(&["PEXPIRE", key, &millis.to_string()]).await;
 }
 
-/// A request of these items with a lease of `secs` seconds.
+/// Returns a request for these items with a lease of `secs` seconds.
 pub(super) fn leased(items: &[Item], secs: u64) -> AcquireRequest {
     AcquireRequest::new(items.to_vec(), Duration::from_secs(secs), TIMEOUT)
 }
 
-/// `left` is at most `most`, and not much less.
+/// Asserts that `left` is at most `most`, and not much less.
 pub(super) fn assert_about(left: i64, most: i64) {
     assert!(left <= most && left > most - 8_000, "{left} of {most}");
 }
 
-/// What has been published since the subscription began.
+/// Returns the messages published since the subscription began.
 async fn heard(server: &RedisServer, subscription: &mut Subscription) -> Vec<String> {
     let _: () = server.ask(&["PUBLISH", CHANNEL, "9"]).await;
     let mut heard = Vec::new();
@@ -140,7 +140,7 @@ async fn each_reader_has_its_own_lease_and_the_hash_the_longest() {
     }
     assert_about(pttl(&server, "lock:a").await, 60_000);
 
-    // The longest goes: the hash has the longest of the others.
+    // The longest hold goes: the hash gets the time of the longest of the others.
     release(&store, &long).await.unwrap();
     assert_about(pttl(&server, "lock:a").await, 40_000);
     release(&store, &short).await.unwrap();
@@ -248,7 +248,7 @@ async fn a_waiting_writer_keeps_new_readers_out() {
     assert_eq!(server.ask::<String>(&["GET", INTENT]).await, writer[0].owner.as_str());
     assert!((1..=1000).contains(&pttl(&server, INTENT).await));
 
-    // One that has to last for the test.
+    // An intent that lasts for the whole test.
     pexpire(&server, INTENT, 60_000).await;
     let left = busy(&store, &[read("a")]).await.remaining;
     assert!(left > Duration::from_secs(50), "as long as the intent, not the lock: {left:?}");
@@ -290,7 +290,7 @@ async fn a_kept_writer_renews_its_intent_as_long_as_readers_have_the_lock() {
     let kept = stay(&store, &writer).await;
     assert!(matches!(kept[..], [Kept::Waiting(time)] if time > LEASE / 2 && time <= LEASE), "{kept:?}");
     assert!(pttl(&server, INTENT).await > 200);
-    // Another's stays another's.
+    // Another writer's intent stays unchanged.
     let _: () = server.ask(&["SET", INTENT, "x:1", "PX", "60000"]).await;
     stay(&store, &writer).await;
     assert_eq!(server.ask::<String>(&["GET", INTENT]).await, "x:1");
@@ -320,7 +320,7 @@ async fn a_withdrawn_writer_wakes_the_readers_that_it_kept_out() {
     assert_eq!(heard(&server, &mut waiter).await, ["1"]);
     granted(&store, &[read("a")]).await;
 
-    // Another's intent is left alone.
+    // Another writer's intent is left alone.
     let theirs = write("a");
     waits(&store, std::slice::from_ref(&theirs)).await;
     pexpire(&server, INTENT, 60_000).await;
@@ -377,7 +377,7 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
     let mut waiter = Subscription::start(&server, CHANNEL).await;
     let writer = [write("a")];
     granted(&store, &writer).await;
-    // Somebody else's wish to write does not matter.
+    // Another owner's intent to write does not matter.
     let _: () = server.ask(&["SET", INTENT, "x:1", "PX", "60000"]).await;
     assert_eq!(downgrade(&store, &writer, Duration::from_secs(60)).await, [Kept::Renewed]);
     assert_eq!(fields(&server, "lock:a").await, expected("read", &[reads(&writer[0])]));
@@ -386,7 +386,7 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
     }
     assert_eq!(heard(&server, &mut waiter).await, ["1"]);
 
-    // Said again it renews; what it never shortens.
+    // A repetition renews, but never shortens.
     assert_eq!(downgrade(&store, &writer, Duration::from_secs(90)).await, [Kept::Renewed]);
     assert_eq!(downgrade(&store, &writer, Duration::from_secs(1)).await, [Kept::Renewed]);
     for key in ["lock:a", &hold(&writer[0])] {
@@ -398,7 +398,8 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
     let _: () = server.ask(&["DEL", INTENT]).await;
     let reader = [read("a")];
     granted(&store, &reader).await;
-    // Whoever does not know yet that it only reads renews and releases as the writer that it was.
+    // An owner that does not know yet that it only reads renews and releases as the writer that it
+    // was.
     assert_eq!(keep(&store, &writer, Duration::from_secs(120)).await, [Kept::Renewed]);
     assert_about(pttl(&server, &hold(&writer[0])).await, 120_000);
     assert_eq!(release(&store, &writer).await.unwrap().held, [true]);

@@ -1,7 +1,7 @@
-//! The memory store as the model: whatever is asked of both, in whatever order, they answer the
-//! same.
+//! The memory store as the model: both stores give the same answers to the same requests in any
+//! order.
 //!
-//! Leases are longer than the test, and nobody waits, so that time has no part in it.
+//! Leases are longer than the test, and nobody waits, so that time plays no part.
 
 use lock_core::store::{LockStatus, Withdrawn};
 use lock_store_memory::MemoryStore;
@@ -24,9 +24,9 @@ enum Op {
     ForceRelease(LockKey),
 }
 
-/// Items of one key or both. Every hold has an owner of its own, who never asks for another kind;
-/// what else is asked in the name of a reader or writer may have the wrong kind, as after a
-/// downgrade whose answer was lost.
+/// Items of one key or both. Every hold has its own owner, which never asks for another kind. Other
+/// requests of a reader or writer may have the wrong kind, as after a downgrade whose answer was
+/// lost.
 fn items(mistaken: bool) -> impl Strategy<Value = Vec<Item>> {
     let kind = prop_oneof![Just(Kind::Mutex), Just(Kind::Read), Just(Kind::Read), Just(Kind::Write)];
     let one = (kind, 1..=OWNERS, any::<bool>());
@@ -45,7 +45,7 @@ fn items(mistaken: bool) -> impl Strategy<Value = Vec<Item>> {
     ]
 }
 
-/// A writer that waits would have an intent, which ends soon.
+/// A waiting writer would have an intent, which ends soon.
 fn reader(item: Item) -> Item {
     let kind = if item.kind == Kind::Write { Kind::Read } else { item.kind };
     Item { kind, ..item }
@@ -64,7 +64,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What a store answered, without the numbers that differ.
+/// Returns the answer of a store, without the numbers that differ.
 async fn answer(store: &dyn LockStore, op: &Op) -> String {
     let wish = |items: &[Item]| Arc::new(AcquireRequest::new(items.to_vec(), HOUR, TIMEOUT));
     let kept = |kept: Vec<Kept>| -> String {
@@ -90,8 +90,8 @@ async fn answer(store: &dyn LockStore, op: &Op) -> String {
             format!("{:?}", store.release(Arc::new(request)).await.unwrap().held)
         }
         Op::Keep(items, standing) => {
-            // Whether a waiter that has the key is renewed too is no matter: it is told to acquire
-            // once more.
+            // It does not matter whether a waiter that has the key is renewed too: it is told to
+            // acquire once more.
             let lease = if *standing == Standing::Waiter { Duration::from_secs(1) } else { HOUR };
             kept(store.keep(keep_request(items, lease, *standing)).await.unwrap())
         }
@@ -108,7 +108,7 @@ async fn answer(store: &dyn LockStore, op: &Op) -> String {
     }
 }
 
-/// Who holds what, and for how long about: after a linger it is half an hour.
+/// Returns the holders and an approximate remaining time: after a linger it is half an hour.
 async fn state(store: &dyn LockStore) -> Vec<(Option<Kind>, Vec<(OwnerId, u64)>, bool)> {
     let mut all = Vec::new();
     for name in KEYS {
@@ -127,7 +127,7 @@ async fn run(server: &RedisServer, ops: &[Op]) {
         assert_eq!(answer(&redis, op).await, expected, "the answer to {op:?}, after {:?}", &ops[..index]);
         assert_eq!(state(&redis).await, state(&*model).await, "after {:?}", &ops[..=index]);
     }
-    // Whatever has happened, nothing but counters is left once all is given back.
+    // Whatever has happened, only counters are left once all is given back.
     for name in KEYS {
         redis.force_release(key(name)).await.unwrap();
     }

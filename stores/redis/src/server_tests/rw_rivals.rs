@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicI64;
 
 use super::*;
 
-/// Who is inside: readers count up, one who is alone is a large number below zero.
+/// Number for an exclusive holder; readers count up from zero.
 const ALONE: i64 = -1_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,7 +26,7 @@ async fn nobody_is_inside_with_a_writer_and_every_writer_gets_in() {
                         let wish = Arc::new(request(&mine).queued(LEASE));
                         match store.acquire(wish).await.unwrap() {
                             Acquired::Granted(granted) => break granted,
-                            // Shorter than it has to be, so that all meet often.
+                            // Shorter than necessary, so that all meet often.
                             Acquired::Busy(_) => tokio::time::sleep(Duration::from_micros(300)).await,
                         }
                     };

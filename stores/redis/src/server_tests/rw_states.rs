@@ -1,5 +1,5 @@
-//! Odd states that readers and writers meet: holds of the dead, somebody's data, full memory,
-//! missing rights.
+//! Odd states that readers and writers meet: holds of the dead, foreign data, full memory, missing
+//! rights.
 
 use lock_core::store::StoreErrorKind;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const JAVA: &str = "0e5a1b0e-7c0f-4f0e-9d53-0c1a3e6c2f11:42";
 
-/// What Redisson's read lock leaves behind: `count` nested holds, of which those at `living` are
+/// Makes the remains of Redisson's read lock: `count` nested holds, of which those at `living` are
 /// not over.
 async fn redisson_reads(server: &RedisServer, count: u32, living: &[(u32, i64)]) {
     let _: () = server.ask(&["HSET", "lock:a", "mode", "read", JAVA, &count.to_string()]).await;
@@ -49,7 +49,7 @@ async fn a_lock_that_only_the_dead_hold_is_free_when_the_last_reader_goes() {
     granted(&store, &[write("a")]).await;
 }
 
-/// Adds `count` readers whose holds last for so long, of which those from `dead` on are over.
+/// Adds `count` readers whose holds last for `millis`; those from `dead` on are over.
 async fn crowd(server: &RedisServer, name: &str, count: u32, millis: i64, dead: u32) {
     let script = "
         redis.call('HSET', KEYS[1], 'mode', 'read')
@@ -65,7 +65,7 @@ async fn crowd(server: &RedisServer, name: &str, count: u32, millis: i64, dead: 
     let _: () = server.ask(&["EVAL", script, "1", "lock:a", name, &count, &millis, &dead]).await;
 }
 
-/// What a call looked at: TTLs, and whole hashes.
+/// Returns how many TTLs and whole hashes a call looked at.
 async fn looks(server: &RedisServer, call: impl Future<Output = ()>) -> [u64; 2] {
     let _: () = server.ask(&["CONFIG", "RESETSTAT"]).await;
     call.await;
@@ -128,7 +128,7 @@ async fn a_reader_without_its_hold_key_is_gone_and_what_is_left_of_it_goes_too()
     assert_eq!(release(&store, &mine).await.unwrap().held, [false]);
     let left = [(reads(&other[0]), "1".to_owned()), ("mode".into(), "read".into())];
     assert_eq!(fields(&server, "lock:a").await, left, "its field does not stay");
-    // The last one that is left of frees the lock.
+    // The last owner with a field there frees the lock.
     let _: () = server.ask(&["DEL", &hold(&other[0])]).await;
     assert_eq!(release(&store, &other).await.unwrap().held, [false]);
     assert_eq!(pttl(&server, "lock:a").await, -2);
@@ -285,7 +285,7 @@ async fn a_user_without_rights_is_denied_and_leaves_nothing() {
         let left: Vec<String> = server.keys().await;
         assert!(left.iter().all(|key| key.starts_with("redisson_lock_token")), "{user}: {left:?}");
     }
-    // Somebody's hash that is joined stays as it was.
+    // A foreign hash that is joined stays as it was.
     let _: () =
         server.ask(&["ACL", "SETUSER", "joe", "on", ">hunter2", "~*", "&*", "+@all", "-pexpire"]).await;
     let reader = [read("a")];
@@ -318,7 +318,7 @@ async fn redissons_writer_and_readers_are_respected() {
     pexpire(&server, "lock:a", 30_000).await;
     assert!(busy(&store, &[read("a")]).await.remaining > Duration::from_secs(20));
     busy(&store, &[write("a")]).await;
-    // A read field beside somebody else's write field, which nobody writes, is no way in.
+    // A read field beside another owner's write field, which nobody writes, gives no access.
     let odd = [read("a")];
     let _: () = server.ask(&["HSET", "lock:a", odd[0].owner.as_str(), "1"]).await;
     busy(&store, &odd).await;

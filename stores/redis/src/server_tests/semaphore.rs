@@ -1,4 +1,4 @@
-//! Semaphores at the server: what Redisson sees, what is somebody's data, and full memory.
+//! Semaphores at the server: effects that Redisson sees, foreign data, and full memory.
 
 use lock_core::store::{
     PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold, PermitsKeep,
@@ -36,7 +36,7 @@ fn changing(name: &str, permits: Permits) -> PermitsChange {
     PermitsChange { key: key(name), permits, timeout: TIMEOUT }
 }
 
-/// A semaphore of so many permits.
+/// Makes a semaphore with `permits` permits.
 async fn semaphore(server: &RedisServer, permits: u32) -> Arc<dyn SemaphoreStore> {
     let semaphores = store(server).semaphores().unwrap();
     assert!(semaphores.change(changing("s", Permits::TrySet(permits))).await.unwrap());
@@ -69,7 +69,7 @@ async fn keys_members_and_messages_are_those_of_a_permit_expirable_semaphore() {
 
     assert_eq!(semaphores.release(giving_back("s", &[0xab])).await.unwrap(), [true]);
     assert_eq!(waiter.next().await, "13");
-    // All permits left, and the semaphore stays; the list of permits goes with its last.
+    // All permits are left, and the semaphore stays; the list of permits ends with its last.
     assert_eq!(server.keys().await, ["lock:s"]);
     semaphores.change(changing("s", Permits::Add(-2))).await.unwrap();
     semaphores.change(changing("s", Permits::Set(12))).await.unwrap();
@@ -88,7 +88,7 @@ async fn permits_that_java_took_for_ever_are_kept() {
     assert_eq!(counts, PermitCounts { available: 0, acquired: 1 });
 }
 
-/// Java's lease is over by the server's clock: its permit is anybody's, and waiters hear of it.
+/// Java's lease is over by the server's clock: its permit is free, and waiters hear of it.
 #[tokio::test]
 async fn permits_that_java_let_expire_come_back() {
     let server = RedisServer::start();
@@ -124,7 +124,7 @@ async fn a_late_request_for_permits_takes_nothing() {
     let store = store(&server);
     store.check().await.unwrap();
     let now = Clock::Boot.now();
-    // The time in the refusal is ignored, since this seems to be newer.
+    // The time in the refusal is ignored, since this one seems newer.
     store.node().server_clock.pretend(ServerTime::from_micros(1), now + Duration::from_secs(3600));
     let error = store.semaphores().unwrap().acquire(Arc::new(wish("s", 1))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate, "{error}");
@@ -167,7 +167,7 @@ async fn what_is_no_semaphore_is_left_alone() {
             assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{case:?}: {error}");
             assert!(error.to_string().contains("lock:s"), "{error}");
         }
-        // One that was written over is no reason to lose others.
+        // A semaphore that was overwritten must not make others fail.
         assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![false])]);
         let mut after = Vec::new();
         for key in server.keys().await {

@@ -16,10 +16,10 @@ use super::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Whom the sentinels are at the servers, where a test is about that.
+/// User of the sentinels at the servers, for tests that need one.
 const USER: &str = "watchman";
 
-/// Asks until there is a grant, as the engine does: errors that pass are waited out, others are
+/// Asks until there is a grant, as the engine does: transient errors are waited out, others are
 /// not.
 async fn granted_soon(store: &RedisStore, name: &str) -> Vec<Item> {
     let give_up = tokio::time::Instant::now() + Duration::from_secs(30);
@@ -39,7 +39,7 @@ async fn has(server: &RedisServer, name: &str) -> bool {
     server.ask::<bool>(&["EXISTS", &format!("lock:{name}")]).await
 }
 
-/// Whether a grant is given by this server.
+/// Whether this server gives a grant.
 async fn arrives_at(store: &RedisStore, server: &RedisServer) -> bool {
     let mine = granted_soon(store, "probe").await;
     let there = has(server, "probe").await;
@@ -62,7 +62,7 @@ async fn the_primary_is_found_also_when_the_first_sentinel_is_dead() {
     granted(&set.store(), &[item("c")]).await;
     set.sentinels_mut()[1].cont();
 
-    // One that is known is enough to find the others.
+    // One known sentinel is enough to find the others.
     let one = format!("redis+sentinel://{}/{MASTER}", set.sentinels()[2].addr());
     let store = store_at(&one, options());
     granted(&store, &[item("d")]).await;
@@ -140,7 +140,7 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
     assert_eq!(role.0, "master", "the test proves nothing if it was demoted already");
 
     assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed], "at the new primary");
-    // Subscribed again over there, and told so.
+    // Subscribed again at the new primary, and notified of that.
     loop {
         match watch.notice().await {
             Notice::Retry => continue,
@@ -160,7 +160,7 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
     store.check().await.unwrap();
 }
 
-/// Nobody can demote it, so it answers as a primary for ever.
+/// Nobody can demote it, so it answers as a primary forever.
 #[tokio::test]
 async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
     let set = sentinels_with(|options| options.user(USER));
@@ -169,7 +169,8 @@ async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
     granted(&store, &held).await;
     let old = &set.servers()[0];
     old.wait_for_replicas(2);
-    // Without their user they are nobody in particular, who may not ask whether it lives.
+    // Without their user the sentinels are the default user, who may not ask whether the server is
+    // alive.
     let _: () = old.ask(&["ACL", "SETUSER", USER, "off"]).await;
     let _: () = old.ask(&["ACL", "SETUSER", "default", "-ping"]).await;
     let _: i64 = old.ask(&["CLIENT", "KILL", "USER", USER]).await;
@@ -227,7 +228,7 @@ async fn a_killed_primary_is_replaced_without_a_restart() {
     store.check().await.unwrap();
 }
 
-/// As when someone does by hand what the sentinels should do.
+/// As in a manual demotion without the sentinels.
 #[tokio::test]
 async fn a_primary_that_became_a_replica_is_waited_for() {
     let mut set = sentinels();
@@ -247,7 +248,7 @@ async fn a_primary_that_became_a_replica_is_waited_for() {
     granted_soon(&store, "a").await;
 }
 
-/// Names `host:port` as the primary, and may be asked for no more.
+/// Starts a fake that names `host:port` as the primary and refuses all other questions.
 async fn fake_sentinel(host: &'static str, port: u16) -> Fake {
     Fake::start(move |words| match words[0].as_str() {
         "HELLO" => "%1\r\n$4\r\nmode\r\n$8\r\nsentinel\r\n".to_owned(),

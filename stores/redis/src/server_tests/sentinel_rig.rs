@@ -1,4 +1,4 @@
-//! A primary, two replicas and three sentinels of the test's own.
+//! A test's own primary, two replicas and three sentinels.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ pub(super) fn sentinels() -> Sentinels {
     sentinels_with(|options| options)
 }
 
-/// Starts what is changed in this way.
+/// Starts them with changed options.
 pub(super) fn sentinels_with(change: impl FnOnce(Options) -> Options) -> Sentinels {
     let options =
         Options::default().down_after(Duration::from_millis(1500)).failover_timeout(Duration::from_secs(6));
     let set = Sentinels::start_with(change(options));
     for sentinel in set.sentinels() {
-        // The usual one. A former primary stays one for four of them, which tests make use of.
+        // The default period. A former primary stays one for four of them, which tests rely on.
         let _ = sentinel.command(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "2000"]);
     }
     set
 }
 
-/// What tests do with sentinels while the store under test goes on.
+/// Operations of tests on sentinels while the store under test goes on.
 pub(super) trait SentinelsExt {
     fn store(&self) -> RedisStore;
 
-    /// Returns the port of the primary, as the first sentinel says.
+    /// Returns the port of the primary according to the first sentinel.
     async fn primary_port(&self) -> u16;
 
-    /// Makes another server the primary, and resolves with its place when the first sentinel
-    /// says that it is. The old one does not know for some seconds.
+    /// Makes another server the primary. Resolves with its place when the first sentinel names it.
+    /// The old primary does not know of it for some seconds.
     async fn fail_over(&self) -> usize;
 
-    /// Resolves when the first sentinel has another primary, with its place.
+    /// Resolves with the place of another primary when the first sentinel names it.
     async fn another_than(&self, before: u16) -> usize;
 
-    /// Resolves when the first server is a replica, which a former primary is told after 8 s.
+    /// Resolves when the first server is a replica; a former primary is told so after 8 s.
     async fn first_is_demoted(&self);
 }
 
@@ -71,7 +71,7 @@ impl SentinelsExt for Sentinels {
     }
 
     async fn first_is_demoted(&self) {
-        // It ends connections while it is made a replica.
+        // The server ends connections while it becomes a replica.
         let demoted = async || {
             let info = self.servers()[0].try_ask::<String>(&["INFO", "replication"]).await;
             info.is_ok_and(|info| info.contains("role:slave"))

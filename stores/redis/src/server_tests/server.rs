@@ -1,4 +1,4 @@
-//! What tests ask a server through the client under test, and fakes.
+//! Requests of tests to a server through the client under test, and fakes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisResult, ToRedisArgs};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// What tests do with a server besides what its launcher can do.
+/// Operations of tests on a server, beyond those of its launcher.
 pub(super) trait ServerExt {
     fn client(&self) -> redis::Client;
 
@@ -17,19 +17,19 @@ pub(super) trait ServerExt {
 
     async fn try_connection(&self) -> RedisResult<MultiplexedConnection>;
 
-    /// Runs one command on a connection of its own.
+    /// Runs one command on its own connection.
     async fn try_ask<T: FromRedisValue>(&self, words: &[impl ToRedisArgs]) -> RedisResult<T>;
 
     async fn connection(&self) -> MultiplexedConnection {
         self.try_connection().await.unwrap()
     }
 
-    /// Runs one command, which has to succeed.
+    /// Runs one command, which must succeed.
     async fn ask<T: FromRedisValue>(&self, words: &[impl ToRedisArgs]) -> T {
         self.try_ask(words).await.unwrap()
     }
 
-    /// How often this command, in small letters, was executed.
+    /// Returns how often this command, in lower case, was executed.
     async fn calls(&self, command: &str) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]).await;
         let head = format!("cmdstat_{command}:calls=");
@@ -54,7 +54,7 @@ pub(super) trait ServerExt {
         .await;
     }
 
-    /// Ends all connections of this kind, `normal` or `pubsub`, but the one that asks.
+    /// Ends all connections of this kind, `normal` or `pubsub`, except the one that asks.
     async fn kill_clients(&self, kind: &str) -> u64 {
         self.ask(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).await
     }
@@ -100,7 +100,7 @@ impl Proxy {
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
-                // Only connections that exist when the flag is set are half open, new ones work.
+                // Only connections that exist when the flag is set become half open; new ones work.
                 let mine = Arc::new(AtomicBool::new(false));
                 let server = tokio::net::TcpStream::connect(address).await.unwrap();
                 let (mut client_in, mut client_out) = client.into_split();
@@ -131,7 +131,7 @@ impl Proxy {
         Self { port, swallow, connections, task }
     }
 
-    /// The connection that sends something next is half open from then on.
+    /// Makes the next connection that sends something half open from then on.
     pub(super) fn swallow_next(&self) {
         self.swallow.store(true, Ordering::SeqCst);
     }
@@ -147,7 +147,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Answers each command by what `script` says about its words.
+/// Answers each command with what `script` returns for its words.
 pub(super) struct Fake {
     pub(super) port: u16,
     task: tokio::task::JoinHandle<()>,
@@ -190,7 +190,7 @@ impl Drop for Fake {
     }
 }
 
-/// One command in the client's format, and its length.
+/// Reads one command in the client's format. Returns its words and its length.
 fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let line = |from: usize| {
         let end = bytes.get(from..)?.windows(2).position(|two| two == b"\r\n")? + from;

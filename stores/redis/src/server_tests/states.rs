@@ -19,7 +19,7 @@ async fn pttl(server: &RedisServer, key: &str) -> i64 {
 async fn counters_behind_the_clock_are_seeded_from_it() {
     let server = RedisServer::start();
     let store = store(&server);
-    // Missing, then: value, its TTL before, whether it is without one afterwards.
+    // First a missing counter. Then: value, its TTL before, and whether it has none afterwards.
     for (value, ttl) in
         [(None, None), (Some("7"), None), (Some("7"), Some("60000")), (Some("-5"), None), (Some("0"), None)]
     {
@@ -103,7 +103,7 @@ async fn a_counter_that_would_overflow_takes_nothing() {
         assert!(!exists(&server, "lock:a").await);
         assert_eq!(server.ask::<String>(&["GET", COUNTER]).await, counter);
     }
-    // Two keys, only one of them bad.
+    // Two keys, only one of them corrupt.
     let _: () = server.ask(&["SET", COUNTER, "9223372036854775807"]).await;
     for items in [[item("a"), item("b")], [item("b"), item("a")]] {
         assert!(acquire(&store, &items).await.is_err());
@@ -191,7 +191,7 @@ async fn hashes_with_other_fields_are_never_waited_for() {
         }
         assert_eq!(server.ask::<usize>(&["HLEN", "lock:a"]).await, fields.len());
     }
-    // What Redisson writes is a lock.
+    // A hash that Redisson writes is a lock.
     let _: () = server.ask(&["DEL", "lock:a"]).await;
     for (field, value) in
         [("mode", "write"), (lock_like, "1"), ("8743c9c0-0795-4907-87fd-6c719a6b4586:1:write", "1")]

@@ -1,5 +1,5 @@
-//! Grants that replicas confirm, on a primary with real replicas that are stopped when they shall
-//! not.
+//! Grants that replicas confirm, on a primary with real replicas, which are stopped to prevent
+//! that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Longer than any test takes.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 
-/// A primary with so many replicas that are in sync.
+/// Starts a primary with `replicas` replicas that are in sync.
 pub(super) async fn replicated(replicas: usize) -> (RedisServer, Vec<RedisServer>) {
     let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
     let port = primary.port().to_string();
@@ -47,7 +47,7 @@ async fn refusal(store: &RedisStore, request: AcquireRequest) -> StoreError {
     store.acquire(Arc::new(request)).await.unwrap_err()
 }
 
-/// So many calls wait for replicas.
+/// Waits until `calls` calls wait for replicas.
 async fn blocked(server: &RedisServer, calls: usize) {
     until("calls wait for replicas", async || {
         let info: String = server.ask(&["INFO", "clients"]).await;
@@ -134,7 +134,7 @@ async fn what_is_not_granted_is_not_waited_for() {
         store.acquire(Arc::new(synced(&[item("held")], policy))).await.unwrap(),
         Acquired::Busy(_)
     ));
-    // Also when the refused one has to queue, which is written.
+    // Also if the refused request has to queue, which is a write.
     let waiting = synced(&[item_of(Kind::Fair, "held")], policy).queued(LEASE);
     assert!(matches!(store.acquire(Arc::new(waiting)).await.unwrap(), Acquired::Busy(_)));
     let error = refusal(&store, synced(&[item("foreign")], policy)).await;
@@ -232,7 +232,7 @@ async fn a_connection_is_closed_when_its_call_is_dropped() {
     let (primary, mut replicas) = replicated(1).await;
     let store = store(&primary);
     replicas[0].stop();
-    // A withdrawal waits for the end of its time.
+    // A withdrawal waits for the end of the call's time.
     let mut request = request(&[item("a")]).replicated(Replication::at_least(1, LONG));
     request.timeout = TIMEOUT;
     let request = Arc::new(request);
@@ -261,7 +261,7 @@ async fn a_connection_that_breaks_while_replicas_are_waited_for_leaves_it_unansw
     assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
     assert_eq!(store.node().synced.idle(), 0);
 
-    // One that swallows everything, as long as the call has.
+    // A server that swallows everything, as long as the call lasts.
     let request = request_of(&store, TIMEOUT);
     blocked(&primary, 1).await;
     primary.stop();
@@ -353,7 +353,7 @@ async fn in_a_cluster_each_server_has_replicas_of_its_own() {
     let error = refusal(&store, synced(&[without(0)], soon)).await;
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
 
-    // Over several slots, as many as there are servers.
+    // Over several slots, which are at several servers.
     let several = Arc::new(synced(&[with(4), without(1)], soon));
     let error = store.acquire(Arc::clone(&several)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "{error}");
@@ -370,8 +370,8 @@ async fn in_a_cluster_each_server_has_replicas_of_its_own() {
     cluster.nodes_mut()[3].cont();
 }
 
-/// While its slot moves its counter may be at the other server, which no kind of grant waits for
-/// without end.
+/// While its slot moves, its counter may be at the other server. No kind of grant waits for the
+/// counter without end.
 #[tokio::test]
 async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed() {
     let cluster = Cluster::start_with(Options::default().replica_of(0));
@@ -380,7 +380,7 @@ async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed(
     let (mine, lock) = ([item(&name)], format!("lock:{name}"));
     granted(&store, &mine).await;
     release(&store, &mine).await.unwrap();
-    // The lock is free, so it is at none, and its counter at the other one.
+    // The lock is free, so it is at neither server, and its counter is at the other one.
     let moving = cluster.begin_move(slot_of(&lock), 1);
     let counter = cluster.keys().await.into_iter().find(|key| key.contains("token")).unwrap();
     cluster.move_key(moving, &counter).await;

@@ -113,7 +113,7 @@ async fn whoever_does_not_hold_the_lock_takes_nothing_over() {
     assert_eq!(released.held, [false]);
     assert!(released.then.is_none());
     assert_eq!(holder(&server, "lock:a").await, [held[0].owner.as_str()]);
-    // Nor when the lock is free.
+    // Nor if the lock is free.
     release(&store, &held).await.unwrap();
     let released = store.release(takeover(&held, &next, ListenerPolicy::Ignore)).await.unwrap();
     assert!(released.then.is_none() && holder(&server, "lock:a").await.is_empty());

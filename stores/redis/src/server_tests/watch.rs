@@ -15,7 +15,7 @@ async fn notice(watch: &mut Watch) -> Notice {
     tokio::time::timeout(Duration::from_secs(10), watch.notice()).await.expect("no notice within 10 s")
 }
 
-/// How many subscribers the server counts.
+/// Returns how many subscribers the server counts.
 async fn subscribers(server: &RedisServer, channel: &str) -> u64 {
     let (_, count): (String, u64) = server.ask(&["PUBSUB", "NUMSUB", channel]).await;
     count
@@ -52,7 +52,7 @@ async fn ones_own_subscription_is_no_listener_but_an_echo() {
     assert_eq!((released.other_listeners, released.echo), (0, true));
     assert_eq!(notice(&mut own).await, Notice::Retry);
 
-    // A neighbour in the same process shares the subscription, and is somebody else all the same.
+    // A neighbour in the same process shares the subscription, but counts as another listener.
     let mut neighbour = watch(&store, &[item("a")]).await;
     granted(&store, &mine).await;
     let released = store.release(by_its_watcher).await.unwrap();
@@ -213,7 +213,7 @@ async fn an_unsolicited_unsubscribe_is_repaired() {
     let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
     let mut watch = watch(&store, &[item("a")]).await;
     assert!(watch.is_confirmed());
-    // The server cuts clients off whose channel rights are taken away; the rights come back a
+    // The server disconnects clients whose channel rights are removed. The rights come back a
     // moment later.
     let _: () = server.ask(&["ACL", "SETUSER", "ann", "resetchannels", "&other"]).await;
     let _: () = server.ask(&["ACL", "SETUSER", "ann", "&*"]).await;
@@ -241,8 +241,7 @@ async fn nothing_is_left_of_a_dropped_store() {
     .await;
 }
 
-/// A task of ours that is woken when its runtime has ended is dropped by whoever wakes it, and its
-/// watch with it.
+/// A task that is woken after its runtime has ended is dropped by its waker, and its watch with it.
 #[test]
 fn a_runtime_may_end_while_messages_come() {
     const CHANNELS: usize = 300;

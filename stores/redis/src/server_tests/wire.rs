@@ -1,4 +1,4 @@
-//! What others see: keys, fields, channel and payload are Redisson's; the commands are Redis 6.2's.
+//! The wire format: keys, fields, channel and payload are Redisson's, commands are Redis 6.2's.
 
 use super::super::script;
 use super::*;
@@ -58,8 +58,8 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
             .map(|line| line.split_once("--").map_or(line, |(code, _)| code))
             .collect::<Vec<_>>()
             .join("\n");
-        // Whatever is written in capitals between quotes goes to the server; single letters are
-        // what records say.
+        // Words in capitals between quotes go to the server, except single letters, which belong to
+        // records.
         for word in code.split('\'').skip(1).step_by(2) {
             if word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()) && word != "WRONGTYPE" {
                 assert!(known.contains(&word), "{} uses {word}", script.name);
@@ -77,7 +77,7 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
     }
 }
 
-/// The scripts for all kinds have more, behind a first write; see the tests of full memory in `rw`
+/// The scripts for all kinds use more, after a first write; see the tests of full memory in `rw`
 /// and `fair_states`.
 #[test]
 fn scripts_that_free_or_renew_use_only_commands_that_full_memory_allows() {
@@ -123,7 +123,7 @@ async fn keys_and_fields_are_redissons() {
     }
 }
 
-/// Lines of MONITOR while `work` runs.
+/// Returns the lines of MONITOR while `work` runs.
 pub(super) async fn monitored(server: &RedisServer, work: impl Future<Output = ()>) -> Vec<String> {
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     let mut stream = BufReader::new(tokio::net::TcpStream::connect(server.addr()).await.unwrap());
@@ -148,7 +148,7 @@ pub(super) async fn monitored(server: &RedisServer, work: impl Future<Output = (
 async fn the_monitor_sees_redissons_effects() {
     let server = RedisServer::start();
     let store = store(&server);
-    // Once unseen, so that the scripts are known and the connection is there.
+    // Once unobserved, so that the scripts are known and the connection exists.
     let warm = [item("warm")];
     granted(&store, &warm).await;
     release(&store, &warm).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_waiter_of_redissons_gets_the_message() {
     let server = RedisServer::start();
     let store = store(&server);
     for how in 0..3 {
-        // What a waiting RLock does: SUBSCRIBE on a connection of its own.
+        // As a waiting RLock does: SUBSCRIBE on its own connection.
         let mut waiter = Subscription::start(&server, "redisson_lock__channel:{lock:a}").await;
         let items = [item("a")];
         let request = Arc::new(request(&items));
@@ -196,7 +196,7 @@ async fn a_waiter_of_redissons_gets_the_message() {
     }
 }
 
-/// A subscriber that is no client of ours.
+/// A subscriber other than our client.
 pub(super) struct Subscription(tokio::io::BufReader<tokio::net::TcpStream>);
 
 impl Subscription {
@@ -209,7 +209,7 @@ impl Subscription {
         subscription
     }
 
-    /// The payload of the next message.
+    /// Returns the payload of the next message.
     pub(super) async fn next(&mut self) -> String {
         let lines = tokio::time::timeout(Duration::from_secs(5), self.lines(7)).await.unwrap();
         assert_eq!(lines[2], "message");

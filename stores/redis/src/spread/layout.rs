@@ -1,4 +1,4 @@
-//! Segments are made, retired and evened out.
+//! Makes and retires segments, and evens them out.
 
 use lock_core::internal::plan::fill;
 use lock_core::store::StoreError;
@@ -9,7 +9,7 @@ use super::steps::Root;
 use crate::join::join;
 
 impl Spread {
-    /// The stock as a whole, once what somebody has begun with it is done; `None` when there is no
+    /// Returns the stock as a whole, after finishing what was begun with it; `None` if there is no
     /// such stock.
     pub(super) async fn load(&self) -> Result<Option<Root>, StoreError> {
         let mut nth = 0;
@@ -27,7 +27,7 @@ impl Spread {
         }
     }
 
-    /// How many segments there are, as far as is known.
+    /// Returns the number of segments, as last known.
     pub(super) async fn count(&self) -> Result<Option<u32>, StoreError> {
         if let Some(memory) = self.remembered() {
             return Ok(Some(memory.count));
@@ -35,7 +35,7 @@ impl Spread {
         Ok(self.load().await?.map(|root| root.count))
     }
 
-    /// Does what somebody has begun; others may be at it too.
+    /// Finishes what was begun with the segments; others may do so at the same time.
     async fn finish(&self, root: &Root) -> Result<(), StoreError> {
         let making: Vec<_> = (0..root.count)
             .map(|segment| {
@@ -68,7 +68,7 @@ impl Spread {
             }
             let begun = self.root("resize", [segments.into(), root.epoch]).await?;
             if begun.is_some_and(|root| root.changed) {
-                // Others may want another number after this.
+                // Others may have wanted another number.
                 return Ok(self.load().await?.map(drop));
             }
         }
@@ -107,7 +107,7 @@ impl Spread {
         Ok(Some(()))
     }
 
-    /// Moves so many units, or what there is of them.
+    /// Moves `units` units, or as many as there are.
     async fn shift(&self, from: u32, to: u32, units: u64) -> Result<(), StoreError> {
         match self.send(from, to, units).await? {
             Some((nth, units)) => self.arrive(from, to, nth, units).await,
@@ -115,10 +115,11 @@ impl Spread {
         }
     }
 
-    /// Of a segment that is retired nobody takes: what it has goes where others look.
+    /// Moves the units of a retired segment to one that is active, since nobody takes from a
+    /// retired one.
     pub(super) async fn drain(&self, segment: u32) -> Result<(), StoreError> {
         match self.load().await? {
-            // It takes part again.
+            // The segment is active again.
             Some(root) if segment >= root.count => self.drain_into(segment, root.count).await,
             _ => Ok(()),
         }
@@ -126,15 +127,15 @@ impl Spread {
 
     async fn drain_into(&self, segment: u32, count: u32) -> Result<(), StoreError> {
         let to = segment % count.max(1);
-        // What was on the way already goes first.
+        // Units that were on the way already go first.
         while let Some((nth, units)) = self.send(segment, to, u64::from(u32::MAX) << 21).await? {
             self.arrive(segment, to, nth, units).await?;
         }
         Ok(())
     }
 
-    /// What somebody has sent arrives, and what is where nobody looks goes elsewhere. Returns how
-    /// much there was to do.
+    /// Finishes transfers that were begun, and moves units from retired segments to active ones.
+    /// Returns how much there was to do.
     pub(super) async fn finish_moves(&self, seen: &Seen) -> Result<u64, StoreError> {
         let arriving: Vec<_> =
             seen.under_way().map(|(from, to, nth, units)| self.arrive(from, to, nth, units)).collect();

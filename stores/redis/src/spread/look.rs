@@ -1,4 +1,4 @@
-//! What all segments have, at one moment or nearly.
+//! Looks at the content of all segments, at one moment or nearly.
 
 use lock_core::internal::plan::few_parts;
 use lock_core::store::stock::{Part, SegmentCounts, Snapshot};
@@ -9,39 +9,39 @@ use super::steps::{Content, Root};
 use super::take::Search;
 use crate::join::join;
 
-/// All segments, each looked at a moment after the other.
+/// All segments, each looked at shortly after the other.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     root: Root,
     parts: Vec<Content>,
 }
 
-/// Where there are enough.
+/// The segments that have enough.
 #[derive(Debug)]
 pub(super) enum Room {
     Parts(Vec<Part>),
-    /// There were not, at one moment.
+    /// There was too little, at one moment.
     None {
         available: u64,
-        /// What is reserved there.
+        /// Units that are reserved there.
         held: u64,
     },
-    /// There may be, but something is on its way, or others came in between.
+    /// There may be enough, but something is on its way, or others came in between.
     Unclear,
 }
 
 impl Seen {
-    /// The segments that take part.
+    /// Returns the active segments.
     pub(super) fn active(&self) -> impl Iterator<Item = (u32, &Content)> {
         (0..self.root.count).zip(&self.parts)
     }
 
-    /// Segments that take no part any more.
+    /// Returns the retired segments.
     pub(super) fn retired(&self) -> impl Iterator<Item = (u32, &Content)> {
         (0..).zip(&self.parts).skip(self.root.count as usize)
     }
 
-    /// All that was ever put in.
+    /// Returns all units that were ever put in.
     pub(super) fn put_in(&self) -> u64 {
         self.parts.iter().map(|part| part.initial + part.restocked).sum()
     }
@@ -50,14 +50,14 @@ impl Seen {
         self.active().map(|(_, part)| part.available).sum()
     }
 
-    /// What is on the way: from, to, number, units.
+    /// Returns the transfers under way: from, to, number, units.
     pub(super) fn under_way(&self) -> impl Iterator<Item = (u32, u32, u64, u64)> {
         (0..)
             .zip(&self.parts)
             .flat_map(|(from, part)| part.sent.iter().map(move |&(to, nth, units)| (from, to, nth, units)))
     }
 
-    /// Units that have left one segment and not come to another.
+    /// Returns the units that have left one segment and not arrived at another.
     fn in_transit(&self) -> u64 {
         let on_the_way = |&(from, to, nth, _): &(u32, u32, u64, u64)| {
             self.parts.get(to as usize).is_some_and(|part| part.last_from(from) < nth)
@@ -69,7 +69,7 @@ impl Seen {
         self.parts.iter().map(|part| part.held).sum()
     }
 
-    /// What might become available without anybody giving something back.
+    /// Returns the units that may become available even if nobody gives any back.
     fn possible(&self) -> u64 {
         let units = |part: &Content| part.available + part.taken;
         self.parts.iter().map(units).sum::<u64>() + self.in_transit()
@@ -79,7 +79,8 @@ impl Seen {
         self.root == other.root && self.parts.iter().map(&of).eq(other.parts.iter().map(&of))
     }
 
-    /// The first segment that has enough, or else the largest, so that few are touched.
+    /// Chooses the first segment that has enough, or else the largest ones, so that few are
+    /// touched.
     fn parts_for(&self, quantity: u64, first: u32) -> Option<Vec<Part>> {
         let (ahead, behind): (Vec<_>, Vec<_>) = self.active().partition(|(segment, _)| *segment >= first);
         let order = ahead.into_iter().chain(behind);
@@ -108,7 +109,7 @@ impl Seen {
 }
 
 impl Spread {
-    /// Looks at everything once; `None` when there is no such stock.
+    /// Looks at everything once; `None` if there is no such stock.
     pub(super) async fn collect(&self) -> Result<Option<Seen>, StoreError> {
         let Some(root) = self.load().await? else { return Ok(None) };
         let looks: Vec<_> = (0..root.ever).map(|segment| self.look_at_part(segment)).collect();
@@ -120,7 +121,7 @@ impl Spread {
         Ok(Some(Seen { root, parts }))
     }
 
-    /// Where there are `quantity` units; `None` when there is no such stock.
+    /// Returns where there are `quantity` units; `None` if there is no such stock.
     pub(super) async fn room(&self, quantity: u64, search: Search) -> Result<Option<Room>, StoreError> {
         if let Some((segment, _)) = search.only {
             let part = self.look_at_part(segment).await?.filter(|part| !part.retired).unwrap_or_default();
@@ -138,8 +139,8 @@ impl Spread {
             self.finish_moves(&seen).await?;
             return Ok(Some(Room::Unclear));
         }
-        // Nothing has come to any segment between its first look and its second: at the moment
-        // between the two there were no more in any than at its first.
+        // Nothing came to any segment between the first look and the second. So at the moment
+        // between the two, no segment had more than at its first look.
         let Some(again) = self.collect().await? else { return Ok(None) };
         if !seen.same(&again, |part| part.increases) {
             return Ok(Some(Room::Unclear));
@@ -149,9 +150,9 @@ impl Spread {
         Ok(Some(Room::None { available, held }))
     }
 
-    /// What is available and what is reserved, if there was too little when this process last
-    /// looked, and nothing has come to any segment since: a look then counts as the first of the
-    /// two that it takes. Most who come to a sale come when all is sold.
+    /// Returns the available and the reserved units if there were too few when this process last
+    /// looked, and no segment has got any since. This one look then counts as the second of the two
+    /// that are needed. It saves time in a sale, where most requests come when all is sold.
     pub(super) async fn still_short(&self, quantity: u64) -> Result<Option<(u64, u64)>, StoreError> {
         let Some(before) = self.remembered().and_then(|memory| memory.short) else { return Ok(None) };
         if before.possible() >= quantity {
@@ -167,9 +168,9 @@ impl Spread {
         loop {
             let Some(seen) = self.collect().await? else { return Ok(None) };
             let Some(again) = self.collect().await? else { return Ok(None) };
-            // The first look, at the moment between the two: of the second, something may have
-            // arrived behind its back. What is sold meanwhile changes columns of one segment, and
-            // never the sum of its columns.
+            // The first look holds at the moment between the two. The second may have missed units
+            // that arrived after a segment was looked at. A sale between the looks only moves units
+            // between the columns of one segment, and never changes their sum.
             if seen.same(&again, |part| part.moves) {
                 return Ok(Some(seen.snapshot()));
             }

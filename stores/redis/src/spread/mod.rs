@@ -1,16 +1,16 @@
-//! Stocks that are spread over slots: each segment, and each operation's record, is where its name
-//! says.
+//! Stocks that are spread over slots: each segment, and each operation's record, is in its own
+//! slot.
 //!
-//! What an operation wants of which segments is written at its [home](names) before the first
-//! segment is touched. One step moves what a segment has of an operation to what is wanted, and
-//! refuses what is older than what it has heard: so whoever finds a record can carry it out again,
-//! side by side with others. What the home says is the verdict.
+//! An operation first writes at its [home](names) how many units it wants of which segments. Only
+//! then does it touch the segments. A put moves a segment's units until the operation has what the
+//! record wants, and refuses a version older than one seen before. So anyone who finds a record can
+//! carry it out again, concurrently with others. The home's record decides.
 //!
-//! - [`record`]: what a record says, and what it means for the segments. [`steps`]: the scripts.
-//!   [`names`]: the keys.
-//! - [`take`]: units are looked for, and found or not. [`settle`]: what was decided is carried out.
-//! - [`layout`]: segments are made, retired and evened out. [`look`]: what all of them have.
-//!   [`sweep`]: what others left.
+//! - [`record`]: the content of a record, and what it means for the segments. [`steps`]: the
+//!   scripts. [`names`]: the keys.
+//! - [`take`]: looks for units. [`settle`]: changes what was decided, and carries it out.
+//! - [`layout`]: makes, retires and evens out segments. [`look`]: the content of all segments.
+//!   [`sweep`]: finishes what others left.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,25 +39,25 @@ use look::Seen;
 use names::SpreadNames;
 pub(super) use stocks::RedisLayouts;
 
-/// After this long somebody else looks at what is not decided or not carried out, besides twice the
-/// call's time-out: whoever has begun it may still be at it.
+/// Time, besides twice the call's time-out, after which others look at an operation that is not
+/// decided or not carried out: its caller may still be at it.
 const GRACE: Duration = Duration::from_secs(1);
-/// So often others may come in between.
+/// Maximum number of tries when others come in between.
 const TRIES: u32 = 12;
-/// Stocks whose number of segments is remembered.
+/// Maximum number of stocks whose number of segments is remembered.
 const REMEMBERED: usize = 1024;
 
-/// What is remembered of stocks, so that a take need not ask for it.
+/// Remembered facts of stocks, so that a take need not ask for them.
 #[derive(Clone, Debug, Default)]
 struct Known(Arc<Mutex<HashMap<LockKey, Memory>>>);
 
 #[derive(Clone, Debug)]
 struct Memory {
-    /// How many segments there were.
+    /// Number of segments.
     count: u32,
-    /// In which epoch. A segment that has heard of another one says so.
+    /// Epoch of that number. A segment that knows another epoch says so.
     epoch: u64,
-    /// What the segments had when there was too little for somebody.
+    /// Content of the segments when there were too few units for a take.
     short: Option<Arc<Seen>>,
 }
 
@@ -70,8 +70,8 @@ pub(super) struct Spread {
     deadline: Tick,
     grace: Duration,
     retention: Duration,
-    /// What the home said last of its time, in ms, upwards. All records that a call looks at one by
-    /// one have the same.
+    /// Latest time that a home has told, in ms. All records that a call looks at one by one have
+    /// the same home.
     home_time: AtomicU64,
 }
 
@@ -130,19 +130,19 @@ impl Spread {
         lock(&self.known.0).remove(&self.key);
     }
 
-    /// A segment has heard of this epoch.
+    /// Forgets the stock's facts if a segment knows another epoch.
     fn heard_of(&self, epoch: u64) {
         if self.remembered().is_some_and(|memory| memory.epoch != epoch) {
             self.doubt();
         }
     }
 
-    /// What is left until a time of the home (ms).
+    /// Returns the time left until a time of the home (ms).
     fn until(&self, ends: u64) -> Duration {
         Duration::from_millis(ends.saturating_sub(self.home_time.load(Ordering::Relaxed)))
     }
 
-    /// A little while, longer with each try, in which others get through.
+    /// Sleeps for a short random time, longer with each try, so that others get through.
     async fn step_back(&self, nth: u32) {
         let most = Duration::from_millis(1 << nth.min(6));
         let most = most.min(self.left() / 8);

@@ -1,4 +1,4 @@
-//! What a spread stock is called at the servers; what is there says `scripts/spread.lua`.
+//! The keys of a spread stock; `scripts/spread.lua` describes their content.
 
 use lock_core::LockKey;
 use lock_core::store::stock::OperationId;
@@ -7,8 +7,8 @@ use lock_core::store::{StoreError, StoreErrorKind};
 use crate::cluster::slots::slot;
 use crate::names::Names;
 
-/// How many homes records have. Never changes: where an operation has its home must not depend on
-/// when it is asked for.
+/// Number of homes of records. Must never change: the home of an operation must not depend on when
+/// it is asked for.
 pub(super) const HOMES: u16 = 16;
 
 /// The names of one stock.
@@ -47,15 +47,14 @@ impl SpreadNames {
         }
     }
 
-    /// What is open at a home.
+    /// Returns the list of open operations at a home.
     pub(super) fn open(&self, home: u16) -> String {
         format!("lock_stock_open:{{{}/h{home}}}", self.name)
     }
 
-    /// An operation's record, and what is open at its home.
+    /// Returns an operation's record, and the list of open operations at its home.
     pub(super) fn record(&self, operation: &OperationId) -> [String; 2] {
-        // As servers find the slot of a key, so that it is the same in every program and on every
-        // machine.
+        // The servers' hash of keys, which is the same in every program and on every machine.
         let home = slot(operation.as_str()) % HOMES;
         [format!("lock_stock_record:{{{}/h{home}}}:{operation}", self.name), self.open(home)]
     }

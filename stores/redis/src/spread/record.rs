@@ -1,11 +1,11 @@
-//! [`Record`]: what is known of an operation at its home, and what that means for the segments.
+//! [`Record`]: the state of an operation at its home, and what it means for the segments.
 
 use lock_core::store::stock::{Part, State};
 
-/// What an operation is meant to be, and what its units are at a segment.
+/// The aim of an operation, and the column of its units at a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Taken by an operation over several segments that is not decided.
+    /// Taken by an undecided operation over several segments.
     Taken,
     Held,
     Sold,
@@ -32,10 +32,10 @@ impl Column {
     }
 }
 
-/// Where an operation stands at its home.
+/// Stage of an operation at its home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Units are being looked for.
+    /// Looking for units.
     Undecided,
     At(State),
     /// Cancelled before it came.
@@ -51,14 +51,13 @@ pub(super) struct Record {
     pub(super) quantity: u64,
     /// When it was made, by the clock of its home, in microseconds.
     pub(super) born: u64,
-    /// Of what is wanted.
+    /// Version of the wanted parts.
     pub(super) version: u64,
-    /// When the reservation ends, in milliseconds; how long it will last as long as it is not
-    /// decided.
+    /// When the reservation ends, in milliseconds; its duration as long as it is undecided.
     pub(super) ends: u64,
-    /// What was decided may not be carried out yet.
+    /// Whether the decision may not be carried out yet.
     pub(super) open: bool,
-    /// All segments that were ever asked, those that gave nothing with 0 units.
+    /// All segments that were ever asked, with 0 units for those that gave nothing.
     pub(super) parts: Vec<Part>,
 }
 
@@ -88,23 +87,23 @@ impl Record {
         Some(Self { stage, kind, quantity, born, version, ends, open, parts })
     }
 
-    /// The parts, as they are written.
+    /// Returns the parts as the record stores them.
     pub(super) fn parts_text<'a>(parts: impl IntoIterator<Item = &'a Part>) -> String {
         parts.into_iter().map(|part| format!(" {}:{}", part.segment, part.quantity)).collect()
     }
 
-    /// The segments that give something.
+    /// Returns the parts of the segments that give something.
     pub(super) fn given(&self) -> impl Iterator<Item = Part> {
         self.parts.iter().copied().filter(|part| part.quantity > 0)
     }
 
-    /// It is undecided, and takes from several segments: what it has of each is neither sold nor
-    /// held before it has all.
+    /// Whether the operation takes from several segments. While it is undecided, its units are
+    /// neither sold nor held until it has all of them.
     pub(super) fn is_merge(&self) -> bool {
         self.kind != Column::Restocked && self.given().nth(1).is_some()
     }
 
-    /// What each segment is to have of the operation.
+    /// Returns the units and the column that the operation is to have at each segment.
     pub(super) fn wanted(&self) -> impl Iterator<Item = (Part, Column)> {
         let column = match self.stage {
             Stage::Undecided if self.is_merge() => Some(Column::Taken),
@@ -120,7 +119,7 @@ impl Record {
         })
     }
 
-    /// These parts are wanted from now on, and nothing of the other segments that were asked.
+    /// Returns `parts`, and 0 units for all other segments that were asked.
     pub(super) fn replaced(&self, parts: &[Part]) -> Vec<Part> {
         let gone = |old: &&Part| parts.iter().all(|new| new.segment != old.segment);
         let nothing = self.parts.iter().filter(gone).map(|old| Part { quantity: 0, ..*old });

@@ -1,4 +1,4 @@
-//! What was decided of an operation is changed, and carried out.
+//! Changes the decision of an operation, and carries it out.
 
 use lock_core::store::stock::{OperationId, Settle, SettleAnswer, SettleRequest, State};
 use lock_core::store::{StoreError, StoreErrorKind};
@@ -26,8 +26,8 @@ impl Spread {
                     if record.kind == Column::Restocked {
                         return Ok(SettleAnswer::Unknown);
                     }
-                    // Nobody was told that it was done, and by which lock it would be is not known
-                    // here: it has not come.
+                    // No caller was told that it is done, and the lock that it would need is not
+                    // known here. So it counts as never come.
                     let end = self.give_up(operation, record, Refusal::Contended).await?;
                     if let Some(End::Refused(_)) = end {
                         continue;
@@ -58,7 +58,7 @@ impl Spread {
         Ok(SettleAnswer::Known { before, now, quantity, reserved })
     }
 
-    /// Ends a reservation that is over; whether it was this call that did.
+    /// Ends a reservation that is over. Returns whether this call did so.
     pub(super) async fn expire(&self, operation: &OperationId) -> Result<bool, StoreError> {
         let turned = self.home(operation, Home::Settle("expire")).await?;
         let changed = turned.changed;

@@ -17,40 +17,40 @@ use crate::script::{self, Script};
 use crate::steps::{about_key, millis};
 use crate::topology::Topology;
 
-/// What a script said behind the server's time, with its code.
+/// Answer of a script: its code, the server's time, and its own values.
 struct Said {
     now: ServerTime,
     code: i64,
     values: Vec<Value>,
 }
 
-/// What a put came to.
+/// Outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
-    /// It is as wanted. A segment that is retired has units that nobody looks for there.
+    /// The segment has what was wanted. Nobody looks for units in a segment that is retired.
     Done { epoch: u64, retired: bool },
-    /// There are too few.
+    /// The segment has too few units.
     Short,
-    /// A newer version has been here, of a record that was made then.
+    /// A newer version was here before, of a record made at this time.
     Older { born: u64 },
-    /// Nothing is taken from it any more.
+    /// The segment is retired, so nothing is taken from it.
     Retired,
-    /// A newer token has been here.
+    /// A newer token was here before.
     Stale,
-    /// There is no such segment, yet.
+    /// There is no such segment, or not yet.
     Missing,
 }
 
-/// What became of a record.
+/// Outcome of a step at a record.
 #[derive(Debug)]
 pub(super) struct Turned {
-    /// By this step.
+    /// Whether this step changed the record.
     pub(super) changed: bool,
     pub(super) before: Option<Record>,
     pub(super) now: Option<Record>,
 }
 
-/// What is asked of a record, as `scripts/spread_home.lua` has it.
+/// A request to a record, as in `scripts/spread_home.lua`.
 #[derive(Clone, Debug)]
 pub(super) enum Home<'a> {
     Look,
@@ -67,17 +67,17 @@ pub(super) enum Home<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Root {
     pub(super) changed: bool,
-    /// So many segments.
+    /// Number of active segments.
     pub(super) count: u32,
-    /// So many were there ever.
+    /// Number of segments that ever existed.
     pub(super) ever: u32,
     pub(super) epoch: u64,
     pub(super) ready: bool,
-    /// What it is made with, while it is.
+    /// Units of the new segments while they are being made.
     pub(super) units: Vec<u64>,
 }
 
-/// What a segment has.
+/// Content of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     pub(super) retired: bool,
@@ -87,13 +87,13 @@ pub(super) struct Content {
     pub(super) sold: u64,
     pub(super) initial: u64,
     pub(super) restocked: u64,
-    /// How often there came to be more.
+    /// How often units became available.
     pub(super) increases: u64,
-    /// How often something was moved or restocked.
+    /// Number of transfers and restocks.
     pub(super) moves: u64,
-    /// To which segment, number, units.
+    /// Transfers to other segments: segment, number, units.
     pub(super) sent: Vec<(u32, u64, u64)>,
-    /// From which segment, the last number.
+    /// Transfers from other segments: segment, last number.
     pub(super) received: Vec<(u32, u64)>,
 }
 
@@ -129,7 +129,7 @@ impl Content {
         Some(content)
     }
 
-    /// The number of what came last from a segment.
+    /// Returns the number of the last transfer from a segment.
     pub(super) fn last_from(&self, segment: u32) -> u64 {
         self.received.iter().find(|(from, _)| *from == segment).map_or(0, |(_, last)| *last)
     }
@@ -266,12 +266,12 @@ impl Spread {
         read().ok_or_else(|| self.senseless(&said))
     }
 
-    /// Operations at a home that somebody has to look at, and since when (ms).
+    /// Returns operations at a home that are due to be looked at, and since when (ms).
     pub(super) async fn due(&self, home: u16, most: u32) -> Result<Vec<(u64, OperationId)>, StoreError> {
         let said =
             self.step(&script::SPREAD_HOME, &[self.names.open(home)], "due", [most.to_string()]).await?;
         let each = said.values.chunks_exact(2).map(|pair| match pair {
-            // Scores come as text.
+            // Scores arrive as text.
             [operation, at] => {
                 let at = text(at)?.parse::<f64>().ok()?;
                 Some((at as u64, OperationId::new(text(operation)?).ok()?))
@@ -313,7 +313,7 @@ impl Spread {
         .ok_or_else(|| self.senseless(&said))
     }
 
-    /// `None`: there is no such stock.
+    /// Runs a step at the stock as a whole. Returns `None` if there is no such stock.
     pub(super) async fn root(
         &self,
         how: &str,
@@ -360,7 +360,7 @@ impl Spread {
         self.step(&script::SPREAD_PART, keys, how, args).await
     }
 
-    /// Makes a segment, or has it take part again, or retires it.
+    /// Makes a segment, activates it again, or retires it.
     pub(super) async fn set_part(
         &self,
         segment: u32,
@@ -371,7 +371,7 @@ impl Spread {
         self.at_part(segment, how, [epoch.to_string(), units.to_string()]).await.map(drop)
     }
 
-    /// What it has; `None`: there is no such segment.
+    /// Returns a segment's content, or `None` if there is no such segment.
     pub(super) async fn look_at_part(&self, segment: u32) -> Result<Option<Content>, StoreError> {
         let said = self.at_part(segment, "look", []).await?;
         match (said.code, &said.values[..]) {
@@ -384,7 +384,8 @@ impl Spread {
         }
     }
 
-    /// The number and the units that are on the way to `to` now; `None`: there is nothing to send.
+    /// Sends units to `to`. Returns the number and units of the transfer under way, or `None` if
+    /// there is nothing to send.
     pub(super) async fn send(
         &self,
         from: u32,
@@ -401,18 +402,19 @@ impl Spread {
         }
     }
 
-    /// Carries out the rest of what was sent. It can be done again.
+    /// Finishes a transfer. May be repeated.
     pub(super) async fn arrive(&self, from: u32, to: u32, nth: u64, units: u64) -> Result<(), StoreError> {
         let args = [from.to_string(), nth.to_string(), units.to_string()];
         let said = self.at_part(to, "receive", args).await?;
-        // Where it went is there: it must not be cleared before it has come.
+        // The target exists, and the transfer must not be cleared before it has arrived there.
         if !matches!(said.code, 0 | 1) {
             return Err(self.senseless(&said));
         }
         self.at_part(from, "clear", [to.to_string(), nth.to_string()]).await.map(drop)
     }
 
-    /// Operations that were last at a segment so long ago, in ms, and what is there of them.
+    /// Returns operations that last changed a segment at least `ago` ms ago, with their entries
+    /// there.
     pub(super) async fn over(
         &self,
         segment: u32,

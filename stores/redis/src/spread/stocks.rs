@@ -18,7 +18,7 @@ use crate::topology::{Topology, call};
 #[derive(Clone)]
 pub(crate) struct RedisLayouts {
     topology: Topology,
-    /// What is known of those that are spread.
+    /// Remembered facts of the stocks that are spread.
     known: Known,
     one_slot: RedisStocks,
 }

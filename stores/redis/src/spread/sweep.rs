@@ -1,4 +1,4 @@
-//! What is over ends, and what others have left half-done is finished or undone.
+//! Ends what is over, and finishes or undoes what others have left half-done.
 
 use lock_core::internal::plan::AT_ONCE;
 use lock_core::store::StoreError;
@@ -12,15 +12,15 @@ use super::take::{End, Refusal, Search};
 use crate::join::join;
 use crate::steps::millis;
 
-/// So many operations are looked at side by side.
+/// Number of operations that are looked at concurrently.
 const SIDE_BY_SIDE: usize = 16;
 
-/// What came of an operation that somebody had to look at.
+/// Outcome of looking after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Came {
     Expired,
     Recovered,
-    /// There was nothing to do, or somebody else has done it.
+    /// There was nothing to do, or another call has done it.
     Nothing,
 }
 
@@ -29,8 +29,7 @@ impl Spread {
         let Some(seen) = self.collect().await? else { return Ok(Swept::default()) };
         let mut swept = Swept { recovered: self.finish_moves(&seen).await?, ..Swept::default() };
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, limit.saturating_add(1))).collect();
-        // What fails at one server or for one operation is no reason to leave the others as they
-        // are.
+        // A failure at one server or for one operation must not affect the others.
         let mut failed = None;
         let mut due = Vec::new();
         for some in join(looks).await {
@@ -67,12 +66,12 @@ impl Spread {
         Ok(swept)
     }
 
-    /// Undoes a few operations that others have left; whether there were any.
+    /// Finishes or undoes a few operations that others have left. Returns whether there were any.
     pub(super) async fn recover(&self) -> Result<bool, StoreError> {
         Ok(self.sweep(SIDE_BY_SIDE as u32).await?.recovered > 0)
     }
 
-    /// Ends reservations that are over, those that another call is ending too; returns whether
+    /// Ends reservations that are over, also those that another call is ending. Returns whether
     /// there were any.
     async fn make_room(&self) -> Result<bool, StoreError> {
         let looks: Vec<_> = (0..HOMES).map(|home| self.due(home, AT_ONCE)).collect();
@@ -87,8 +86,8 @@ impl Spread {
         Ok(came.iter().any(|came| *came != Came::Nothing))
     }
 
-    /// Whether a take that found this much available may find more: reservations that were over
-    /// have been ended, here or by another call meanwhile.
+    /// Whether a take that found this much available may find more, because this call or another
+    /// has ended reservations.
     pub(super) async fn finds_room(&self, available: u64, held: u64) -> Result<bool, StoreError> {
         if held == 0 {
             return Ok(false);
@@ -101,7 +100,7 @@ impl Spread {
         let looked = self.home(operation, Home::Tidy).await?;
         let Some(record) = looked.now else { return Ok(Came::Nothing) };
         match record.stage {
-            // What was put in is there, and may be sold: only forward.
+            // Restocked units may be sold already, so this can only be finished.
             Stage::Undecided if record.kind == Column::Restocked => {
                 let end = self.drive(operation, record, Search::ANYWHERE, &mut 0).await?;
                 Ok(if matches!(end, Some(End::At(_))) { Came::Recovered } else { Came::Nothing })
@@ -125,8 +124,8 @@ impl Spread {
         }
     }
 
-    /// What a segment has of operations whose records are over is forgotten: what is sold stays
-    /// sold. How many there were.
+    /// Forgets a segment's entries of operations whose records are over; their sold units stay
+    /// sold. Returns how many there were.
     async fn forget_old(&self, segment: u32, limit: u32) -> Result<u64, StoreError> {
         let ago = millis(self.retention.saturating_add(self.grace));
         let mut over = self.over(segment, ago, limit).await?;
@@ -150,7 +149,7 @@ impl Spread {
     }
 }
 
-/// The record may have something changed of what the segment has.
+/// Whether the record may still change the segment's entry.
 fn needs(record: &Record, entry: &str) -> bool {
     entry.split(' ').next().and_then(|born| born.parse().ok()).is_none_or(|born: u64| born >= record.born)
 }

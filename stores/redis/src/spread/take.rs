@@ -1,4 +1,4 @@
-//! Units are looked for: in one segment that has enough, or else in several, all or nothing.
+//! Looks for units: in one segment that has enough, or else in several, all or nothing.
 
 use lock_core::FencingToken;
 use lock_core::internal::plan::fill;
@@ -14,7 +14,7 @@ use super::{Spread, TRIES};
 use crate::join::join;
 use crate::steps::millis;
 
-/// From where units are wanted.
+/// The segments in which units are wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
     pub(super) first: u32,
@@ -22,7 +22,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Where nobody says more.
+    /// Any segment, from the first one on.
     pub(super) const ANYWHERE: Self = Self { first: 0, only: None };
 }
 
@@ -31,7 +31,7 @@ impl Search {
 pub(super) enum Refusal {
     Short {
         available: u64,
-        /// What is reserved where it was looked.
+        /// Units that are reserved in the segments searched.
         held: u64,
     },
     Contended,
@@ -40,26 +40,25 @@ pub(super) enum Refusal {
     Missing,
 }
 
-/// What comes of an operation that is driven to its end.
+/// The end of an operation.
 #[derive(Debug)]
 pub(super) enum End {
-    /// This is its record. It is decided and carried out.
+    /// Decided and carried out, with this record.
     At(Record),
-    /// There is none: it is as if it had never come.
+    /// Dropped: as if it had never come.
     Refused(Refusal),
 }
 
-/// What became of puts at all segments of a record.
+/// Outcome of the puts at all segments of a record.
 enum Puts {
     Done,
-    /// Somebody else has gone on with the operation.
+    /// Another call has continued the operation.
     Older,
-    /// A segment knows a record of the same id that was made then, which is later: the home has
-    /// lost that one.
+    /// A segment knows a later record with the same id, made at this time, which the home has lost.
     Newer {
         born: u64,
     },
-    /// At least one segment does not give what was wanted.
+    /// At least one segment does not give the wanted units.
     Short,
     Stale,
 }
@@ -70,7 +69,7 @@ impl Spread {
         let Some(count) = self.count().await? else { return Ok(TakeAnswer::Missing) };
         let first = match only {
             Some((index, _)) if *index >= count => {
-                // There may be more than this process knows.
+                // There may be more segments than this process knows.
                 let Some(root) = self.load().await? else { return Ok(TakeAnswer::Missing) };
                 if *index >= root.count {
                     return self.taken_before(request).await;
@@ -109,7 +108,7 @@ impl Spread {
                     let record = self.not_overdue(operation, record).await?;
                     return Ok(differs(&record, kind, *quantity).unwrap_or_else(|| self.taken(&record, true)));
                 }
-                // Somebody who died may have what is missing.
+                // An abandoned operation may have the missing units.
                 Some(End::Refused(Refusal::Contended)) if self.recover().await? => {}
                 Some(End::Refused(Refusal::Short { available, held }))
                     if self.finds_room(available, held).await? => {}
@@ -121,15 +120,15 @@ impl Spread {
                         Refusal::Missing => TakeAnswer::Missing,
                     });
                 }
-                // Somebody else has given it up: it has never come.
+                // Another call has given it up, so it never came.
                 None => self.step_back(nth).await,
             }
         }
         Ok(TakeAnswer::Contended)
     }
 
-    /// The segment that was asked for takes no part any more: only what was done before can be
-    /// told.
+    /// Answers for a segment that is no longer active: only an operation that was done before can
+    /// succeed.
     async fn taken_before(&self, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
         let kind = if request.hold.is_some() { Column::Held } else { Column::Sold };
         let looked = self.home(&request.operation, Home::Look).await?;
@@ -144,7 +143,7 @@ impl Spread {
         })
     }
 
-    /// A reservation that is over is so, swept or not.
+    /// Ends a reservation that is over but was not swept yet.
     async fn not_overdue(&self, operation: &OperationId, record: Record) -> Result<Record, StoreError> {
         if record.stage != Stage::At(State::Held) {
             return Ok(record);
@@ -159,7 +158,7 @@ impl Spread {
     fn taken(&self, record: &Record, repeated: bool) -> TakeAnswer {
         let state = match record.stage {
             Stage::At(state @ (State::Held | State::Sold)) => state,
-            // A short one, that somebody has swept already.
+            // A short reservation that was swept already.
             Stage::At(State::Expired) if !repeated => State::Held,
             Stage::At(over) => return TakeAnswer::Over(over),
             Stage::Never => return TakeAnswer::Over(State::Cancelled),
@@ -169,8 +168,8 @@ impl Spread {
         TakeAnswer::Done { parts: record.given().collect::<Few<_>>(), state, remaining, repeated }
     }
 
-    /// Brings an operation that is not decided to an end; `None` when somebody else has given it
-    /// up. `older` is raised when a segment knows a record that was made later.
+    /// Brings an undecided operation to its end. Returns `None` if another call has given it up.
+    /// Raises `older` if a segment knows a record that was made later.
     pub(super) async fn drive(
         &self,
         operation: &OperationId,
@@ -185,17 +184,17 @@ impl Spread {
             }
             let next = if search.only.is_some_and(|(only, _)| record.given().any(|part| part.segment != only))
             {
-                // Somebody has wanted it of a segment whose lock is not ours.
+                // Another call wanted units of a segment whose lock is not ours.
                 let parts = record.replaced(&[]);
                 self.home(operation, Home::Plan { record: &record, parts: &parts }).await?.now
             } else if record.given().next().is_none() {
-                // Whoever has planned so may not have put so: what a segment has of it still is not
-                // to be missed elsewhere.
+                // The call that planned this may not have put it: segments must not keep units of
+                // it that would be missing elsewhere.
                 if !record.parts.is_empty() && empty != Some(record.version) {
                     empty = Some(record.version);
                     self.put_all(operation, &record, Search::ANYWHERE, false).await?;
                 }
-                // Nothing of it is anywhere: where is there enough?
+                // No segment has units of it: look for segments with enough.
                 if nth >= TRIES {
                     return self.give_up(operation, record, Refusal::Contended).await;
                 }
@@ -231,7 +230,7 @@ impl Spread {
                     }
                     Puts::Stale => return self.give_up(operation, record, Refusal::Stale).await,
                     Puts::Short if record.kind == Column::Restocked => {
-                        // A segment that is only being made. What has been put in is sold by others
+                        // The segment is only being made. Units put in elsewhere may be sold
                         // already.
                         self.count().await?;
                         self.step_back(nth).await;
@@ -251,7 +250,7 @@ impl Spread {
         self.give_up(operation, record, Refusal::Contended).await
     }
 
-    /// Nothing of the operation stays anywhere, unless somebody else has gone on with it.
+    /// Removes the operation from all segments, unless another call has continued it.
     pub(super) async fn give_up(
         &self,
         operation: &OperationId,
@@ -280,7 +279,7 @@ impl Spread {
         Ok(dropped.changed.then_some(End::Refused(why)))
     }
 
-    /// Each segment is to have what the record wants of it.
+    /// Brings each segment to what the record wants of it.
     async fn put_all(
         &self,
         operation: &OperationId,
@@ -288,12 +287,13 @@ impl Spread {
         search: Search,
         one_by_one: bool,
     ) -> Result<Puts, StoreError> {
-        // The token of a lock says nothing of other segments.
+        // A lock's token has no meaning at other segments.
         let token =
             |part: Part| search.only.filter(|(only, _)| *only == part.segment).and_then(|(_, token)| token);
         let mut wanted: Vec<_> = record.wanted().collect();
         let puts = if one_by_one && record.is_merge() {
-            // Of several that want the same, the one that has the lowest gets the others too.
+            // In the order of segments: of several operations that want the same, the one that gets
+            // the lowest segment gets the others too.
             wanted.sort_by_key(|(part, _)| part.segment);
             let mut puts = Vec::with_capacity(wanted.len());
             for one in wanted {
@@ -329,8 +329,8 @@ impl Spread {
         })
     }
 
-    /// What was decided is carried out: nothing of it is open then. `None`: the record has gone,
-    /// its time is over.
+    /// Carries out what was decided, so that nothing of it is open. Returns `None` if the record is
+    /// gone because its time is over.
     pub(super) async fn carry_out(
         &self,
         operation: &OperationId,
@@ -344,7 +344,7 @@ impl Spread {
                 let record = &record;
                 async move {
                     let put = self.put(operation, record, one, None).await?;
-                    // Nobody looks for units there.
+                    // Nobody looks for units in a retired segment.
                     if let Put::Done { retired: true, .. } = put {
                         self.drain(one.0.segment).await?;
                     }
@@ -371,7 +371,7 @@ impl Spread {
     }
 }
 
-/// What there is is not what is asked for.
+/// Returns the answer for a record that does not match the request.
 fn differs(record: &Record, kind: Column, quantity: u64) -> Option<TakeAnswer> {
     if record.stage == Stage::Never {
         return Some(TakeAnswer::Over(State::Cancelled));

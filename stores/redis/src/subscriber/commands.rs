@@ -1,4 +1,4 @@
-//! What a subscriber sends: SUBSCRIBE and UNSUBSCRIBE, or their sharded twins.
+//! The commands of a subscriber: SUBSCRIBE and UNSUBSCRIBE, or their sharded counterparts.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) async fn subscribe(
     if try_subscribe(shared, connection, &batch).await?.is_ok() {
         return Ok(());
     }
-    // One forbidden channel spoils the whole command, so each is asked for by itself.
+    // One forbidden channel fails the whole command, so each is requested by itself.
     for channel in batch {
         if let Err(refusal) = try_subscribe(shared, connection, std::slice::from_ref(&channel)).await? {
             shared.refused(&channel, &refusal);
@@ -51,9 +51,9 @@ pub(super) async fn unsubscribe(
 /// Sends one command for each channel, all at once.
 ///
 /// The client library takes a push about a subscription for the answer to the oldest command under
-/// way, also when the server pushed it by itself because the slot has gone. All answers behind it
-/// are for other commands then; so nothing is believed but what says of itself whose it is, and
-/// after anything else the connection is given up.
+/// way. It does so too when the server pushed it unasked because the slot has moved away. Then all
+/// later answers belong to other commands. So only answers that name their channel are trusted, and
+/// after any other the connection is given up.
 async fn sharded(
     connection: &mut MultiplexedConnection,
     command: &str,
@@ -66,7 +66,7 @@ async fn sharded(
     connection.send_packed_commands(&pipeline, 0, batch.len()).await
 }
 
-/// A server that has the slot no more says so, and publishes nothing there either.
+/// Whether the server answered that it no longer has the slot, and so publishes nothing there.
 fn has_moved(answer: &Value) -> bool {
     let redirect = match answer {
         Value::ServerError(error) => Redirect::read(error),
@@ -116,7 +116,7 @@ async fn subscribe_sharded(
     Ok(())
 }
 
-/// `Ok(Err(_))`: the server said no.
+/// Subscribes a batch. Returns `Ok(Err(_))` if the server refuses.
 async fn try_subscribe(
     shared: &Shared,
     connection: &mut MultiplexedConnection,

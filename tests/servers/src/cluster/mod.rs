@@ -1,4 +1,4 @@
-//! [`Cluster`]: servers that share the keys out between them, by slots.
+//! [`Cluster`]: servers that share the keys between them by slot.
 
 mod moves;
 mod view;
@@ -12,26 +12,27 @@ use view::{SLOTS, View};
 use crate::redis::{Reply, Role, Setup, StartError, ended, text, until};
 use crate::{RedisServer, ServerClock};
 
-/// How long anything may take, fail-overs included.
+/// Maximum duration of any step, failovers included.
 const LONG: Duration = Duration::from_secs(40);
 
-/// What a [`Cluster`] is started with.
+/// Settings of a [`Cluster`].
 #[derive(Clone, Debug)]
 pub struct Options {
     primaries: usize,
     replicas: usize,
-    /// The primaries that have one more.
+    /// One entry for each additional replica: the place of its primary.
     more_replicas_of: Vec<usize>,
     node_timeout: Duration,
     password: Option<String>,
     args: Vec<String>,
-    /// Those of each node, in their order.
+    /// The additional arguments of each node, in the order of the nodes.
     own_args: Vec<Vec<String>>,
     clocks: Vec<ServerClock>,
 }
 
 impl Default for Options {
-    /// Three primaries without replicas and without a password; silence for 2 s is taken for death.
+    /// Returns three primaries without replicas and without a password. A node silent for 2 s
+    /// counts as dead.
     fn default() -> Self {
         Self {
             primaries: 3,
@@ -47,19 +48,19 @@ impl Default for Options {
 }
 
 impl Options {
-    /// So many primaries, three at least.
+    /// Sets the number of primaries, three at least.
     #[must_use]
     pub fn primaries(self, count: usize) -> Self {
         Self { primaries: count, ..self }
     }
 
-    /// So many replicas of each primary.
+    /// Sets the number of replicas of each primary.
     #[must_use]
     pub fn replicas(self, count: usize) -> Self {
         Self { replicas: count, ..self }
     }
 
-    /// Adds a replica of the primary at this place, behind those that all have.
+    /// Adds a replica of the primary at this place, after the replicas that every primary has.
     #[must_use]
     pub fn replica_of(mut self, primary: usize) -> Self {
         self.more_replicas_of.push(primary);
@@ -72,31 +73,31 @@ impl Options {
         of_all.chain(self.more_replicas_of.iter().copied())
     }
 
-    /// How long a node must be silent to be taken for dead.
+    /// Sets how long a node must be silent to count as dead.
     #[must_use]
     pub fn node_timeout(self, time: Duration) -> Self {
         Self { node_timeout: time, ..self }
     }
 
-    /// What the nodes ask clients and each other for.
+    /// Sets the password that nodes require from clients and from each other.
     #[must_use]
     pub fn password(self, password: &str) -> Self {
         Self { password: Some(password.to_owned()), ..self }
     }
 
-    /// More arguments for the nodes, as on their command lines.
+    /// Sets additional command-line arguments for all nodes.
     #[must_use]
     pub fn args(self, args: &[&str]) -> Self {
         Self { args: args.iter().map(|&arg| arg.to_owned()).collect(), ..self }
     }
 
-    /// More arguments for each node, in their order.
+    /// Sets additional command-line arguments for each node, in the order of the nodes.
     #[cfg(feature = "tls")]
     pub(crate) fn own_args(self, args: Vec<Vec<String>>) -> Self {
         Self { own_args: args, ..self }
     }
 
-    /// What the nodes take for the time of day: each has one of its own.
+    /// Sets the wall clock of each node, in the order of the nodes.
     #[must_use]
     pub fn clocks(self, clocks: &[ServerClock]) -> Self {
         Self { clocks: clocks.to_vec(), ..self }
@@ -108,7 +109,8 @@ impl Options {
             ["--cluster-enabled", "yes"],
             ["--cluster-config-file", "nodes.conf"],
             ["--cluster-node-timeout", &timeout],
-            // A replica takes over however old its data is, and is given them at once.
+            // A replica takes over however old its data is, and syncs with its primary without
+            // delay.
             ["--cluster-replica-validity-factor", "0"],
             ["--repl-diskless-sync-delay", "0"],
         ]
@@ -144,7 +146,7 @@ impl Cluster {
         Self::start_with(Options::default())
     }
 
-    /// Starts what `options` say.
+    /// Starts a cluster with these `options`.
     ///
     /// # Panics
     ///
@@ -158,8 +160,8 @@ impl Cluster {
         }
     }
 
-    /// Starts what `options` say, and returns when every node knows every other, every slot is
-    /// served, and the replicas follow.
+    /// Starts a cluster with these `options`. Returns when every node knows every other, every slot
+    /// is served, and the replicas follow.
     ///
     /// # Errors
     ///
@@ -175,15 +177,15 @@ impl Cluster {
         }
     }
 
-    /// Makes a cluster of nodes that know nothing.
+    /// Makes a cluster of nodes that do not know each other yet.
     fn form(&self) -> Result<(), String> {
         let primaries = self.options.primaries;
-        // Taken only by nodes that know nobody yet.
+        // Only a node that knows no other accepts an epoch.
         for (at, node) in self.nodes.iter().enumerate() {
             text(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
         }
         for (at, node) in self.nodes.iter().enumerate() {
-            // All with all, instead of waiting until word gets around.
+            // Every node meets every other, instead of waiting for gossip.
             for other in &self.nodes[at + 1..] {
                 let port = other.tls_port().unwrap_or(other.port());
                 text(node, &["CLUSTER", "MEET", "127.0.0.1", &port.to_string()])?;
@@ -200,13 +202,13 @@ impl Cluster {
         }
         for (node, primary) in self.nodes[primaries..].iter().zip(self.options.followed()) {
             let id = text(&self.nodes[primary], &["CLUSTER", "MYID"])?;
-            // Refused until the node has heard of its primary.
+            // The node refuses until it has heard of its primary.
             until(LONG, || text(node, &["CLUSTER", "REPLICATE", &id]))?;
         }
         Ok(())
     }
 
-    /// `redis+cluster://h1:p,h2:p,…`, all nodes, with the password.
+    /// Returns `redis+cluster://h1:p,h2:p,…` with all nodes, and with the password.
     #[must_use]
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref().map_or_else(String::new, |text| format!(":{text}@"));
@@ -215,8 +217,8 @@ impl Cluster {
         format!("redis+cluster://{password}{}", nodes.join(","))
     }
 
-    /// Has clients and replicas reach the nodes through these ports, one for each, which are those
-    /// of proxies. Returns when all nodes have heard of it.
+    /// Makes clients and replicas reach each node through the port of a proxy, one port for each
+    /// node. Returns when all nodes know the ports.
     ///
     /// # Panics
     ///
@@ -230,19 +232,19 @@ impl Cluster {
         self.wait_until_ready();
     }
 
-    /// The nodes, whatever they are at present. At the start the primaries came first, then their
-    /// first replicas in the same order, and so on.
+    /// Returns the nodes, whatever their present roles. At the start the primaries come first, then
+    /// their first replicas in the same order, and so on.
     #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// The nodes, to be stopped, killed or restarted.
+    /// Returns the nodes, to be stopped, killed or restarted.
     pub fn nodes_mut(&mut self) -> &mut [RedisServer] {
         &mut self.nodes
     }
 
-    /// The primary that serves `key`: its place in [`nodes`](Self::nodes).
+    /// Returns the place in [`nodes`](Self::nodes) of the primary that serves `key`.
     ///
     /// # Panics
     ///
@@ -253,7 +255,7 @@ impl Cluster {
         self.node_of_slot(slot_of(key))
     }
 
-    /// The primary that serves `slot`: its place in [`nodes`](Self::nodes).
+    /// Returns the place in [`nodes`](Self::nodes) of the primary that serves `slot`.
     ///
     /// # Panics
     ///
@@ -264,7 +266,7 @@ impl Cluster {
         self.ask_until(|view| view.owner(slot).ok_or_else(|| format!("nobody serves slot {slot}")))
     }
 
-    /// The primaries: their places in [`nodes`](Self::nodes).
+    /// Returns the places of the primaries in [`nodes`](Self::nodes).
     ///
     /// # Panics
     ///
@@ -275,7 +277,7 @@ impl Cluster {
         self.ask_until(|view| Ok(view.primaries()))
     }
 
-    /// The replicas of a primary: their places in [`nodes`](Self::nodes).
+    /// Returns the places of a primary's replicas in [`nodes`](Self::nodes).
     ///
     /// # Panics
     ///
@@ -291,13 +293,13 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// When no node answers it, or one does with an error.
+    /// When no node answers, or one answers with an error.
     #[track_caller]
     pub fn cli(&self, key: &str, args: &[&str]) -> String {
         let answer = until(LONG, || {
             let node = self.latest()?.owner(slot_of(key)).ok_or("nobody serves the slot")?;
             match self.nodes[node].command(args) {
-                // Our view is older than the truth, or the slot is on its way.
+                // This view is outdated, or the slot is moving.
                 Ok(Reply::Error(error)) if error.starts_with("MOVED") || error.starts_with("CLUSTERDOWN") => {
                     Err(error)
                 }
@@ -312,12 +314,12 @@ impl Cluster {
         }
     }
 
-    /// Has a replica of the primary at `of` take its place, and waits until all know. Returns the
-    /// place of the new primary.
+    /// Makes a replica of the primary at `of` take its place, and waits until all nodes know.
+    /// Returns the place of the new primary.
     ///
     /// # Panics
     ///
-    /// When it has no replica, or none takes over.
+    /// When the primary has no replica, or no replica takes over.
     #[track_caller]
     pub fn failover(&self, of: usize) -> usize {
         let Some(&replica) = self.replicas_of(of).first() else { panic!("node {of} has no replica") };
@@ -330,12 +332,12 @@ impl Cluster {
         replica
     }
 
-    /// Waits until another node than the one at `before` serves `slot`, in the eyes of all nodes
-    /// that answer. Returns its place.
+    /// Waits until all nodes that answer agree that `slot` is served by a node other than the one
+    /// at `before`. Returns its place.
     ///
     /// # Panics
     ///
-    /// When none does.
+    /// When no other node takes over.
     #[track_caller]
     pub fn wait_for_failover(&self, slot: u16, before: usize) -> usize {
         self.wait_until(
@@ -345,12 +347,12 @@ impl Cluster {
         self.node_of_slot(slot)
     }
 
-    /// Waits until all nodes are there, know each other, serve every slot between them, and the
+    /// Waits until all nodes run, know each other and serve every slot between them, and the
     /// replicas follow.
     ///
     /// # Panics
     ///
-    /// When that does not come; the text says what is missing.
+    /// When that takes too long; the text says what is missing.
     #[track_caller]
     pub fn wait_until_ready(&self) {
         if let Err(why) = until(LONG, || self.check()) {
@@ -358,12 +360,12 @@ impl Cluster {
         }
     }
 
-    /// What is to be said of nodes that have ended by themselves.
+    /// Returns a report on each node that has ended by itself.
     pub fn ended(&mut self) -> Vec<String> {
         ended("redis-server", &mut self.nodes)
     }
 
-    /// Why not all is as it should be.
+    /// Returns why the cluster is not ready.
     fn check(&self) -> Result<(), String> {
         for node in &self.nodes {
             let info = text(node, &["CLUSTER", "INFO"])?;
@@ -383,7 +385,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the node knows that answers and has seen the latest change.
+    /// Returns the view of the node with the highest epoch among those that answer.
     fn latest(&self) -> Result<View, String> {
         let mut last = "there are no nodes".to_owned();
         let mut latest: Option<View> = None;
@@ -407,7 +409,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until something is true in the eyes of all nodes that answer, one at least.
+    /// Waits until `condition` holds in the views of all nodes that answer, at least one.
     #[track_caller]
     fn wait_until(&self, condition: impl Fn(&View) -> bool, else_: &str) {
         let all = until(LONG, || {

@@ -1,16 +1,16 @@
-//! Slots on their way from one node to another.
+//! Slots that move from one node to another.
 
 use super::Cluster;
 use crate::redis::{Reply, text, until};
 
-/// A slot that is on its way.
+/// A slot that is moving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotMove {
     /// The slot.
     pub slot: u16,
-    /// Who has it: the place in [`Cluster::nodes`].
+    /// The place in [`Cluster::nodes`] of the node that gives the slot away.
     pub from: usize,
-    /// Who gets it.
+    /// The place of the node that gets it.
     pub to: usize,
 }
 
@@ -30,8 +30,8 @@ impl Cluster {
         self.end_move(moving);
     }
 
-    /// Tells both nodes that a slot is on its way. From now on the old one answers `ASK` for keys
-    /// that it does not have, and `TRYAGAIN` when it has some keys of a command and others not.
+    /// Tells both nodes that a slot is moving. From now on the old node answers `ASK` for keys that
+    /// it does not have. It answers `TRYAGAIN` when it has only some of the keys of a command.
     ///
     /// # Panics
     ///
@@ -45,7 +45,7 @@ impl Cluster {
         SlotMove { slot, from, to }
     }
 
-    /// The keys that the old node still has of a slot that is on its way.
+    /// Returns the keys that the old node still has of a moving slot.
     ///
     /// # Panics
     ///
@@ -58,7 +58,7 @@ impl Cluster {
         answer.lines().map(str::to_owned).collect()
     }
 
-    /// Moves some keys of a slot that is on its way; those that do not exist are left out.
+    /// Moves some keys of a moving slot; keys that do not exist are left out.
     ///
     /// # Panics
     ///
@@ -78,7 +78,7 @@ impl Cluster {
         self.nodes[moving.from].cli(&command);
     }
 
-    /// Moves what the old node still has, also what comes while it is moved.
+    /// Moves all keys that the old node still has, including those that arrive meanwhile.
     ///
     /// # Panics
     ///
@@ -94,28 +94,29 @@ impl Cluster {
         }
     }
 
-    /// Tells all nodes who has the slot now. Keys that the old one still has are lost to clients.
+    /// Tells all nodes that the slot has its new owner. Keys still on the old node are lost to
+    /// clients.
     ///
     /// # Panics
     ///
-    /// When a node refuses, or they do not agree in the end.
+    /// When a node refuses, or the nodes do not agree in the end.
     #[track_caller]
     pub fn end_move(&self, moving: SlotMove) {
         let (slot, id) = (moving.slot.to_string(), self.id_of(moving.to));
         let command = ["CLUSTER", "SETSLOT", &slot, "NODE", &id];
-        // The new one first: nobody may be sent to a node that does not know of it.
+        // The new node first: no client may be sent to a node that does not know that it has the
+        // slot.
         self.nodes[moving.to].cli(&command);
         for primary in self.primaries() {
             if primary != moving.to {
-                // One that does not answer hears it from the others.
+                // A primary that does not answer hears it from the others.
                 let _ = text(&self.nodes[primary], &command);
             }
         }
         self.wait_until(|view| view.owner(moving.slot) == Some(moving.to), "the slot has not arrived");
     }
 
-    /// Ends a move that is not to be completed: the old node keeps the slot. Keys that have been
-    /// moved are moved back.
+    /// Cancels a move: the old node keeps the slot, and keys that have been moved are moved back.
     ///
     /// # Panics
     ///
@@ -124,14 +125,15 @@ impl Cluster {
     pub fn cancel_move(&self, moving: SlotMove) {
         let slot = moving.slot.to_string();
         let id = self.id_of(moving.from);
-        // The new one may not ask the old one back while that still sends it clients.
+        // The old node first: the new one may not give the slot back while the old one still sends
+        // it clients.
         self.nodes[moving.from].cli(&["CLUSTER", "SETSLOT", &slot, "STABLE"]);
         let back = SlotMove { slot: moving.slot, from: moving.to, to: moving.from };
         self.move_all_keys(back);
         self.nodes[moving.to].cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
     }
 
-    /// The name of a node, which it has for life.
+    /// Returns the id of a node, which never changes.
     #[track_caller]
     fn id_of(&self, node: usize) -> String {
         let answer = until(super::LONG, || match self.nodes[node].command(&["CLUSTER", "MYID"]) {

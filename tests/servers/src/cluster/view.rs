@@ -1,11 +1,11 @@
-//! What one node of a cluster knows of all of them.
+//! The cluster as one of its nodes sees it.
 
 use crate::RedisServer;
 use crate::redis::text;
 
 pub(super) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: what is between the first braces counts, if there is something.
+/// Returns the slot of a key. Only the text between the first braces counts, unless it is empty.
 #[must_use]
 pub fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
@@ -20,24 +20,23 @@ pub fn slot_of(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// The answer to `CLUSTER NODES`, of nodes that we know.
+/// The answer to `CLUSTER NODES`, without nodes that the test has not started.
 #[derive(Debug)]
 pub(super) struct View {
-    /// The highest configuration epoch of a primary: who knows a higher one has heard the later
-    /// news.
+    /// Highest configuration epoch of a primary. A view with a higher epoch is more recent.
     pub(super) epoch: u64,
     lines: Vec<Line>,
 }
 
 #[derive(Debug)]
 struct Line {
-    /// Its place among the nodes.
+    /// The place among the nodes.
     node: usize,
     id: String,
     flags: String,
     primary: String,
     connected: bool,
-    /// First and last.
+    /// First and last slot of each range.
     slots: Vec<(u16, u16)>,
 }
 
@@ -52,14 +51,13 @@ impl Line {
 }
 
 impl View {
-    /// What `node` says of `nodes`.
+    /// Returns how `node` sees `nodes`.
     pub(super) fn of(node: &RedisServer, nodes: &[RedisServer]) -> Result<Self, String> {
         let answer = text(node, &["CLUSTER", "NODES"])?;
         let mut view = Self { epoch: 0, lines: Vec::new() };
         for line in answer.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            // id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots and slots on their
-            // way
+            // id, ip:port@bus, flags, primary, ping, pong, epoch, link, slots, moving slots
             let [id, address, flags, primary, _, _, epoch, link, slots @ ..] = words.as_slice() else {
                 return Err(format!("{}: {line:?}", node.addr()));
             };
@@ -101,7 +99,7 @@ impl View {
         line.into_iter().flat_map(|line| &line.slots).flat_map(|(first, last)| *first..=*last).collect()
     }
 
-    /// Those that serve slots and are not taken for dead.
+    /// Returns the primaries that serve slots and do not count as dead.
     pub(super) fn primaries(&self) -> Vec<usize> {
         let alive = |line: &&Line| line.is("master") && !line.is("fail") && !line.slots.is_empty();
         self.lines.iter().filter(alive).map(|line| line.node).collect()
@@ -112,7 +110,7 @@ impl View {
         self.lines.iter().filter(|line| line.primary == id).map(|line| line.node).collect()
     }
 
-    /// Why not all is as it should be.
+    /// Returns why the cluster is not ready.
     pub(super) fn check(&self, primaries: usize) -> Result<(), String> {
         let bad =
             |line: &&Line| line.is("fail") || line.is("fail?") || line.is("handshake") || !line.connected;
@@ -135,7 +133,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_specification() {
-        // The vectors of the cluster specification and of `CLUSTER KEYSLOT`'s page.
+        // The vectors of the cluster specification and of the page on `CLUSTER KEYSLOT`.
         assert_eq!(slot_of("123456789"), 0x31C3);
         assert_eq!(slot_of("somekey"), 11_058);
         assert_eq!(slot_of("foo{hash_tag}"), 2_515);

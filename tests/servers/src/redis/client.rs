@@ -1,18 +1,18 @@
-//! [`Connection`]: a minimal client that needs no library under test.
+//! [`Connection`]: a minimal client, independent of the library under test.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Text, a status or a bulk string.
+    /// A status or a bulk string.
     Text(String),
     /// A number.
     Number(i64),
-    /// Nothing.
+    /// Nil.
     Nil,
     /// A list.
     List(Vec<Reply>),
@@ -39,18 +39,18 @@ impl fmt::Display for Reply {
     }
 }
 
-/// A connection that speaks RESP 2: enough to look at a server from outside.
+/// A connection that speaks RESP 2; enough to inspect a server from outside.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
 }
 
 impl Connection {
-    /// Connects; every answer must come within `timeout`.
+    /// Connects. Every answer must come within `timeout`.
     ///
     /// # Errors
     ///
-    /// When nobody listens there.
+    /// When no server listens there.
     pub fn open(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
@@ -63,7 +63,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When there is no answer, or not one that this client understands.
+    /// When there is no answer, or one that this client does not understand.
     pub fn command(&mut self, args: &[&str]) -> io::Result<Reply> {
         let mut request = format!("*{}\r\n", args.len());
         for arg in args {

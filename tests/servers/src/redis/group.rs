@@ -1,17 +1,18 @@
-//! What servers that belong together have in common.
+//! Helpers that all groups of servers share.
 
 use std::time::{Duration, Instant};
 
 use super::{RedisServer, Reply};
 
-/// How long one server is waited for when others can be asked instead: one of them may be stopped.
+/// Maximum time to wait for one server when others can be asked instead: that server may be
+/// stopped.
 const ASK: Duration = Duration::from_millis(500);
 
-/// Checks again and again until all is as it should be.
+/// Calls `check` again and again until it succeeds.
 ///
 /// # Errors
 ///
-/// The last reason why it is not, after `within`.
+/// The last error of `check`, after `within`.
 pub(crate) fn until<T>(within: Duration, mut check: impl FnMut() -> Result<T, String>) -> Result<T, String> {
     let deadline = Instant::now() + within;
     loop {
@@ -23,7 +24,7 @@ pub(crate) fn until<T>(within: Duration, mut check: impl FnMut() -> Result<T, St
     }
 }
 
-/// The answer to a command as text; a reason when there is none, or an error.
+/// Returns the answer to a command as text. Fails when there is no answer, or when it is an error.
 pub(crate) fn text(server: &RedisServer, args: &[&str]) -> Result<String, String> {
     match server.command_within(ASK, args) {
         Ok(Reply::Error(error)) => Err(format!("{}: {args:?}: {error}", server.addr())),
@@ -32,8 +33,7 @@ pub(crate) fn text(server: &RedisServer, args: &[&str]) -> Result<String, String
     }
 }
 
-/// What is to be said of servers that have ended by themselves: what they were, their status and
-/// their log.
+/// Returns a report on each server that has ended by itself: its name, its status and its log.
 pub(crate) fn ended(name: &str, servers: &mut [RedisServer]) -> Vec<String> {
     let say = |server: &mut RedisServer| {
         let status = server.ended()?;

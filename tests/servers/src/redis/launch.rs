@@ -1,4 +1,4 @@
-//! Launching a redis-server on a free port, and why it may fail.
+//! Launches a redis-server on a free port.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use super::client::{Connection, Reply};
 use crate::ServerClock;
 use crate::process::Process;
 
-/// How long a server may take to answer. Generous: two busy cores.
+/// Maximum time for a server to answer. Generous: the machine may have only two busy cores.
 pub(crate) const READY: Duration = Duration::from_secs(20);
 
 /// The file with a server's settings, in its folder.
@@ -24,7 +24,7 @@ const FILE: &str = "redis.conf";
 pub enum StartError {
     /// There is no `redis-server` on the `PATH`.
     Missing,
-    /// It ended, or did not answer in time; its log.
+    /// The server ended, or did not answer in time. Contains its log.
     Failed(String),
     /// The system refused something.
     Io(io::Error),
@@ -57,44 +57,44 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// What a server is, which says what ports it needs and how it is launched.
+/// A server's role. It determines the ports that the server needs and how it is launched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// One that has data.
+    /// A server with data.
     #[default]
     Data,
-    /// One that has data and is in a cluster. It has a second port, 10000 above.
+    /// A server with data in a cluster. It has a second port, 10000 above the first.
     Node,
-    /// One that watches others.
+    /// A sentinel, which watches other servers.
     Sentinel,
 }
 
-/// How a server is launched, for the first time and again.
+/// How a server is launched, at the start and at each restart.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Setup {
     pub(crate) role: Role,
-    /// On the command line, each time.
+    /// Command-line arguments of every launch.
     pub(crate) args: Vec<String>,
-    /// In a file, which the server rewrites: what others tell it while it runs is still there after
-    /// a restart.
+    /// The settings file, which the server rewrites: settings changed at run time survive a
+    /// restart.
     pub(crate) file: Option<String>,
-    /// What it takes for the time of day.
+    /// The server's wall clock.
     pub(crate) clock: Option<ServerClock>,
 }
 
 impl Setup {
-    /// The password that clients need.
+    /// Returns the password that clients need.
     pub(crate) fn password(&self) -> Option<&str> {
         self.value("--requirepass")
     }
 
-    /// What follows `name` on the command line.
+    /// Returns the argument that follows `name` on the command line.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         let at = self.args.iter().position(|arg| arg == name)?;
         self.args.get(at + 1).map(String::as_str)
     }
 
-    /// Writes the file, before the first launch in `dir`.
+    /// Writes the settings file before the first launch in `dir`.
     pub(crate) fn write(&self, dir: &TempDir) -> io::Result<()> {
         match &self.file {
             Some(text) => std::fs::write(dir.path().join(FILE), text),
@@ -106,7 +106,7 @@ impl Setup {
     pub(crate) fn launch(&self, port: u16, dir: &TempDir) -> Result<Process, StartError> {
         let port_text = port.to_string();
         let own = ["--port", port_text.as_str()].into_iter().chain(self.args.iter().map(String::as_str));
-        // The last one: what comes behind it is taken for its value.
+        // Last, because redis-server takes an argument behind it for its value.
         let sentinel = (self.role == Role::Sentinel).then_some("--sentinel");
         let file = self.file.as_ref().map(|_| FILE);
         let ready = |process: &Process| is_ready(port, process.id(), self.password());
@@ -118,28 +118,29 @@ impl Setup {
     }
 }
 
-/// Returns a port of the loopback interface that nobody listens on.
+/// Returns a port of the loopback interface on which no process listens.
 ///
-/// It is below the range that systems take for outgoing connections (Linux: 32768 and up). So no
-/// client's connection takes it between this check, the start of a server and its restart.
+/// The port is below the range that systems use for outgoing connections (Linux: 32768 and up). So
+/// no client connection takes it between this check, the start of the server and its restart.
 ///
 /// # Errors
 ///
-/// When none is free.
+/// When no port is free.
 pub fn free_port() -> io::Result<u16> {
     free_port_for(Role::Data)
 }
 
-/// Returns one for a server in this role: the second port of a cluster's node is free too.
+/// Returns a free port for a server in this role. A cluster node's second port is free too.
 pub(crate) fn free_port_for(role: Role) -> io::Result<u16> {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
-    /// So many of them have a second port below 32768.
+    /// Number of ports whose second port is below 32768.
     const NODES: u16 = 2_700;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = if role == Role::Node { NODES } else { COUNT };
     for _ in 0..count {
-        // Processes start at different places, and one process does not try a port twice in a row.
+        // Processes start at different places, and a process does not try the same port twice in a
+        // row.
         let spread = std::process::id().wrapping_mul(2_654_435_761) >> 16;
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let offset = u16::try_from((spread + step) % u32::from(count)).expect("below the count");
@@ -154,17 +155,17 @@ pub(crate) fn free_port_for(role: Role) -> io::Result<u16> {
     Err(io::Error::new(io::ErrorKind::AddrInUse, "no loopback port is free"))
 }
 
-/// How far a node's second port is above its first.
+/// Distance between a node's first and second port.
 const BUS: u16 = 10_000;
 
 fn is_free(port: u16) -> io::Result<()> {
     TcpListener::bind(("127.0.0.1", port)).map(drop)
 }
 
-/// Tries again while what was started finds a port taken.
+/// Calls `start` again while it fails because a port is taken.
 pub(crate) fn until_ports_are_free<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T, StartError> {
     let mut last = StartError::Failed("no port was free".to_owned());
-    // A port that was free a moment ago may be taken now: another test's server won the race.
+    // A port that was free a moment ago may be taken now: the server of another test won the race.
     for _ in 0..20 {
         match start() {
             Err(error) if error.port_is_taken() => last = error,
@@ -175,8 +176,8 @@ pub(crate) fn until_ports_are_free<T>(start: impl Fn() -> Result<T, StartError>)
 }
 
 #[cfg(feature = "tls")]
-/// Starts a server in `dir`, with a `file` of settings there if it has one, and waits until it is
-/// `ready`.
+/// Starts a server in `dir` and waits until it is `ready`. The name of its settings `file`, if it
+/// has one, is relative to `dir`.
 pub(crate) fn launch_in<'a>(
     dir: &TempDir,
     file: Option<&str>,
@@ -186,7 +187,7 @@ pub(crate) fn launch_in<'a>(
     launch_command(Command::new("redis-server"), dir, file, args, ready)
 }
 
-/// The same with an environment that is prepared.
+/// Like `launch_in`, with a prepared command.
 fn launch_command<'a>(
     mut command: Command,
     dir: &TempDir,

@@ -1,5 +1,5 @@
-//! [`RedisServer`]: a real redis-server for one test, and a minimal client that needs no library
-//! under test.
+//! [`RedisServer`]: a real redis-server for one test, and a minimal client that is independent of
+//! the library under test.
 
 mod client;
 mod group;
@@ -22,11 +22,11 @@ pub(crate) use launch::{launch_in, read_log};
 use crate::ServerClock;
 use crate::process::Process;
 
-/// Whether the `redis-server` on the `PATH` was built with TLS. It is asked to read settings and
-/// starts nothing.
+/// Whether the `redis-server` on the `PATH` was built with TLS. Makes it read settings, without
+/// starting a server.
 #[must_use]
 pub fn knows_tls() -> bool {
-    // Settings are read in order, and it ends at the first one that it does not know.
+    // redis-server reads settings in order, and ends at the first one that it does not know.
     let output = Command::new("redis-server")
         .args(["--tls-port", "0", "--no-such-setting", "0"])
         .stdin(Stdio::null())
@@ -34,23 +34,23 @@ pub fn knows_tls() -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stderr).contains("no-such-setting"))
 }
 
-/// What becomes of a server's data at a [restart](RedisServer::restart).
+/// Whether a server keeps its data over a [restart](RedisServer::restart).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Saved, and loaded again.
+    /// Saved and loaded again.
     Kept,
-    /// Gone, as after a crash without persistence.
+    /// Lost, as after a crash without persistence.
     Lost,
 }
 
-/// A redis-server on a free loopback port with a folder of its own. Ended and cleaned up on drop.
+/// A redis-server on a free loopback port, with its own folder. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct RedisServer {
     // Fields are dropped in order: the process ends before its folder goes.
     process: Process,
     dir: TempDir,
     port: u16,
-    /// Another one, at which others find it.
+    /// The port that clients and replicas are told to use, when it is not `port`.
     announced: Option<u16>,
     setup: Setup,
 }
@@ -67,7 +67,7 @@ impl RedisServer {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more arguments, as on its command line (`&["--maxmemory", "2mb"]`).
+    /// Starts a server with additional command-line arguments (`&["--maxmemory", "2mb"]`).
     ///
     /// # Panics
     ///
@@ -96,7 +96,7 @@ impl RedisServer {
         }
     }
 
-    /// Starts a server with more arguments.
+    /// Starts a server with additional arguments.
     ///
     /// # Errors
     ///
@@ -117,34 +117,35 @@ impl RedisServer {
         Ok(Self { process, dir, port, announced: None, setup })
     }
 
-    /// `redis://127.0.0.1:<port>`.
+    /// Returns `redis://127.0.0.1:<port>`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The port for connections through TLS, if it has one.
+    /// Returns the port for TLS connections, if there is one.
     pub(crate) fn tls_port(&self) -> Option<u16> {
         self.setup.value("--tls-port")?.parse().ok()
     }
 
-    /// The port at which others are told to find it: its own, or that of a proxy.
+    /// Returns the port that clients and replicas are told to use: the server's own, or that of a
+    /// proxy.
     pub(crate) fn announced_port(&self) -> u16 {
         self.announced.unwrap_or(self.port)
     }
 
-    /// From now on others are told to find it at this port of the loopback interface. Whoever
-    /// starts it again has to tell it again.
+    /// Makes the server announce this port of the loopback interface to clients and replicas. A
+    /// restart forgets it, so the caller has to announce it again.
     pub(crate) fn announce(&mut self, port: u16) -> Result<(), String> {
         let (text_port, bus) = (port.to_string(), (self.port.saturating_add(10_000)).to_string());
         if self.setup.role == Role::Node {
-            // The nodes go on speaking to each other directly.
+            // Nodes go on speaking to each other directly.
             text(self, &["CONFIG", "SET", "cluster-announce-bus-port", &bus])?;
             text(self, &["CONFIG", "SET", "cluster-announce-port", &text_port])?;
         } else {
@@ -154,14 +155,14 @@ impl RedisServer {
         Ok(())
     }
 
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// Runs one command and returns its answer as `redis-cli` prints it to a pipe: text as it is,
-    /// numbers in decimal, nothing for nil, one line per element of an array.
+    /// Runs one command and returns its answer as `redis-cli` prints it to a pipe. Text stays as it
+    /// is, numbers are decimal, nil is empty, and an array has one line for each element.
     ///
     /// # Panics
     ///
@@ -179,12 +180,12 @@ impl RedisServer {
     ///
     /// # Errors
     ///
-    /// When the server does not answer. An error that it answers is a [`Reply::Error`].
+    /// When the server does not answer. An error answer is a [`Reply::Error`].
     pub fn command(&self, args: &[&str]) -> io::Result<Reply> {
         self.command_within(READY, args)
     }
 
-    /// Runs one command, if the server answers within `within`.
+    /// Runs one command. The server must answer within `within`.
     ///
     /// # Errors
     ///
@@ -201,19 +202,19 @@ impl RedisServer {
         Ok(connection)
     }
 
-    /// Waits until `replicas` of its replicas have all that it was told before. A new replica that
-    /// says that it is connected may get its first changes a second later. Not for clusters, where
-    /// a server takes only keys of its slots.
+    /// Waits until `replicas` of this server's replicas have all its writes. A new replica that
+    /// reports itself connected may get its first changes a second later. Not for clusters, where a
+    /// server only accepts keys of its slots.
     ///
     /// # Panics
     ///
-    /// When that does not come within a minute, or the server does not answer.
+    /// When that takes more than a minute, or the server does not answer.
     #[track_caller]
     pub fn wait_for_replicas(&self, replicas: usize) {
         const LONG: Duration = Duration::from_secs(60);
         const MARKER: &str = "lock-tests:marker";
 
-        // `WAIT` is about what its own connection has written.
+        // `WAIT` only covers what its own connection has written.
         let caught_up = || -> io::Result<Reply> {
             let mut connection = self.connect(LONG + READY)?;
             connection.command(&["SET", MARKER, "1"])?;
@@ -226,13 +227,13 @@ impl RedisServer {
         }
     }
 
-    /// How many open connections have sent something that the server has not read: what waits in
+    /// Returns the number of open connections with bytes that the server has not read: they stay in
     /// its socket buffers while it is [stopped](Self::stop). Connections that the other side has
-    /// closed are not counted.
+    /// closed do not count.
     ///
     /// # Panics
     ///
-    /// When the system does not tell.
+    /// When the system does not list its connections.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn unread_connections(&self) -> usize {
@@ -244,42 +245,42 @@ impl RedisServer {
             let (Some(local), Some(state), Some(queues)) = (words.get(1), words.get(3), words.get(4)) else {
                 return false;
             };
-            // 01: established. A listening socket counts its backlog there, a closed one the end of
-            // its stream.
+            // 01: established. For a listening socket the column counts its backlog, for a closed
+            // one the end of its stream.
             let received = queues.split_once(':').map_or("", |(_, received)| received);
             local.ends_with(&port) && *state == "01" && received.bytes().any(|digit| digit != b'0')
         };
         table.lines().skip(1).filter(unread).count()
     }
 
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// The whole log of the server.
+    /// Returns the whole log of the server.
     #[must_use]
     pub fn log(&self) -> String {
         launch::read_log(&self.dir)
     }
 
-    /// The exit status, if the server has ended by itself.
+    /// Returns the exit status, if the server has ended by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.ended()
     }
 
-    /// SIGSTOP: the server keeps its connections, and answers nothing.
+    /// Sends SIGSTOP: the server keeps its connections but answers nothing.
     pub fn stop(&mut self) {
         self.process.stop();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn cont(&mut self) {
         self.process.cont();
     }
 
-    /// SIGKILL. The port stays reserved for a [restart](Self::restart) as far as nobody else takes
+    /// Sends SIGKILL. A [restart](Self::restart) uses the same port, unless another process takes
     /// it.
     pub fn kill(&mut self) {
         self.process.kill();
@@ -294,7 +295,7 @@ impl RedisServer {
     pub fn restart(&mut self, data: Data) {
         let dump = self.dir.path().join("dump.rdb");
         match data {
-            // What a sentinel knows is in its file already.
+            // The state of a sentinel is already in its file.
             Data::Kept if self.setup.role == Role::Sentinel => {}
             Data::Kept if self.process.ended().is_none() => {
                 self.cli(&["SAVE"]);
@@ -302,7 +303,7 @@ impl RedisServer {
             Data::Kept => {}
             Data::Lost => {
                 let _ = std::fs::remove_file(&dump);
-                // Of `appendonly yes`.
+                // Written with `appendonly yes`.
                 let _ = std::fs::remove_dir_all(self.dir.path().join("appendonlydir"));
                 if self.setup.role == Role::Sentinel {
                     self.process.kill();

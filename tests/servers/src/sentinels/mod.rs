@@ -1,8 +1,7 @@
 //! [`Sentinels`]: a primary with replicas, and the Redis sentinels that watch them.
 //!
-//! All of them are known to each other from the start, so nothing waits for sentinels to find out.
-//! The servers' settings are in files, which the sentinels have rewritten: who restarts is what it
-//! was made last.
+//! All servers know each other from the start, so no test waits for discovery. Their settings are
+//! in files, which the sentinels rewrite: a restarted server keeps its latest role.
 
 mod options;
 
@@ -14,17 +13,17 @@ pub use options::Options;
 use crate::RedisServer;
 use crate::redis::{Reply, Role, StartError, ended, free_port_for, text, until, until_ports_are_free};
 
-/// What the sentinels call their primary.
+/// Name of the primary among the sentinels.
 pub const MASTER: &str = "mymaster";
 
-/// How long anything may take, fail-overs included: elections that nobody wins are held again after
-/// twice the time-out of a failover.
+/// Maximum duration of any step, failovers included. An election without a winner is repeated only
+/// after twice the failover time-out.
 const LONG: Duration = Duration::from_secs(40);
 
 /// A primary, replicas and sentinels on free loopback ports. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct Sentinels {
-    // Sentinels end first: they would take the end of the others for a reason to act.
+    // Dropped first: running sentinels would react to the end of the servers.
     sentinels: Vec<RedisServer>,
     servers: Vec<RedisServer>,
     options: Options,
@@ -42,7 +41,7 @@ impl Sentinels {
         Self::start_with(Options::default())
     }
 
-    /// Starts what `options` say.
+    /// Starts the servers and sentinels that `options` describe.
     ///
     /// # Panics
     ///
@@ -56,7 +55,8 @@ impl Sentinels {
         }
     }
 
-    /// Starts what `options` say, and returns when all know each other and the replicas follow.
+    /// Starts the servers and sentinels that `options` describe. Returns when all know each other
+    /// and the replicas follow.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Sentinels {
         }
     }
 
-    /// `redis+sentinel://h1:p,h2:p,h3:p/mymaster`, with the passwords.
+    /// Returns `redis+sentinel://h1:p,h2:p,h3:p/mymaster`, with the passwords.
     #[must_use]
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref().map_or_else(String::new, |text| format!(":{text}@"));
@@ -85,34 +85,35 @@ impl Sentinels {
         format!("redis+sentinel://{password}{}/{MASTER}{query}", peers.join(","))
     }
 
-    /// The servers with data, whatever they are at present. The first was the primary at the start.
+    /// Returns the servers with data, whatever their present roles. The first was the primary at
+    /// the start.
     #[must_use]
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// The servers with data, to be stopped, killed or restarted.
+    /// Returns the servers with data, to be stopped, killed or restarted.
     pub fn servers_mut(&mut self) -> &mut [RedisServer] {
         &mut self.servers
     }
 
-    /// The sentinels.
+    /// Returns the sentinels.
     #[must_use]
     pub fn sentinels(&self) -> &[RedisServer] {
         &self.sentinels
     }
 
-    /// The sentinels, to be stopped, killed or restarted.
+    /// Returns the sentinels, to be stopped, killed or restarted.
     pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
         &mut self.sentinels
     }
 
-    /// The primary, as most of the sentinels say that answer: its place in
-    /// [`servers`](Self::servers).
+    /// Returns the place in [`servers`](Self::servers) of the primary that most of the answering
+    /// sentinels name.
     ///
     /// # Panics
     ///
-    /// When no sentinel knows one.
+    /// When no sentinel names one.
     #[track_caller]
     #[must_use]
     pub fn primary_at(&self) -> usize {
@@ -122,33 +123,33 @@ impl Sentinels {
         }
     }
 
-    /// The primary, as most of the sentinels say.
+    /// Returns the primary that most of the answering sentinels name.
     ///
     /// # Panics
     ///
-    /// When no sentinel knows one.
+    /// When no sentinel names one.
     #[track_caller]
     #[must_use]
     pub fn primary(&self) -> &RedisServer {
         &self.servers[self.primary_at()]
     }
 
-    /// The primary, to be stopped, killed or restarted.
+    /// Returns the primary, to be stopped, killed or restarted.
     ///
     /// # Panics
     ///
-    /// When no sentinel knows one.
+    /// When no sentinel names one.
     #[track_caller]
     pub fn primary_mut(&mut self) -> &mut RedisServer {
         let at = self.primary_at();
         &mut self.servers[at]
     }
 
-    /// All servers with data but the primary.
+    /// Returns all servers with data except the primary.
     ///
     /// # Panics
     ///
-    /// When no sentinel knows a primary.
+    /// When no sentinel names a primary.
     #[track_caller]
     #[must_use]
     pub fn replicas(&self) -> Vec<&RedisServer> {
@@ -156,11 +157,11 @@ impl Sentinels {
         self.servers.iter().enumerate().filter(|(at, _)| *at != primary).map(|(_, server)| server).collect()
     }
 
-    /// Waits until all servers are there, know each other, and the replicas follow the primary.
+    /// Waits until all servers run and know each other, and the replicas follow the primary.
     ///
     /// # Panics
     ///
-    /// When that does not come; the text says what is missing.
+    /// When that takes too long; the text says what is missing.
     #[track_caller]
     pub fn wait_until_ready(&self) {
         if let Err(why) = until(LONG, || self.check()) {
@@ -168,16 +169,16 @@ impl Sentinels {
         }
     }
 
-    /// Asks the sentinels to make a replica the primary, and waits until they have. Returns its
-    /// place in [`servers`](Self::servers).
+    /// Makes the sentinels promote a replica, and waits until they have. Returns the place of the
+    /// new primary in [`servers`](Self::servers).
     ///
     /// # Panics
     ///
-    /// When they do not.
+    /// When no replica is promoted.
     #[track_caller]
     pub fn failover(&self) -> usize {
         let before = self.primary_at();
-        // Refused while a failover is under way, and while no replica looks good enough.
+        // Refused while a failover is under way, and while no replica is suitable.
         let asked = until(LONG, || {
             let mut last = "no sentinel".to_owned();
             for sentinel in &self.sentinels {
@@ -194,12 +195,12 @@ impl Sentinels {
         self.wait_for_failover(before)
     }
 
-    /// Waits until another server than the one at `before` is the primary: most of the sentinels
-    /// say so, and it does itself. Returns its place in [`servers`](Self::servers).
+    /// Waits until a server other than the one at `before` is the primary, according to most of the
+    /// sentinels and to the server itself. Returns its place in [`servers`](Self::servers).
     ///
     /// # Panics
     ///
-    /// When none becomes it.
+    /// When no other server is promoted.
     #[track_caller]
     pub fn wait_for_failover(&self, before: usize) -> usize {
         let promoted = until(LONG, || {
@@ -218,13 +219,13 @@ impl Sentinels {
         }
     }
 
-    /// Has the server at `replica` follow its primary through `address`, a proxy for example, and
-    /// waits until it does. The sentinels know the replica by its own address as before. They
+    /// Makes the replica at `replica` follow its primary through `address`, for example a proxy,
+    /// and waits until it does. The sentinels still know the replica by its own address. They
     /// correct it after the [failover time-out](Options::failover_timeout).
     ///
     /// # Panics
     ///
-    /// When nothing comes through.
+    /// When the replica does not get through to its primary.
     #[track_caller]
     pub fn follow_through(&self, replica: usize, address: SocketAddr) {
         let (replica, port) = (&self.servers[replica], address.port().to_string());
@@ -234,8 +235,8 @@ impl Sentinels {
         }
     }
 
-    /// Has clients, replicas and sentinels reach the servers with data through these ports, one for
-    /// each, which are those of proxies. Returns when all have heard of it.
+    /// Makes clients, replicas and sentinels reach each server with data through the port of a
+    /// proxy, one port for each server. Returns when all of them know the ports.
     ///
     /// # Panics
     ///
@@ -252,7 +253,7 @@ impl Sentinels {
         for (server, port) in self.servers.iter_mut().zip(ports) {
             server.announce(*port)?;
         }
-        // They know it by its address, and would take it for one that has gone.
+        // The sentinels know the primary by its old address, and would report it as gone.
         for sentinel in &self.sentinels {
             text(sentinel, &["SENTINEL", "REMOVE", MASTER])?;
         }
@@ -270,12 +271,12 @@ impl Sentinels {
         Ok(())
     }
 
-    /// What is to be said of servers that have ended by themselves.
+    /// Returns a report on each server that has ended by itself.
     pub fn ended(&mut self) -> Vec<String> {
         [ended("redis-server", &mut self.servers), ended("sentinel", &mut self.sentinels)].concat()
     }
 
-    /// The place of the server that most of the sentinels name that answer.
+    /// Returns the place of the server that most of the answering sentinels name as the primary.
     fn named(&self) -> Result<usize, String> {
         let mut votes = vec![0; self.servers.len()];
         let mut last = "no sentinel names a primary that we know".to_owned();
@@ -296,7 +297,7 @@ impl Sentinels {
         votes.iter().position(|votes| votes * 2 > total).ok_or(last)
     }
 
-    /// Why not all is as it should be.
+    /// Returns why the group is not ready.
     fn check(&self) -> Result<(), String> {
         let primary = self.named()?;
         for (at, server) in self.servers.iter().enumerate() {
@@ -349,8 +350,8 @@ fn start_sentinels(options: &Options, servers: &[RedisServer]) -> Result<Vec<Red
     for &port in &ports {
         let setup = options.sentinel(servers, port, &ports);
         let sentinel = RedisServer::try_launch_on(port, setup)?;
-        // Known since Redis 7. Without it sentinels look rarely, and sit still for half a minute
-        // when they were not given the processor for two seconds.
+        // Known since Redis 7. Without it sentinels look rarely, and pause for half a minute after
+        // two seconds without the processor.
         let _ = sentinel.command(&[
             "SENTINEL",
             "DEBUG",
@@ -370,7 +371,7 @@ fn role(server: &RedisServer) -> Result<String, String> {
     Ok(text(server, &["ROLE"])?.lines().next().unwrap_or_default().to_owned())
 }
 
-/// Whether `server` is a replica that has all that somebody at `port` has told it.
+/// Checks that `server` is a connected replica of the server or proxy at `port`.
 fn follows(server: &RedisServer, port: u16) -> Result<(), String> {
     let role = text(server, &["ROLE"])?;
     let mut lines = role.lines();

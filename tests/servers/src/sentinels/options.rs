@@ -1,4 +1,5 @@
-//! [`Options`]: how many servers, how patient their sentinels, and what is in their files.
+//! [`Options`]: the number of servers, the patience of their sentinels, and the content of their
+//! files.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use super::MASTER;
 use crate::redis::{Role, Setup};
 use crate::{RedisServer, ServerClock};
 
-/// What [`Sentinels`](super::Sentinels) are started with.
+/// Settings of [`Sentinels`](super::Sentinels).
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(super) replicas: usize,
@@ -22,7 +23,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Two replicas and three sentinels without passwords; silence for 1 s is taken for death.
+    /// Returns two replicas and three sentinels without passwords. A server silent for 1 s counts
+    /// as dead.
     fn default() -> Self {
         Self {
             replicas: 2,
@@ -39,65 +41,65 @@ impl Default for Options {
 }
 
 impl Options {
-    /// So many replicas.
+    /// Sets the number of replicas.
     #[must_use]
     pub fn replicas(self, count: usize) -> Self {
         Self { replicas: count, ..self }
     }
 
-    /// So many sentinels; most of them must agree.
+    /// Sets the number of sentinels; a majority of them must agree.
     #[must_use]
     pub fn sentinels(self, count: usize) -> Self {
         Self { sentinels: count, ..self }
     }
 
-    /// How long a server must be silent to be taken for dead.
+    /// Sets how long a server must be silent to count as dead.
     #[must_use]
     pub fn down_after(self, time: Duration) -> Self {
         Self { down_after: time, ..self }
     }
 
-    /// How long a step of a failover may take; an election that failed is held again after twice
-    /// that time, and a replica that follows somebody else than the primary is corrected after it.
+    /// Sets the maximum duration of one step of a failover. A failed election is repeated after
+    /// twice that time. A replica that does not follow the primary is corrected after that time.
     #[must_use]
     pub fn failover_timeout(self, time: Duration) -> Self {
         Self { failover_timeout: time, ..self }
     }
 
-    /// What the servers ask clients and each other for.
+    /// Sets the password that servers with data require from clients and from each other.
     #[must_use]
     pub fn password(self, password: &str) -> Self {
         Self { password: Some(password.to_owned()), ..self }
     }
 
-    /// What the sentinels ask clients and each other for.
+    /// Sets the password that sentinels require from clients and from each other.
     #[must_use]
     pub fn sentinel_password(self, password: &str) -> Self {
         Self { sentinel_password: Some(password.to_owned()), ..self }
     }
 
-    /// Makes the sentinels log in at the servers with data as a user of their own.
-    /// Its password is its name.
+    /// Makes the sentinels log in to the servers with data as this user. Its password is its name.
     #[must_use]
     pub fn user(self, name: &str) -> Self {
         Self { user: Some(name.to_owned()), ..self }
     }
 
-    /// More arguments for the servers with data, as on their command lines.
+    /// Sets additional command-line arguments for the servers with data.
     #[must_use]
     pub fn args(self, args: &[&str]) -> Self {
         Self { args: args.iter().map(|&arg| arg.to_owned()).collect(), ..self }
     }
 
-    /// What the servers with data take for the time of day: each has one of its own.
+    /// Sets the wall clock of each server with data, in the order of the servers.
     #[must_use]
     pub fn clocks(self, clocks: &[ServerClock]) -> Self {
         Self { clocks: clocks.to_vec(), ..self }
     }
 
-    /// How the server with data in this place is launched that follows `primary`, or nobody.
+    /// Returns how the server with data at this place is launched, as a replica of `primary` if
+    /// there is one.
     pub(super) fn server(&self, place: usize, primary: Option<SocketAddr>) -> Setup {
-        // Without a delay before a replica is given the data, and with answers while it has none.
+        // A replica gets its data without delay, and answers while it has none.
         let mut args: Vec<String> = ["--repl-diskless-sync-delay", "0"].map(str::to_owned).into();
         args.extend(self.args.iter().cloned());
         if let Some(password) = &self.password {
@@ -109,14 +111,14 @@ impl Options {
                 ["--user", user, "on", &password, "allkeys", "allchannels", "+@all"].map(str::to_owned),
             );
         }
-        // What a sentinel tells a server later is written there, and must not be overruled by the
-        // command line.
+        // In the file, which sentinels change later: the command line would overrule them.
         let file =
             primary.map_or_else(String::new, |addr| format!("replicaof {} {}\n", addr.ip(), addr.port()));
         Setup { role: Role::Data, args, file: Some(file), clock: self.clocks.get(place).cloned() }
     }
 
-    /// What the sentinels are told of the primary, which has so many servers with its replicas.
+    /// Returns the sentinels' settings for the primary. `servers` counts the primary and its
+    /// replicas.
     pub(super) fn settings(&self, servers: usize) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("down-after-milliseconds", self.down_after.as_millis().to_string()),
@@ -129,8 +131,8 @@ impl Options {
         settings
     }
 
-    /// How the sentinel at `port` is launched, one of those at `ports`; the first of the `servers`
-    /// is the primary.
+    /// Returns how the sentinel at `port` is launched. `ports` are those of all sentinels, and the
+    /// first of the `servers` is the primary.
     pub(super) fn sentinel(&self, servers: &[RedisServer], port: u16, ports: &[u16]) -> Setup {
         let primary = servers[0].port();
         let quorum = ports.len() / 2 + 1;
@@ -160,7 +162,7 @@ impl Options {
     }
 }
 
-/// Forty hexadecimal digits.
+/// Returns forty hexadecimal digits.
 fn sentinel_id(port: u16) -> String {
     format!("{:08x}{port:032x}", std::process::id())
 }

@@ -1,5 +1,5 @@
-//! Functions that make a boxed future themselves, by `#[async_trait]`, or with another macro in
-//! between.
+//! Functions that return a boxed future: written by hand, by `#[async_trait]`, or with another
+//! macro in between.
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Everything that says which lock a request needs, for any body, and made by another crate too.
+//! Everything that can name the lock of a request, for any body, and also from another crate.
 use std::future::{Ready, ready};
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is used stays so, in the body or in the attribute alone.
+//! Variables count as used whether the body or only the attribute uses them.
 #![deny(unused_mut, unused_variables)]
 use std::cell::Cell;
 
@@ -55,8 +55,8 @@ async fn shadowed_by_itself(id: String, cell: Cell<u8>) -> Result<usize, LockErr
     Ok(id + usize::from(cell))
 }
 
-/// A field of that name, and a computed key and a text of another program that only look like
-/// constants.
+/// Has a field named like an argument. The prefix is an expression, and not a text with a
+/// placeholder.
 #[distributed_lock(key = "a", prefix = concat!("<", env!("CARGO_PKG_NAME"), ">:"))]
 async fn beside_a_field(number: Cell<u64>, two: Two) -> Result<u64, LockError> {
     let Two { number: other, cell } = two;
@@ -84,7 +84,7 @@ async fn mutated(
     (mut a, b): (Cell<u8>, Cell<u8>),
     mut list: Vec<u8>,
 ) -> Result<u64, LockError> {
-    // Two fields of one argument, of which one is only read, and is not `Sync`.
+    // Two fields of one argument: one is written, the other is only read and is not `Sync`.
     two.number += 1;
     two.cell.set(2);
     a = b.clone();

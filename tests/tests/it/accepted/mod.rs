@@ -1,6 +1,6 @@
-//! The attribute in every form, and everything that the layer accepts. Nothing of it is run.
+//! The attribute in every form, and everything that the layer accepts. Nothing here is run.
 //!
-//! `cargo xtask test clippy` shows that no form has a warning, pedantic and nursery ones included.
+//! `cargo xtask test clippy` shows that no form has a warning, not even a pedantic or nursery one.
 
 #![warn(clippy::pedantic, clippy::nursery)]
 

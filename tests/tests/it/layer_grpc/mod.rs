@@ -1,8 +1,7 @@
-//! The layer in `tonic::transport::Server`, called by tonic's client over real sockets, its locks
-//! on a real Redis server.
+//! The layer in `tonic::transport::Server`, called by tonic's client over real sockets, with its
+//! locks on a real Redis server.
 //!
-//! A second manager on the same server stands for another process, which is what it is to the
-//! store.
+//! A second manager on the same server stands for another process: to the store it is one.
 
 mod refusals;
 mod service;
@@ -25,19 +24,19 @@ use tower::{Layer, Service};
 
 use crate::layer_rig::{LONG, SLACK, at_rest, manager, manager_with, ms, soon, waiting};
 
-/// The key of all calls: what they have in the metadata.
+/// Returns the key of all calls, from the metadata.
 fn order() -> PartKey {
     grpc_metadata("x-order").prefix("order:")
 }
 
-/// A server in this process. No new connections after it is dropped.
+/// A server in this process. It accepts no new connections after it is dropped.
 struct Running {
     addr: SocketAddr,
     task: JoinHandle<()>,
 }
 
 impl Running {
-    /// As `Server::builder().layer(layer).add_service(orders)`.
+    /// Starts a server as `Server::builder().layer(layer).add_service(orders)` makes it.
     async fn start<L, S, T>(layer: L, orders: S) -> Self
     where
         S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
@@ -60,7 +59,7 @@ impl Running {
         Self { addr, task }
     }
 
-    /// A client with a connection of its own.
+    /// Returns a client with a new connection.
     async fn client(&self) -> Client {
         Client::new(Endpoint::from_shared(format!("http://{}", self.addr)).unwrap().connect().await.unwrap())
     }

@@ -14,7 +14,7 @@ use tonic::{Code, Request, Status};
 use crate::layer_grpc::service::Orders;
 use crate::layer_grpc::{LONG, Running, SLACK, at_rest, manager, manager_with, ms, order, soon, waiting};
 
-/// Methods that count their calls, and return at once.
+/// Returns methods that count their calls and return at once.
 fn counted() -> (Orders, Arc<AtomicUsize>) {
     let calls = Arc::<AtomicUsize>::default();
     let counting = calls.clone();
@@ -25,8 +25,8 @@ fn counted() -> (Orders, Arc<AtomicUsize>) {
     (orders, calls)
 }
 
-/// What all refusals have in common: a code, a text for the client, and nothing of the key or the
-/// store.
+/// Asserts the common properties of refusals: a code, a text for the client, and no word about the
+/// key or the store.
 #[track_caller]
 fn assert_refused(status: &Status, code: Code, text: &str) {
     assert_eq!(status.code(), code, "{status:?}");
@@ -37,7 +37,7 @@ fn assert_refused(status: &Status, code: Code, text: &str) {
     }
 }
 
-/// In milliseconds.
+/// Returns the suggested delay before a retry, in milliseconds.
 fn pushback(status: &Status) -> Option<i64> {
     status.metadata().get("grpc-retry-pushback-ms").map(|millis| millis.to_str().unwrap().parse().unwrap())
 }
@@ -58,7 +58,7 @@ async fn busy_is_aborted() {
     held.release().await.unwrap();
     assert_eq!(client.update("1").await.unwrap(), "done");
 
-    // What is left of a short lease is less.
+    // A short lease has less time left than that.
     let held = other.mutex("order:1").lease(ms(3000)).acquire().await.unwrap();
     let status = client.update("1").await.unwrap_err();
     assert!(matches!(pushback(&status), Some(1..=3000)), "{status:?}");
@@ -134,7 +134,7 @@ async fn shut_down_is_unavailable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_is_aborted_and_not_to_be_repeated_blindly() {
     let redis = RedisServer::start();
-    // Renewed, and so found out, every second.
+    // Renewed every second, so the loss is noticed then.
     let locks = manager_with(&redis, |builder| builder.lease(ms(3000))).await;
     let other = manager(&redis).await;
     let (entered, mut has_entered) = tokio::sync::mpsc::unbounded_channel();
@@ -169,7 +169,7 @@ async fn a_bad_or_missing_key_is_an_invalid_argument() {
     }
     assert_eq!(calls.load(Ordering::SeqCst), 0);
 
-    // Without a key, but not refused.
+    // Without a key in the metadata, but not refused.
     let fixed = LockKey::new("order:any").unwrap();
     for policy in [MissingKey::Skip, MissingKey::Fixed(fixed)] {
         let layer = LockLayer::new(locks.clone(), order()).on_missing_key(policy).no_wait();
@@ -192,7 +192,7 @@ async fn misconfigured_is_internal() {
     let status = server.client().await.update("1").await.unwrap_err();
     assert_refused(&status, Code::Internal, "misconfigured");
     assert_eq!(redis.cli(&["GET", "lock:order:1"]), "theirs");
-    // A mistake that only a request shows.
+    // A mistake that only shows with a request.
     let mistake =
         |_: &Parts| Err::<LockKey, _>(Rejection::with_status(StatusCode::INTERNAL_SERVER_ERROR, "No."));
     let server = Running::start(LockLayer::new(locks, mistake), orders).await;

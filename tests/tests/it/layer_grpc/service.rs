@@ -1,5 +1,5 @@
-//! A gRPC service written by hand, as generated code is: `test.Orders` with a unary method and a
-//! server stream, whose messages are texts.
+//! A gRPC service written by hand, in the form of generated code: `test.Orders` with a unary method
+//! and a server stream, whose messages are texts.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 use tower::Service;
 
-/// The messages of a stream. It ends when this is dropped.
+/// The sender of a stream's messages. The stream ends when it is dropped.
 pub(crate) type Feed = mpsc::UnboundedSender<Result<String, Status>>;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -33,7 +33,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Both methods answer that they are not there.
+    /// Makes a service whose two methods answer that they are not implemented.
     pub(crate) fn new() -> Self {
         Self {
             update: Arc::new(|_| Box::pin(async { Err(Status::unimplemented("Update")) })),
@@ -41,7 +41,7 @@ impl Orders {
         }
     }
 
-    /// `/test.Orders/Update`.
+    /// Sets the method `/test.Orders/Update`.
     pub(crate) fn update<F, T>(mut self, update: F) -> Self
     where
         F: Fn(Request<String>) -> T + Send + Sync + 'static,
@@ -51,7 +51,8 @@ impl Orders {
         self
     }
 
-    /// `/test.Orders/Watch`: sends, or gives away, what feeds its stream.
+    /// Sets the method `/test.Orders/Watch`, which sends the messages of its stream, or hands the
+    /// sender to the test.
     pub(crate) fn watch<F, T>(mut self, watch: F) -> Self
     where
         F: Fn(Request<String>, Feed) -> T + Send + Sync + 'static,
@@ -151,7 +152,7 @@ fn with_order(order: &str) -> Request<String> {
     Request::from_parts(metadata, tonic::Extensions::default(), order.to_owned())
 }
 
-/// Messages are UTF-8.
+/// A codec for UTF-8 messages.
 #[derive(Clone, Copy, Default)]
 struct Texts;
 

@@ -9,7 +9,8 @@ use tonic::{Code, Status, Streaming};
 use crate::layer_grpc::service::{Feed, Orders};
 use crate::layer_grpc::{LONG, Running, at_rest, manager, manager_with, ms, order, soon, waiting};
 
-/// `Watch` says which token it has, and hands its stream to the test; `Update` returns at once.
+/// Returns a service whose `Watch` sends its token and hands its stream to the test. `Update`
+/// returns at once.
 fn fed() -> (Orders, UnboundedReceiver<Feed>) {
     let (feeds, receiver) = unbounded_channel();
     let orders = Orders::new().update(async |_| Ok("done".to_owned())).watch(move |request, feed| {
@@ -40,7 +41,7 @@ async fn a_stream_holds_the_lock_until_its_end() {
     let mut stream = client.watch("1").await.unwrap();
     let feed = feeds.recv().await.unwrap();
     assert!(next(&mut stream).await.unwrap().unwrap().starts_with("token "));
-    // Another call for the order waits, one for another order does not.
+    // Another call for the order waits; one for another order does not.
     let waits = tokio::spawn({
         let mut client = client.clone();
         async move { client.update("1").await }
@@ -90,7 +91,7 @@ async fn a_stream_that_the_client_drops_frees_the_lock() {
     soon("the stream's end", feed.closed()).await;
     let free = soon("the lock", other.mutex("order:1").wait(LONG).acquire()).await.unwrap();
     free.release().await.unwrap();
-    // The connection is as good as before.
+    // The connection still works.
     assert_eq!(client.update("1").await.unwrap(), "done");
     at_rest(&locks, "order:1").await;
 }
@@ -131,7 +132,7 @@ async fn a_loss_in_mid_stream_is_aborted_behind_the_messages() {
     assert_eq!(status.code(), Code::Aborted, "{status:?}");
     assert!(status.message().contains("find out before you send it again"), "{status:?}");
     soon("the stream's end", feed.closed()).await;
-    // The next owner's lock is left alone, and the connection is as good as before.
+    // The next owner's lock is left alone, and the connection still works.
     assert!(other.status("order:1").await.unwrap().is_locked() && !theirs.is_lost());
     theirs.release().await.unwrap();
     assert_eq!(client.update("1").await.unwrap(), "done");
@@ -153,7 +154,7 @@ async fn a_stream_past_its_max_hold_is_aborted() {
     at_rest(&locks, "order:1").await;
 }
 
-/// The headers of an answer say whether there will be a stream at all.
+/// The headers of an answer tell whether there will be a stream at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_is_refused_is_never_begun() {
     let redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Unary calls: their keys, what methods see of their lock, clients that leave, and the errors of
+//! Unary calls: their keys, the lock that methods see, clients that leave, and the errors of
 //! annotated functions.
 
 use std::error::Error;
@@ -18,7 +18,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use crate::layer_grpc::service::Orders;
 use crate::layer_grpc::{LONG, Running, SLACK, at_rest, manager, ms, order, soon, waiting};
 
-/// Refused at once if somebody else has the order.
+/// Charges an order; fails at once if it is in use.
 #[distributed_lock(key = "order:<id>", manager = locks, wait = "none", guard = lock)]
 async fn charge(locks: LockManager, id: &str) -> Result<u64, LockError> {
     tokio::task::yield_now().await;
@@ -81,7 +81,7 @@ async fn calls_for_different_keys_run_side_by_side() {
     const KEYS: usize = 5;
     let redis = RedisServer::start();
     let locks = manager(&redis).await;
-    // Nobody passes it before all are there.
+    // Nobody passes the barrier before all have reached it.
     let barrier = Arc::new(tokio::sync::Barrier::new(KEYS));
     let orders = Orders::new().update(move |_| {
         let barrier = barrier.clone();
@@ -167,7 +167,7 @@ async fn the_errors_of_functions_are_statuses() {
                     charge(locks, request.get_ref()).await.map_err(Status::from);
                 if let Err(status) = &charged {
                     let error = status.source().and_then(|error| error.downcast_ref::<LockError>());
-                    // For the log of the server, with the key; not for the client.
+                    // The server's log gets the key, but the client does not.
                     source.store(
                         error.is_some_and(|error| error.to_string().contains("order:")),
                         Ordering::SeqCst,
@@ -209,7 +209,7 @@ async fn the_errors_of_functions_are_statuses() {
     assert!(status.message().contains("shutting down"), "{status:?}");
 }
 
-/// Tells when it is dropped.
+/// Records when it is dropped.
 struct Dropped(Arc<AtomicBool>);
 
 impl Drop for Dropped {
@@ -257,7 +257,7 @@ async fn a_call_that_is_given_up_leaves_the_queue_or_frees_the_lock() {
     at_rest(&locks, "order:1").await;
 }
 
-/// The client's deadline, which the server keeps too.
+/// The server also keeps the client's deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_ends_the_wait_for_the_lock() {
     let redis = RedisServer::start();
@@ -270,7 +270,7 @@ async fn a_deadline_ends_the_wait_for_the_lock() {
     request.metadata_mut().insert("x-order", "1".parse().unwrap());
     request.set_timeout(ms(300));
     let status = soon("an answer", client.update_with(request)).await.unwrap_err();
-    // Client and layer both go by it, and either may be first.
+    // Client and layer both use the deadline, and either may notice it first.
     let codes = [Code::Cancelled, Code::DeadlineExceeded, Code::ResourceExhausted];
     assert!(codes.contains(&status.code()), "{status:?}");
     waiting(&locks, 0).await;
@@ -279,8 +279,8 @@ async fn a_deadline_ends_the_wait_for_the_lock() {
     at_rest(&locks, "order:1").await;
 }
 
-/// A limit around a service is asked when the lock is held, as below any router: a call then waits
-/// for its permit under the lock. Around the server it is asked before.
+/// A limit around a service, as below any router, applies after the lock is acquired: a call waits
+/// for its permit under the lock. A limit around the server applies before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_around_a_service_is_waited_for_under_the_lock() {
     let redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Keys made of path parameters and extractors, in a real router: `route_layer`,
+//! Keys from path parameters and extractors, in a real router: `route_layer`,
 //! `MethodRouter::layer`, nesting.
 
 use axum::Router;
@@ -29,7 +29,7 @@ over_both! {
             .route("/orders/{id}", post(key_of).get(key_of))
             .route_layer(layer())
             .route("/health", post(key_of));
-        // One method of a route, the other one is free.
+        // One method of a route is locked, the other one is free.
         let by_method =
             Router::new().route("/orders/{id}", post(key_of).layer(layer()).put(key_of)).route("/health", post(key_of));
         let nested = Router::new()
@@ -64,7 +64,7 @@ over_both! {
         let held = other.mutex("order:1").acquire().await.unwrap();
         let mut client = Client::connect(server.addr, version).await;
         assert_eq!(client.post("/orders/1").await.status(), StatusCode::CONFLICT);
-        // GET is skipped, PUT was added behind the layer.
+        // GET is skipped, and PUT was added after the layer.
         assert_eq!(text(client.get("/orders/1").await).await, "none");
         let put = client.request(Method::PUT, "/orders/1");
         assert_eq!(text(client.send(put).await.unwrap()).await, "none");
@@ -75,14 +75,14 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// To let them through would be to do without the lock.
+    /// If these requests passed, they would run without the lock.
     async fn a_layer_in_the_wrong_place_is_500_and_not_explained_to_clients(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
         let layer = || LockLayer::new(locks.clone(), path_param("id"));
         let order = || Router::new().route("/orders/{id}", post(key_of));
         let no_parameter = Router::new().route("/orders", post(key_of)).route_layer(layer());
-        // Requests that match no route pass it, too.
+        // It also gets requests that match no route.
         let all = order().layer(layer());
         let around = tower::Layer::layer(&layer(), order());
         for (server, path) in [
@@ -158,14 +158,14 @@ impl FromRef<App> for Users {
     }
 }
 
-/// Somebody whom the application knows.
+/// A user that the application knows.
 struct User(String);
 
 impl FromRequestParts<App> for User {
     type Rejection = StatusCode;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, StatusCode> {
-        // Looked up somewhere.
+        // Stands for a lookup.
         tokio::task::yield_now().await;
         let name = parts.headers.get("x-user").and_then(|name| name.to_str().ok()).unwrap_or_default();
         let Users(known) = Users::from_ref(app);

@@ -56,7 +56,7 @@ over_both! {
         assert!(is_free(&other).await);
         feed.send(piece("one")).unwrap();
         assert_eq!(next(&mut response).await.unwrap().unwrap(), "one");
-        // Nor does a GET, which is not locked at all.
+        // A GET, which is not locked at all, does not hold it either.
         let mut client = Client::connect(server.addr, version).await;
         let _response = client.get("/orders/1").await;
         assert!(is_free(&other).await);
@@ -79,8 +79,7 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// More than fits into all buffers on the way: the body can't be at its end before the client
-    /// reads.
+    /// The body is larger than all buffers on the way, so it can't end before the client reads.
     async fn a_client_that_reads_slowly_holds_the_lock_for_as_long(version: Version) {
         const PIECES: usize = 256;
         let large = Bytes::from(vec![b'x'; 256 * 1024]);
@@ -101,7 +100,7 @@ over_both! {
         while let Some(frame) = next(&mut response).await {
             let before = read;
             read += frame.unwrap().len();
-            // Now and then, and with at least half of it to come.
+            // Now and then, while at least half of it is still to come.
             if before >> 22 != read >> 22 && read <= PIECES * large.len() / 2 {
                 assert!(!is_free(&other).await, "free after {read} bytes");
                 assert_eq!(stage.inside(), 1);
@@ -127,7 +126,7 @@ over_both! {
             feed.send(Ok(large.clone())).unwrap();
         }
         let theirs = soon("the lock", other.mutex("order:1").wait(LONG).acquire()).await.unwrap();
-        // When it reads on, it is told.
+        // It learns of the loss when it reads on.
         assert!(read_on(&mut response).await.is_err(), "half a body must not look whole");
         assert!(other.status("order:1").await.unwrap().is_locked() && !theirs.is_lost());
         theirs.release().await.unwrap();
@@ -148,7 +147,7 @@ over_both! {
         feed.send(piece("one")).unwrap();
         assert_eq!(next(&mut response).await.unwrap().unwrap(), "one");
         assert!(other.force_release("order:1").await.unwrap());
-        // The inner body waits for its next piece, so that nothing but the loss can end it.
+        // The inner body waits for its next piece, so only the loss can end it.
         let error = next(&mut response).await.expect("an error is not an end").unwrap_err();
         let source = std::error::Error::source(&error).unwrap();
         match version {
@@ -190,7 +189,7 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// One that has nothing to send has no body to hold the lock.
+    /// A response without content has no body to hold the lock.
     async fn an_empty_body_frees_the_lock_at_once(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;

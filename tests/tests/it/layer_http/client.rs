@@ -54,7 +54,7 @@ impl Client {
         Self { sender, connection, socket, server }
     }
 
-    /// A request as this version of HTTP has it, to be filled in.
+    /// Begins a request for this version of HTTP.
     pub(crate) fn request(&self, method: Method, path: &str) -> http::request::Builder {
         let builder = Request::builder().method(method);
         match self.sender {
@@ -65,8 +65,8 @@ impl Client {
         }
     }
 
-    /// Sends a request. It is on its way when this returns, whether the answer is waited for or
-    /// not; to abort the task is to lose interest in the answer, which HTTP/2 tells the server.
+    /// Sends a request, which is in flight when this returns. Aborting the task gives up the
+    /// answer; HTTP/2 tells the server so.
     pub(crate) async fn start(&mut self, request: http::request::Builder) -> JoinHandle<Answer> {
         self.start_with(request, "").await
     }
@@ -94,25 +94,25 @@ impl Client {
         self.start(request).await
     }
 
-    /// Sends a request and returns its answer, or why there is none.
+    /// Sends a request, and returns its answer or the error.
     pub(crate) async fn send(&mut self, request: http::request::Builder) -> Answer {
         let answer = self.start(request).await;
         soon("an answer", answer).await.unwrap()
     }
 
-    /// The same with a body.
+    /// Sends a request with a body, and returns its answer or the error.
     pub(crate) async fn send_with(&mut self, request: http::request::Builder, body: &'static str) -> Answer {
         let answer = self.start_with(request, body).await;
         soon("an answer", answer).await.unwrap()
     }
 
-    /// The answer to a POST.
+    /// Returns the answer to a POST.
     pub(crate) async fn post(&mut self, path: &str) -> Response<Incoming> {
         let request = self.request(Method::POST, path);
         self.send(request).await.unwrap()
     }
 
-    /// The answer to a GET.
+    /// Returns the answer to a GET.
     pub(crate) async fn get(&mut self, path: &str) -> Response<Incoming> {
         let request = self.request(Method::GET, path);
         self.send(request).await.unwrap()
@@ -120,35 +120,35 @@ impl Client {
 
     /// Closes the socket.
     pub(crate) async fn hang_up(self) {
-        // hyper's tasks have the socket; they end with it.
+        // hyper's tasks own the socket, and end with it.
         self.socket.shutdown(Shutdown::Both).unwrap();
         soon("the end of the connection", self.connection).await.unwrap();
     }
 }
 
-/// The answer to a request that was started.
+/// Returns the answer to a request that was started.
 pub(crate) async fn answered(answer: JoinHandle<Answer>) -> Response<Incoming> {
     soon("an answer", answer).await.unwrap().unwrap()
 }
 
-/// The whole body as text.
+/// Returns the whole body as text.
 pub(crate) async fn text(response: Response<Incoming>) -> String {
     let body = soon("a body", response.into_body().collect()).await.unwrap().to_bytes();
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// The next piece of a body, if it does not end there.
+/// Returns the next piece of a body, or `None` at its end.
 pub(crate) async fn next(response: &mut Response<Incoming>) -> Option<hyper::Result<Bytes>> {
     loop {
         match soon("a frame", response.body_mut().frame()).await? {
-            // HTTP/2 may end a body with a frame that has nothing else to say.
+            // HTTP/2 may end a body with an empty frame.
             Ok(frame) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
             frame => return Some(frame.map(|frame| frame.into_data().unwrap_or_default())),
         }
     }
 }
 
-/// Reads a body to its end. An error: it did not come in whole.
+/// Reads a body to its end. An error means that the body was incomplete.
 pub(crate) async fn read_on(response: &mut Response<Incoming>) -> hyper::Result<()> {
     while let Some(frame) = next(response).await {
         frame?;
@@ -160,7 +160,7 @@ pub(crate) async fn read_on(response: &mut Response<Incoming>) -> hyper::Result<
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
-    /// The end of its `type`.
+    /// The last part of its `type`.
     pub(crate) reason: String,
     pub(crate) detail: String,
     /// In seconds.
@@ -168,7 +168,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Reads it, and looks at what all refusals have in common.
+    /// Reads a refusal, and checks the properties that all refusals share.
     pub(crate) async fn of(response: Response<Incoming>) -> Self {
         let (status, headers) = (response.status(), response.headers().clone());
         let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
@@ -185,7 +185,7 @@ impl Problem {
         assert!(!member("title").is_empty());
         let reason =
             member("type").strip_prefix("urn:problem-type:lock:").expect("a type of ours").to_owned();
-        // Nothing of the key, its holder or the store.
+        // No word about the key, its holder or the store.
         for secret in ["order:", "lock:order", "127.0.0.1", "redis", "Redis"] {
             assert!(!text.contains(secret), "{text}");
         }

@@ -15,19 +15,19 @@ use crate::layer_http::client::{Client, Version, answered, next, read_on};
 use crate::layer_http::server::{Server, Stage, order, orders, streams};
 use crate::layer_http::{LONG, SLACK, at_rest, manager, over_both, soon, waiting};
 
-/// How a client leaves. With HTTP/1.1 both close the socket.
+/// How a client leaves. With HTTP/1.1, both ways close the socket.
 #[derive(Clone, Copy, Debug)]
 enum Leaving {
     /// It closes its socket.
     HangsUp,
-    /// It does not want the answer any more: a reset of the stream, in HTTP/2.
+    /// It gives up the answer: with HTTP/2, a reset of the stream.
     LosesInterest,
 }
 
 const LEAVINGS: [Leaving; 2] = [Leaving::HangsUp, Leaving::LosesInterest];
 
 impl Leaving {
-    /// Leaves; the client is given back if its connection is still of use.
+    /// Leaves, and returns the client if its connection is still usable.
     async fn leave<T>(self, client: Client, answer: JoinHandle<T>, version: Version) -> Option<Client> {
         match self {
             Self::HangsUp => client.hang_up().await,
@@ -53,7 +53,7 @@ over_both! {
         let held = other.mutex("order:1").acquire().await.unwrap();
         for leaving in LEAVINGS {
             let mut client = Client::connect(server.addr, version).await;
-            // The place of the one who has left before is free.
+            // The place of the client that left before is free.
             let answer = client.start_post("/orders/1").await;
             waiting(&locks, 1).await;
             let client = leaving.leave(client, answer, version).await;
@@ -164,8 +164,8 @@ over_both! {
             waiting(&locks, 0).await;
 
             leaving.leave(client, answer, version).await;
-            // Time for the server to see it and to drop what it would drop: it has served others
-            // since.
+            // Time for the server to notice it, and to drop the request if it would: it has served
+            // others since.
             let mut third = Client::connect(server.addr, version).await;
             let waits = third.start_post("/orders/1").await;
             waiting(&locks, 1).await;
@@ -207,7 +207,7 @@ over_both! {
         let server = Server::axum(Router::new().route("/orders/{id}", post(handler)).route_layer(layer)).await;
         let mut client = Client::connect(server.addr, version).await;
         let request = client.request(http::Method::POST, "/orders/1");
-        // What was sent before may still be under way when the connection ends.
+        // The data sent before may still be in flight when the connection ends.
         if let Ok(mut response) = client.send(request).await {
             assert!(read_on(&mut response).await.is_err(), "half a body must not look whole");
         }
@@ -216,7 +216,7 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// Whatever they catch the request at.
+    /// The clients leave at any point of their request.
     async fn clients_that_leave_at_any_moment_leave_nothing(version: Version) {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
@@ -240,7 +240,7 @@ async fn panics() {
     panic!("a mistake in a handler");
 }
 
-/// Sends a piece, then panics.
+/// A body that sends a piece, then panics.
 struct Panics {
     sent: bool,
 }
@@ -260,8 +260,7 @@ impl http_body::Body for Panics {
     }
 }
 
-/// A body without an end, or a part of a handler: tells whether its lock is held when it is
-/// dropped.
+/// An endless body, or a part of a handler: records whether its lock is held when it is dropped.
 struct Last {
     held: HeldLock,
     ended: UnboundedSender<bool>,

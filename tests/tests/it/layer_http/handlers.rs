@@ -1,4 +1,4 @@
-//! What handlers see of their lock, and what becomes of their errors.
+//! The lock that handlers see, and the answers to their errors.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::layer_http::client::{Client, Problem, answered, text};
 use crate::layer_http::server::{Server, Stage, order};
 use crate::layer_http::{LONG, at_rest, manager, ms, over_both};
 
-/// Refused at once if somebody else has the order.
+/// Charges an order; fails at once if it is in use.
 #[distributed_lock(key = "order:<id>", manager = locks, wait = "none", guard = lock)]
 async fn charge(locks: LockManager, id: &str) -> Result<u64, LockError> {
     tokio::task::yield_now().await;
@@ -27,7 +27,7 @@ async fn charge(locks: LockManager, id: &str) -> Result<u64, LockError> {
 }
 
 over_both! {
-    /// Handler, response and log of one request tell the same token.
+    /// Handler, response and log of one request show the same token.
     async fn a_handler_sees_the_lock_that_its_response_tells(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
@@ -199,7 +199,7 @@ over_both! {
     }
 }
 
-/// A body of one piece, which a future makes.
+/// A body of one piece, from a future.
 struct Later(Option<Pin<Box<dyn Future<Output = &'static str> + Send>>>);
 
 impl http_body::Body for Later {

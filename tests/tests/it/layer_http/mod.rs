@@ -1,8 +1,7 @@
-//! The layer behind real sockets: axum and plain hyper, HTTP/1.1 and HTTP/2, its locks on a real
-//! Redis server.
+//! The layer behind real sockets: axum and plain hyper, HTTP/1.1 and HTTP/2, with its locks on a
+//! real Redis server.
 //!
-//! A second manager on the same server stands for another process, which is what it is to the
-//! store.
+//! A second manager on the same server stands for another process: to the store it is one.
 
 mod axum_keys;
 mod bodies;
@@ -48,8 +47,8 @@ macro_rules! over_both {
 }
 use over_both;
 
-/// Returns once a request is in the queue for a lock that another process has. One that is about to
-/// join it counts as a waiter already; the task that asks for it tells that it has joined.
+/// Waits until a request is in the queue for a lock that another process holds. The count of
+/// waiters includes a request about to join; the task that asks for it reports that it has joined.
 async fn queued(locks: &LockManager) {
     let asks = || {
         let left = testing::leftovers(locks);

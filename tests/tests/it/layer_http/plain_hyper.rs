@@ -1,4 +1,4 @@
-//! The layer around a service of hyper, without axum: bodies and key extractors are others.
+//! The layer around a hyper service, without axum, whose bodies and key extractors differ.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::layer_http::client::{Client, Problem, text};
 use crate::layer_http::server::{Pieces, Server, Stage, listen};
 use crate::layer_http::{at_rest, manager, over_both};
 
-/// A server that speaks both versions.
+/// Starts a server for both versions of HTTP.
 pub(crate) async fn serve<S, T>(service: S) -> Server
 where
     S: Service<Request<Incoming>, Response = Response<T>, Error = Infallible> + Clone + Send + 'static,
@@ -94,8 +94,8 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// The length is known before, and the body is at its end with its only frame: nobody asks for
-    /// another.
+    /// The length is known in advance, and the body is at its end with its only frame: hyper does
+    /// not ask for another.
     async fn a_body_of_known_length_frees_the_lock_with_its_last_frame(version: Version) {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
@@ -111,8 +111,8 @@ over_both! {
         assert_eq!(text(response).await, "whole");
     }
 
-    /// The body of a request is the handler's: it is not read before the lock is held, and refusals
-    /// leave it alone.
+    /// The body of a request belongs to the handler: nobody reads it before the lock is held, and
+    /// refusals leave it alone.
     async fn a_request_with_a_body_is_locked_before_it_is_read(version: Version) {
         let redis = RedisServer::start();
         let (locks, other) = (manager(&redis).await, manager(&redis).await);
@@ -130,7 +130,7 @@ over_both! {
             let request = client.request(Method::POST, "/orders/1");
             Problem::of(client.send_with(request, "three units").await.unwrap()).await.assert_is(409, "busy");
             held.release().await.unwrap();
-            // On the same connection: nothing of the body that was not read is in the way.
+            // The unread body is not in the way on the same connection.
             let request = client.request(Method::POST, "/orders/1");
             assert_eq!(text(client.send_with(request, "three units").await.unwrap()).await, "three units");
             at_rest(&locks, "order:1").await;

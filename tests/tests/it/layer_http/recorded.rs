@@ -1,4 +1,4 @@
-//! [`Recorded`]: handlers that write down when they were inside, for the checker of
+//! [`Recorded`]: handlers that record when they were inside, for the checker of
 //! [overlaps](lock_tests::overlap).
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use lock_runtime::HeldLock;
 use lock_tests::overlap::{Recorder, Report, Section};
 use tempfile::TempDir;
 
-/// A log of what handlers did, of all servers of a test.
+/// A log of the handlers on all servers of a test.
 pub(crate) struct Recorded {
     _folder: TempDir,
     path: PathBuf,
@@ -25,7 +25,7 @@ impl Recorded {
         Self::slow(Duration::from_millis(1))
     }
 
-    /// With handlers that work for so long.
+    /// Makes handlers that take this long.
     pub(crate) fn slow(work: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
@@ -33,7 +33,7 @@ impl Recorded {
         Self { _folder: folder, path, recorder, work }
     }
 
-    /// One route, `/orders/{id}`, whose handler writes itself down.
+    /// Returns one route, `/orders/{id}`, whose handler records itself.
     pub(crate) fn routes(&self) -> Router {
         let (recorder, work) = (Arc::clone(&self.recorder), self.work);
         let handler = async move |Path(id): Path<String>, held: Option<HeldLock>| {
@@ -71,7 +71,7 @@ impl Drop for Inside {
     }
 }
 
-/// Without a lock: as if it were for ever.
+/// Returns the remaining validity, or a practically endless one without a lock.
 fn remaining(held: Option<&HeldLock>) -> Duration {
     held.map_or(Duration::from_secs(3600), HeldLock::remaining)
 }

@@ -21,8 +21,8 @@ over_both! {
         let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), order()).no_wait())).await;
         let mut client = Client::connect(server.addr, version).await;
 
-        // Another process has it, with a lease that is renewed: it says little about when the lock
-        // is free.
+        // Another process holds it, with a lease that is renewed: it says little about when the
+        // lock will be free.
         let mut holder = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [redis.url()]);
         assert_eq!(holder.line(SLACK), "ready");
         assert!(holder.ask("acquire order:1").starts_with("acquired"));
@@ -37,7 +37,7 @@ over_both! {
         assert_eq!(client.post("/orders/1").await.status(), StatusCode::OK);
         assert_eq!((stage.entered(), stage.finished()), (2, 2));
 
-        // What is left of a short lease is less.
+        // A short lease has less time left than that.
         assert!(holder.ask("acquire order:1 lease=3000").starts_with("acquired"));
         let problem = Problem::of(client.post("/orders/1").await).await;
         problem.assert_is(409, "busy");
@@ -133,7 +133,7 @@ over_both! {
             let problem = Problem::of(client.post("/orders/1").await).await;
             problem.assert_is(503, "store_down");
             assert!(matches!(problem.retry_after, Some(2..=3)), "{problem:?}");
-            // What needs no lock is served.
+            // A request that needs no lock is served.
             assert_eq!(client.get("/orders/1").await.status(), StatusCode::OK);
         }
         assert_eq!(stage.entered(), 4);
@@ -147,7 +147,7 @@ over_both! {
             let unlocked = extensions.get::<Unlocked>().is_some();
             format!("unlocked {unlocked}, held {}", extensions.get::<lock_runtime::HeldLock>().is_some())
         };
-        // Outside of the layer: what it says in the extensions of the response.
+        // Outside of the layer, to see its mark in the extensions of the response.
         let marked = axum::middleware::map_response(async |response: axum::response::Response| {
             let marked = response.extensions().get::<Unlocked>().is_some();
             ([("x-unlocked", marked.to_string())], response)
@@ -180,7 +180,7 @@ over_both! {
         let waits = waiter.start_post("/orders/1").await;
         waiting(&locks, 1).await;
         locks.shutdown(SLACK).await.unwrap();
-        // Who waited, and who comes now.
+        // The request that waited, and a new one.
         for answer in [answered(waits).await, client.post("/orders/2").await] {
             let problem = Problem::of(answer).await;
             problem.assert_is(503, "shut_down");
@@ -195,7 +195,7 @@ over_both! {
 
     async fn lost_is_500(version: Version) {
         let redis = RedisServer::start();
-        // Renewed, and so found out, every second.
+        // Renewed every second, so the loss is noticed then.
         let locks = manager_with(&redis, |builder| builder.lease(ms(3000))).await;
         let other = manager(&redis).await;
         let stage = Stage::shut();
@@ -242,7 +242,7 @@ over_both! {
         let request = client.request(Method::POST, "/orders/1").header("x-order", "7");
         assert_eq!(client.send(request).await.unwrap().status(), StatusCode::OK);
 
-        // A closure of the user's, with a status of its own.
+        // A closure of the user's, with a custom status.
         let closure = |_: &http::request::Parts| -> Result<String, Rejection> {
             Err(Rejection::with_status(StatusCode::FORBIDDEN, "this order is not \"yours\""))
         };
@@ -257,7 +257,7 @@ over_both! {
         let redis = RedisServer::start();
         let locks = manager(&redis).await;
         let stage = Stage::open();
-        // Somebody's data where a lock should be: never waited for, never deleted.
+        // Foreign data in place of a lock: never waited for, never deleted.
         redis.cli(&["SET", "lock:order:1", "theirs"]);
         let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), order()).wait(LONG))).await;
         let mut client = Client::connect(server.addr, version).await;
@@ -267,7 +267,7 @@ over_both! {
         assert_eq!(redis.cli(&["GET", "lock:order:1"]), "theirs");
         assert_eq!(client.post("/orders/2").await.status(), StatusCode::OK);
 
-        // A mistake that only a request shows.
+        // A mistake that only shows with a request.
         let mistake = |_: &Parts| Err::<LockKey, _>(Rejection::with_status(StatusCode::INTERNAL_SERVER_ERROR, "No."));
         let server = Server::axum(orders(&stage).route_layer(LockLayer::new(locks.clone(), mistake))).await;
         Problem::of(Client::connect(server.addr, version).await.post("/orders/1").await)

@@ -1,5 +1,5 @@
-//! [`Server`]: a program with a layer, in this process; and [`Stage`]: what its handlers do, and
-//! what became of them.
+//! [`Server`]: a program with a layer, in this process; and [`Stage`]: controls and counts its
+//! handlers.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::layer_http::{SLACK, eventually};
 
-/// A server on a free port. No new connections after it is dropped.
+/// A server on a free port. It accepts no new connections after it is dropped.
 pub(crate) struct Server {
     pub(crate) addr: SocketAddr,
     task: JoinHandle<()>,
@@ -28,7 +28,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn axum(router: Router) -> Self {
         let (listener, addr) = listen().await;
-        // Without it, frames of HTTP/2 wait for acknowledgements of the ones before.
+        // Without it, HTTP/2 frames wait for the acknowledgements of earlier ones.
         let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
         Self { addr, task: tokio::spawn(async move { axum::serve(listener, router).await.unwrap() }) }
     }
@@ -50,18 +50,18 @@ pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// One route, `/orders/{id}`, for POST, PUT and GET; its handler goes through `stage`.
+/// Returns one route, `/orders/{id}`, for POST, PUT and GET; its handler passes through `stage`.
 pub(crate) fn orders(stage: &Stage) -> Router {
     let stage = stage.clone();
     let handler = async move || stage.visit().await;
     Router::new().route("/orders/{id}", post(handler.clone()).put(handler.clone()).get(handler))
 }
 
-/// The pieces of a body that a handler has returned. It ends when this is dropped.
+/// The sender of a body's pieces. The body ends when it is dropped.
 pub(crate) type Feed = mpsc::UnboundedSender<Piece>;
 
-/// One route, `/orders/{id}`, for POST and GET, whose bodies are [`Pieces`] that go through
-/// `stage`. The test gets their other ends.
+/// Returns one route, `/orders/{id}`, for POST and GET, whose bodies are [`Pieces`] that pass
+/// through `stage`. The test gets their senders.
 pub(crate) fn streams(stage: &Stage) -> (Router, mpsc::UnboundedReceiver<Feed>) {
     let (feeds, receiver) = mpsc::unbounded_channel();
     let stage = stage.clone();
@@ -73,12 +73,12 @@ pub(crate) fn streams(stage: &Stage) -> (Router, mpsc::UnboundedReceiver<Feed>) 
     (Router::new().route("/orders/{id}", post(handler.clone()).get(handler)), receiver)
 }
 
-/// The key of the route `/orders/{id}`.
+/// Returns the key of the route `/orders/{id}`.
 pub(crate) fn order() -> PartKey {
     path_param("id").prefix("order:")
 }
 
-/// Handlers go through it one by one as they are let, and are counted.
+/// A gate that lets handlers through one by one, and counts them.
 #[derive(Clone)]
 pub(crate) struct Stage(Arc<Inner>);
 
@@ -91,12 +91,12 @@ struct Inner {
 }
 
 impl Stage {
-    /// Handlers return at once.
+    /// Makes a stage whose handlers return at once.
     pub(crate) fn open() -> Self {
         Self::with(Semaphore::MAX_PERMITS)
     }
 
-    /// Handlers wait until they are [let through](Self::let_through).
+    /// Makes a stage whose handlers wait until they are [let through](Self::let_through).
     pub(crate) fn shut() -> Self {
         Self::with(0)
     }
@@ -115,32 +115,32 @@ impl Stage {
         self.0.gate.add_permits(handlers);
     }
 
-    /// How many handlers have begun.
+    /// Returns the number of handlers that have begun.
     pub(crate) fn entered(&self) -> usize {
         self.0.entered.load(Ordering::SeqCst)
     }
 
-    /// How many handlers are between beginning and end.
+    /// Returns the number of handlers that have begun and not ended.
     pub(crate) fn inside(&self) -> usize {
         self.0.inside.load(Ordering::SeqCst)
     }
 
-    /// How many handlers came to their end.
+    /// Returns the number of handlers that ran to their end.
     pub(crate) fn finished(&self) -> usize {
         self.0.finished.load(Ordering::SeqCst)
     }
 
-    /// How many handlers were dropped before they came to their end.
+    /// Returns the number of handlers that were dropped before their end.
     pub(crate) fn dropped(&self) -> usize {
         self.0.dropped.load(Ordering::SeqCst)
     }
 
-    /// Returns once so many handlers have begun.
+    /// Waits until `count` handlers have begun.
     pub(crate) async fn has_entered(&self, count: usize) {
         eventually(async || self.entered() == count, SLACK).await;
     }
 
-    /// A handler, or a part of one.
+    /// Runs a handler, or a part of one.
     pub(crate) async fn visit(&self) {
         let visit = self.enter();
         self.0.gate.acquire().await.unwrap().forget();
@@ -177,8 +177,8 @@ impl Drop for Visit {
 
 pub(crate) type Piece = Result<Bytes, std::io::Error>;
 
-/// A body whose pieces come out of a channel. It counts on its stage as a handler does, from its
-/// first poll on.
+/// A body whose pieces come out of a channel. From its first poll on, its stage counts it like a
+/// handler.
 pub(crate) struct Pieces {
     pieces: mpsc::UnboundedReceiver<Piece>,
     stage: Stage,

@@ -15,7 +15,7 @@ use crate::layer_http::recorded::Recorded;
 use crate::layer_http::server::{Server, Stage, order, orders};
 use crate::layer_http::{LONG, SLACK, at_rest, manager, manager_with, ms, over_both, soon, waiting};
 
-/// What was acknowledged is on the disk: the server may be killed.
+/// Options with which every acknowledged write is on disk, so the server may be killed.
 const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
 /// Clients that repeat their requests until they are told to stop.
@@ -60,7 +60,7 @@ impl Traffic {
         eventually(async || self.refused() >= count, SLACK).await;
     }
 
-    /// Every client gets an answer to its last request.
+    /// Stops when every client has an answer to its last request.
     async fn stop(mut self) {
         self.counts.stop.store(true, Ordering::SeqCst);
         while let Some(client) = soon("a client", self.clients.join_next()).await {
@@ -81,7 +81,7 @@ async fn repeat(mut client: Client, path: String, counts: Arc<Counts>) {
             (503, "store_down") | (500, "lost") => {
                 counts.refused.fetch_add(1, Ordering::SeqCst);
             }
-            // Somebody's lock outlived the server, and could not be released while that was away.
+            // A lock outlived the server, and could not be released while the server was away.
             (429, "timed_out") => {}
             _ => panic!("{problem:?}"),
         }
@@ -105,7 +105,7 @@ over_both! {
         let mut redis = RedisServer::start_with(&WRITTEN_DOWN);
         let recorded = Recorded::new();
         let (managers, servers) = two_servers(&redis, &recorded).await;
-        // One client for each key and server: nobody waits for long while the store is up.
+        // One client for each key and server: nobody waits long while the store is up.
         let traffic = Traffic::start(&servers, version, 2).await;
         traffic.serves(20).await;
         for _ in 0..2 {
@@ -140,7 +140,7 @@ over_both! {
         }
     }
 
-    /// The waits are shorter than a call's time-out, so that no call has failed when they end.
+    /// The waits are shorter than a call's time-out, so no call has failed when they end.
     async fn a_silent_store_is_down_however_short_the_wait_is(version: Version) {
         let mut redis = RedisServer::start();
         let locks = manager(&redis).await;
@@ -175,7 +175,7 @@ over_both! {
         let answer = client.start_post("/orders/1").await;
         waiting(&locks, 1).await;
         redis.kill();
-        // One more comes while it is down; it waits too.
+        // One more comes while the store is down; it waits too.
         let mut second = Client::connect(server.addr, version).await;
         let second_answer = second.start_post("/orders/2").await;
         waiting(&locks, 2).await;
@@ -188,7 +188,7 @@ over_both! {
         assert_eq!(testing::leftovers(&other).keys, 0);
     }
 
-    /// Without a store nobody can renew: the handler is dropped no later than its lease ends.
+    /// Without a store no lease is renewed: the handler is dropped no later than its lease ends.
     async fn a_handler_does_not_outlive_its_lease_when_the_store_is_gone(version: Version) {
         let mut redis = RedisServer::start();
         let locks = manager_with(&redis, |builder| builder.lease(ms(2000))).await;
@@ -205,7 +205,7 @@ over_both! {
         redis.restart(Data::Lost);
         stage.let_through(1);
         let mut again = client.post("/orders/1").await.status();
-        // Until the connections are there again.
+        // Until the connections are made again.
         for _ in 0..100 {
             if again == StatusCode::OK {
                 break;
@@ -217,7 +217,7 @@ over_both! {
         at_rest(&locks, "order:1").await;
     }
 
-    /// A store that forgets everything: the handler that had the lock is told, and the next request
+    /// The store forgets everything: the handler that had the lock is told, and the next request
     /// gets it.
     async fn a_store_that_forgets_costs_the_handler_its_lock(version: Version) {
         let mut redis = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Many requests: one at a time for each key whichever server they come to, side by side for
+//! Many requests: one at a time for each key, whichever server they reach; in parallel for
 //! different keys.
 
 use axum::Router;
@@ -51,7 +51,7 @@ over_both! {
         }
     }
 
-    /// The checker of the tests above finds it when nothing is locked.
+    /// Shows that the checker of the tests above notices it when nothing is locked.
     async fn requests_that_are_not_locked_are_seen_to_overlap(version: Version) {
         let recorded = Recorded::slow(ms(200));
         let server = Server::axum(recorded.routes()).await;
@@ -95,7 +95,7 @@ over_both! {
         }
     }
 
-    /// The release is under way when the response goes out, and the next request queues behind it.
+    /// The release is in flight when the response goes out, and the next request queues behind it.
     async fn a_client_that_repeats_at_once_is_not_refused_by_its_own_request(version: Version) {
         const ROUNDS: usize = 200;
         let redis = RedisServer::start();
@@ -184,7 +184,7 @@ over_both! {
     }
 }
 
-/// They come to the server all at once, and go through the one service of their connection.
+/// They reach the server all at once, and go through the one service of their connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_of_one_connection_exclude_each_other() {
     const REQUESTS: usize = 20;
@@ -207,8 +207,7 @@ async fn requests_of_one_connection_exclude_each_other() {
     at_rest(&locks, "order:1").await;
 }
 
-/// Those for whom there is no place are told so while the lock is taken; the others get it, and
-/// none is forgotten.
+/// Requests beyond the limit of waiters are refused while the lock is taken; all others get it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_thousand_requests_for_one_key_as_many_wait_as_may() {
     const CONNECTIONS: usize = 10;

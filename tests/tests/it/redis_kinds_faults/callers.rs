@@ -1,4 +1,4 @@
-//! Whoever asks: odd names, odd waits, dropped futures, managers that end, crowds.
+//! Unusual callers: odd names, odd waits, dropped futures, managers that end, crowds.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ async fn short_waits_and_none_leave_nothing_in_any_kind() {
         let waits = [lock_of(&b, kind, "k").wait_forever(), lock_of(&b, kind, "k").wait(Duration::MAX)];
         let waiting = waits.map(|lock| {
             tokio::spawn(async move {
-                // Awaited: the next kind asks with no wait at all.
+                // Awaited, since the next kind asks with no wait at all.
                 lock.acquire().await?.release().await.unwrap();
                 Ok::<_, LockError>(())
             })

@@ -1,5 +1,5 @@
-//! Others delete, overwrite and take away what is on the server; it forgets, restarts, is full, or
-//! says no.
+//! Others delete, overwrite and take away the data on the server; the server forgets, restarts, is
+//! full, or refuses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ fn fair_names(key: &str) -> [String; 3] {
         .map(|name| format!("{name}:{{lock:{key}}}"))
 }
 
-/// Deletes the key of a command and carries it out, with nobody in between.
+/// Deletes the key of a command and runs the command, in one step.
 fn overwrite(server: &RedisServer, command: &[&str]) {
     const SCRIPT: &str = "redis.call('DEL', ARGV[2]) redis.call(unpack(ARGV)) return 1";
     server.cli(&[&["EVAL", SCRIPT, "0"], command].concat());
@@ -196,7 +196,7 @@ async fn waiters_of_every_kind_outlive_a_restart() {
     }
 }
 
-/// Who may not do something is told so or served, and others are not held up by it.
+/// A user without enough rights gets an error or is served, and does not hold up others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_with_few_rights_hold_nobody_up_in_any_kind() {
     let server = RedisServer::start();

@@ -1,5 +1,5 @@
-//! Locks of all kinds when others reach into the server's data, when it forgets, refuses or
-//! restarts, when messages are lost, and when whoever asks goes away.
+//! Locks of all kinds when others change the server's data, when the server forgets, refuses or
+//! restarts, when messages are lost, and when callers go away.
 
 mod callers;
 mod data;
@@ -15,10 +15,9 @@ use lock_tests::{RedisServer, eventually};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// The lease of locks that must be freed by somebody, since they don't end by themselves within
-/// [`SLACK`].
+/// Lease of locks that must be released, since it does not end within [`SLACK`].
 const LONG: Duration = Duration::from_secs(120);
-/// What takes a moment may take so long on a busy machine.
+/// Time-out for something quick, on a busy machine.
 const SLACK: Duration = Duration::from_secs(40);
 
 const fn ms(millis: u64) -> Duration {
@@ -53,7 +52,7 @@ async fn managers<const N: usize>(server: &RedisServer) -> [LockManager; N] {
     managers.try_into().expect("so many were made")
 }
 
-/// What must come before long.
+/// Awaits something that must happen soon.
 async fn soon<T>(what: impl Display, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(SLACK, future).await {
         Ok(it) => it,
@@ -61,7 +60,7 @@ async fn soon<T>(what: impl Display, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Takes in what each task came to, one before long after the other.
+/// Passes the result of each task to `take`; each must come soon after the one before.
 async fn each<T: 'static>(what: impl Display, mut tasks: JoinSet<T>, mut take: impl AsyncFnMut(T)) {
     while let Some(done) = soon(&what, tasks.join_next()).await {
         take(done.unwrap()).await;
@@ -75,7 +74,7 @@ async fn all_is_quiet(server: &RedisServer, managers: &[LockManager]) {
     assert_nothing_is_left(server).await;
 }
 
-/// Nothing but counters is on the server.
+/// Asserts that only counters are left on the server.
 async fn assert_nothing_is_left(server: &RedisServer) {
     let left = || {
         let keys = server.cli(&["KEYS", "*"]);
@@ -106,7 +105,7 @@ async fn waiters(server: &RedisServer, key: &str, count: usize) {
     eventually(async || server.cli(&["LLEN", &queue]) == count.to_string(), SLACK).await;
 }
 
-/// Acquires, holds for a moment, and notices whoever else does.
+/// Acquires, holds for a moment, and notices any other holder.
 async fn section(lock: Lock, inside: Arc<AtomicBool>) -> Result<u64, LockError> {
     let guard = lock.wait(LONG).acquire().await?;
     assert!(!inside.swap(true, Ordering::SeqCst), "two at once");

@@ -1,5 +1,5 @@
-//! Messages are lost, connections break in every step, and a grant comes to a thread that does
-//! nothing.
+//! Messages are lost, connections break in every step, and a grant comes to a thread that is
+//! blocked.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -78,8 +78,8 @@ async fn every_kind_survives_every_fault_of_the_network_in_every_step() {
     assert_nothing_is_left(&server).await;
 }
 
-/// The lock of this kind does its work although a connection fails in this step, and others get it
-/// afterwards.
+/// Asserts that a lock of this kind works although a connection fails in this step, and that others
+/// get it afterwards.
 async fn survives(server: Arc<RedisServer>, kind: &str, step: Step, way: Way, fault: Fault) {
     let name = format!("{kind}/{step:?}/{fault:?}/{way:?}");
     let key = name.replace(' ', "");
@@ -150,7 +150,7 @@ fn a_direct_grant_that_comes_to_a_blocked_thread_is_not_believed_too_late() {
     let holder = other.block_on(a.fair("k").acquire()).unwrap();
     let mut waiter = blocked.block_on(first_poll(c.fair("k").wait(LONG).acquire()));
     blocked.block_on(waiters(&server, "k", 1));
-    // The key is granted to a thread that does nothing, longer than that grant lasts.
+    // The key is granted to a blocked thread, for longer than that grant lasts.
     other.block_on(holder.release()).unwrap();
     let next = other.spawn(b.fair("k").wait(LONG).acquire());
     std::thread::sleep(ms(6000));

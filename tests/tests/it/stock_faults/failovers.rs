@@ -15,7 +15,7 @@ async fn asked_to_take_over(kept: Kept) {
     let stock = new_stock(kept, &cluster.url(), UNITS).await;
     let mut crew = Crew::of(kept, &cluster.url(), Habits::default(), 2);
     let key = format!("{{lock:{NAME}}}");
-    // There and back. For a third time the others would not vote so soon.
+    // There and back. The others would not vote a third time so soon.
     for _ in 0..2 {
         tokio::time::sleep(ms(500)).await;
         let before = cluster.node_of(&key);
@@ -41,7 +41,7 @@ async fn a_replica_that_is_asked_to_take_over_knows_its_part_of_a_spread_stock()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[allow(clippy::print_stderr, reason = "the measurement")]
 async fn a_replica_that_takes_over_from_a_dead_primary_knows_what_had_reached_it() {
-    // After so long sentinels send replicas straight to their primary.
+    // Time after which sentinels send replicas straight to their primary.
     let options = sentinels::Options::default().failover_timeout(SLACK * 3);
     let mut group = Sentinels::start_with(options);
     let proxy = Proxy::start(group.primary().addr()).await;
@@ -51,7 +51,7 @@ async fn a_replica_that_takes_over_from_a_dead_primary_knows_what_had_reached_it
     new_stock(Kept::OneSlot, &group.url(), UNITS).await;
     let mut crew = Crew::of(Kept::OneSlot, &group.url(), Habits::default(), 2);
     tokio::time::sleep(ms(800)).await;
-    // Nobody sells while the way to the replicas is cut.
+    // Nobody sells while the connection to the replicas is cut.
     crew.sellers.iter_mut().for_each(lock_tests::Helper::stop);
     group.primary().wait_for_replicas(2);
     let hole = proxy.from_now(Line::Replication, Way::ToClient, Fault::BlackHole);
@@ -72,7 +72,8 @@ async fn a_replica_that_takes_over_from_a_dead_primary_knows_what_had_reached_it
         loss.orders,
         loss.units
     );
-    // An order that was done before, and told after, is neither.
+    // Only orders done after the cut are lost; one that was done before it and answered after it is
+    // not.
     assert!(loss.orders > 0 && loss.first.is_some_and(|first| first >= cut), "{loss:?}, cut at {cut}");
     let stock = stock_at(Kept::OneSlot, &group.url()).await;
     let (available, held, sold) = counts(&stock).await;

@@ -1,5 +1,5 @@
-//! Stocks while sellers die, servers restart, fail over, fall silent or refuse: what sellers wrote
-//! down is compared with what the stock says.
+//! Stocks while sellers die, and servers restart, fail over, fall silent or refuse: the sellers'
+//! records are compared with the stock.
 
 mod failovers;
 mod processes;
@@ -15,7 +15,7 @@ use lock_tests::stocks::{Chance, Habits, Kept, Ledger, Sum, insist};
 use lock_tests::{Helper, RedisServer};
 use tempfile::TempDir;
 
-/// What a busy machine may take longer than it should.
+/// Extra time that a busy machine may take.
 const SLACK: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(600);
 const NAME: &str = "stock:1001";
@@ -24,12 +24,12 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The stock as the auditor has it.
+/// Returns the stock as the auditor has it.
 async fn stock_at(kept: Kept, url: &str) -> SegmentedStock {
     kept.connect(url).await.stock(NAME).timeout(ms(2000))
 }
 
-/// A new stock.
+/// Creates a new stock.
 async fn new_stock(kept: Kept, url: &str, units: u64) -> SegmentedStock {
     let stock = stock_at(kept, url).await;
     assert!(stock.initialize(units, 10).await.unwrap());
@@ -60,7 +60,7 @@ impl Crew {
         crew
     }
 
-    /// One more, who sells at once.
+    /// Starts one more seller.
     fn hire(&mut self) {
         let (n, Habits { tasks, most, hold }) = (self.journals.len(), self.habits);
         let journal = self.folder.path().join(format!("journal-{n}"));
@@ -87,17 +87,17 @@ impl Crew {
         self.sellers.push(seller);
     }
 
-    /// SIGKILL, to the one who is longest there.
+    /// Kills the oldest seller with SIGKILL.
     fn kill_one(&mut self) {
         self.sellers.remove(0).kill();
     }
 
-    /// SIGKILL, to all.
+    /// Kills all sellers with SIGKILL.
     fn kill(&mut self) {
         self.sellers.drain(..).for_each(|mut seller| seller.kill());
     }
 
-    /// All go home.
+    /// Stops all sellers in an orderly way.
     fn stop(&mut self) {
         for seller in &mut self.sellers {
             seller.send("stop");
@@ -113,7 +113,7 @@ impl Crew {
         Ledger::read(&self.journals)
     }
 
-    /// Sends again whatever was not told, and compares what all were told with the stock.
+    /// Repeats every request without an answer, and compares all answers with the stock.
     async fn audit(&self, stock: &SegmentedStock, units: u64) -> Sum {
         let mut ledger = self.ledger();
         let open = ledger.sum().open;
@@ -123,7 +123,7 @@ impl Crew {
         assert_eq!((sum.open, sum.held), (0, 0));
         assert!(sum.orders > 20, "they have sold: {sum:?}");
         let expected = (units - sum.sold, 0, sum.sold);
-        // What somebody who died has left half-done is found when its time is over.
+        // Operations that a dead seller left half-done are found when they expire.
         let start = Instant::now();
         loop {
             while stock.sweep(1000).await.unwrap().more {}
@@ -140,13 +140,13 @@ impl Crew {
     }
 }
 
-/// The letter of the record of an order in one slot of a server.
+/// Returns the state letter in the record of an order in one slot of a server.
 fn record(server: &RedisServer, order: &str) -> Option<char> {
     server.cli(&["HGET", &format!("lock_stock_ops:{{lock:{NAME}}}"), order]).chars().next()
 }
 
-/// All keys of a server with what is in them and whether they end, sorted. No units are as good as
-/// no field, and how far a sweep has looked at records (`w`) is no matter.
+/// Returns all keys of a server with their contents and whether they expire, sorted. A field of no
+/// units counts as missing, and the position of a sweep (`w`) is left out.
 fn all_keys(server: &RedisServer) -> Vec<(String, String, bool)> {
     let keys = server.cli(&["KEYS", "*"]);
     let mut all: Vec<_> = keys

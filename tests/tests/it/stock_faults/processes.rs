@@ -1,4 +1,4 @@
-//! Sellers that are killed or stopped in the middle.
+//! Sellers that are killed or paused in the middle.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn stopped(kept: Kept, url: &str) {
     for n in 0..6 {
         tokio::time::sleep(ms(20 + dice.below(200))).await;
         crew.sellers[n % 3].stop();
-        // Reservations end meanwhile, and what was on its way comes too late.
+        // Reservations end meanwhile, and requests in flight arrive too late.
         let pause: Duration = if n % 3 == 0 { ms(1500) } else { ms(50 + dice.below(500)) };
         tokio::time::sleep(pause).await;
         while stock.sweep(100).await.unwrap().more {}

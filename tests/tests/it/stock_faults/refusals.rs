@@ -1,5 +1,5 @@
-//! Servers that are full, read-only, or do not let us: an operation is done as a whole, or not at
-//! all.
+//! Servers that are full, read-only, or refuse our commands: an operation is done as a whole, or
+//! not at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ async fn operation(stock: &SegmentedStock, what: &str) -> Result<(), StockError>
     }
 }
 
-/// A stock on which every operation has something to do.
+/// Creates a stock on which every operation has something to do.
 async fn stock_with_orders(server: &RedisServer) -> SegmentedStock {
     let stock = new_stock(Kept::OneSlot, &server.url(), 100).await;
     stock.take("sold", 15).await.unwrap();
@@ -75,7 +75,7 @@ fn kind_of(error: &StockError) -> Option<StoreErrorKind> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_takes_back_and_refuses_everything_else_as_a_whole() {
-    // They make nothing larger.
+    // These operations make nothing larger.
     const DONE: [&str; 6] =
         ["confirm", "confirm too late", "reserve again too late", "cancel", "give back", "sweep"];
     let server = RedisServer::start();
@@ -142,7 +142,7 @@ async fn a_read_only_server_refuses_every_operation_as_a_whole() {
     let (server, nobody) = (RedisServer::start(), RedisServer::start());
     let stock = stock_with_orders(&server).await;
     let before = all_keys(&server);
-    // It follows somebody who never answers, and keeps what it has.
+    // It follows a server that never answers, and keeps its data.
     let port = nobody.port().to_string();
     drop(nobody);
     server.cli(&["REPLICAOF", "127.0.0.1", &port]);
@@ -159,7 +159,7 @@ async fn a_read_only_server_refuses_every_operation_as_a_whole() {
     counts(&stock).await;
 }
 
-/// Somebody's data at one of our keys: a command that writes it, without its key.
+/// Foreign data at one of our keys: a command that writes it, without its key.
 const FOREIGN: [&[&str]; 6] = [
     &["SET", "somebody's"],
     &["SET", "S 1 2"],
@@ -189,7 +189,7 @@ async fn somebodys_data_is_told_and_left_alone() {
     let server = RedisServer::start();
     let mut failed = Vec::new();
     for foreign in FOREIGN {
-        // A record that is none, or something else where they are.
+        // A corrupt record, or something else in the place of the records.
         let at_records = records.iter().map(|(what, id)| (&records_key, Some(*id), *what));
         let at_records = at_records.filter(|_| foreign[0] == "SET");
         let at_keys = [&stock_key, &holds, &records_key];
@@ -198,7 +198,7 @@ async fn somebodys_data_is_told_and_left_alone() {
             if (*key == holds && foreign[0] == "ZADD")
                 || (*key == records_key && record.is_none() && foreign[0] == "HSET")
             {
-                // A reservation, or an operation, that nobody knows: whose it is can't be seen.
+                // An unknown reservation or operation, whose owner can't be determined.
                 continue;
             }
             server.cli(&["FLUSHALL"]);
@@ -215,7 +215,7 @@ async fn somebodys_data_is_told_and_left_alone() {
             let after = all_keys(&server);
             let uses = match what {
                 "rebalance" | "resize" | "grow" if *key == records_key => false,
-                // Where reservations are written down.
+                // These operations use the reservations.
                 "reserve"
                 | "confirm"
                 | "confirm too late"
@@ -229,7 +229,7 @@ async fn somebodys_data_is_told_and_left_alone() {
             match answer {
                 Ok(()) if !uses => {}
                 Err(StockError::Misconfigured { ref reason }) if same && reason.contains(&stock_key) => {}
-                // A hash without our fields is no stock.
+                // A hash without our fields is not a stock.
                 Err(StockError::Missing { .. }) if same && *key == stock_key && foreign[0] == "HSET" => {}
                 Ok(()) if same && what == "sweep" && foreign[0] == "HSET" => {}
                 _ => failed.push(format!("{text}, {}", if same { "untouched" } else { "touched" })),
@@ -239,7 +239,7 @@ async fn somebodys_data_is_told_and_left_alone() {
             }
         }
     }
-    // A stock is not made where there is something else.
+    // A stock is not created over foreign data.
     for foreign in FOREIGN {
         server.cli(&["FLUSHALL"]);
         server.cli(&[&[foreign[0], &stock_key], &foreign[1..]].concat());

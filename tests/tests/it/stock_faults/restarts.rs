@@ -1,4 +1,4 @@
-//! Servers that are killed and started again, with and without what they were told.
+//! Servers that are killed and started again, with and without their data.
 
 use lock_runtime::segmented::StockError;
 use lock_tests::RedisServer;
@@ -8,11 +8,10 @@ use lock_tests::stocks::{Habits, Kept, Ledger, Loss, counts};
 
 use super::{Crew, ms, new_stock, record, stock_at};
 
-/// So long `appendfsync everysec` may keep what it was told in its own memory: it writes at once,
-/// unless the system is still busy with the last `fsync`, and for that it waits two seconds at
-/// most.
+/// Maximum nanoseconds that `appendfsync everysec` keeps data in its own memory. It writes at once,
+/// unless the system is busy with the last `fsync`, and waits at most two seconds for that.
 const EVERYSEC: u64 = 2_000_000_000;
-/// What a busy machine adds to it.
+/// Nanoseconds that a busy machine adds to it.
 const SLACK: u64 = 3_000_000_000;
 
 const UNITS: u64 = 100_000;
@@ -63,7 +62,7 @@ async fn a_server_that_is_killed_together_with_its_sellers_forgets_nothing_when_
     server.kill();
     crew.kill();
     server.restart(Data::Kept);
-    // Nobody has sent anything again: the records are those of before.
+    // Nobody has repeated anything: the records are those of before.
     let loss = crew.ledger().loss(|order| record(&server, order));
     assert_eq!((loss.orders, loss.units), (0, 0), "{loss:?}");
     let stock = stock_at(Kept::OneSlot, &server.url()).await;
@@ -87,7 +86,7 @@ async fn a_server_that_syncs_every_second_forgets_the_last_two_at_most() {
         loss.first.is_none_or(|first| first + EVERYSEC + SLACK >= killed),
         "{loss:?}, killed at {killed}"
     );
-    // What is left is whole.
+    // The remaining data is consistent.
     let stock = stock_at(Kept::OneSlot, &server.url()).await;
     counts(&stock).await;
 }
@@ -110,8 +109,7 @@ async fn a_server_that_saves_now_and_then_forgets_what_it_was_told_since() {
     let ledger = crew.ledger();
     let loss = ledger.loss(|order| record(&server, order));
     say("saved half a second before", &ledger, &loss, killed);
-    // All of it, and nothing else: what was told before is there as it was told, and what was asked
-    // later is not.
+    // All of it, and nothing else: earlier answers are all there, and later requests are not.
     assert!(loss.orders > 0 && loss.first.is_some_and(|first| first >= from), "{loss:?}, saved from {from}");
     assert!(loss.kept.is_some_and(|kept| kept <= to), "{loss:?}, saved until {to}");
 

@@ -11,7 +11,7 @@ use lock_tests::{RedisServer, eventually};
 
 use super::{LONG, SLACK, all_keys, ms, new_stock, stock_at};
 
-/// What every operation says, by its name.
+/// Calls every operation, and returns the results by name.
 async fn every_operation(stock: &SegmentedStock) -> Vec<(&'static str, Result<(), StockError>)> {
     vec![
         ("take", stock.take("new sale", 25).await.map(drop)),
@@ -52,12 +52,12 @@ async fn a_server_that_stands_still_is_told_and_does_nothing_later() {
     }
     let most = timeout * all.len() as u32 + SLACK;
     assert!(start.elapsed() >= timeout && start.elapsed() < most, "{:?}", start.elapsed());
-    // What waits in its sockets is read now, too late.
+    // Requests in its sockets are read now, too late.
     tokio::time::sleep(timeout).await;
     server.cont();
     eventually(async || stock.snapshot().await.is_ok(), SLACK).await;
     assert_eq!(all_keys(&server), before);
-    // Sent again, each of them is done once.
+    // Repeated, each of them is done once.
     for (what, answer) in every_operation(&stock).await {
         assert!(answer.is_ok(), "{what}: {answer:?}");
     }
@@ -107,7 +107,7 @@ async fn an_answer_that_is_lost_is_told_when_the_same_is_sent_again() {
     for (n, fault) in faults.into_iter().enumerate() {
         for way in [Way::ToServer, Way::ToClient] {
             let (sale, hold) = (format!("sale {n} {way:?}"), format!("hold {n} {way:?}"));
-            // Each step meets the fault the first time, before it is done or after it.
+            // Each step meets the fault the first time, before or after it is done.
             let hit = proxy.next(1, Line::Commands, way, fault);
             let first = stock.take(&sale, 1).await;
             assert_eq!(hit.hits(), 1, "{fault:?} {way:?}: {first:?}");
@@ -134,8 +134,8 @@ async fn an_answer_that_is_lost_is_told_when_the_same_is_sent_again() {
     }
 }
 
-/// A copy that is still on its way is not seen by the next one, and may find what has come back
-/// meanwhile. After a cancel it finds nothing.
+/// A copy in flight is not seen by the next one, and may find units that came back meanwhile. After
+/// a cancel it finds none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_late_can_be_refused_by_a_cancel() {
     for cancelled in [false, true] {
@@ -157,10 +157,10 @@ async fn a_copy_that_is_late_can_be_refused_by_a_cancel() {
             other.cancel("order").await.unwrap();
         }
         other.give_back("all").await.unwrap();
-        // It has been too late for all of that if this machine slept.
+        // It was too late for all of that if this machine slept.
         let was_on_its_way = proxy.delayed() == 1;
         eventually(async || proxy.delayed() == 0, SLACK).await;
-        // What the proxy has passed on is read before what comes later.
+        // The server reads the messages that the proxy has passed on before later ones.
         stock.snapshot().await.unwrap();
         let (_, _, sold) = counts(&other).await;
         if cancelled {
@@ -173,7 +173,7 @@ async fn a_copy_that_is_late_can_be_refused_by_a_cancel() {
     }
 }
 
-/// Until the connection is there again.
+/// Repeats a call until the connection works again.
 async fn once_more<T, F: Future<Output = Result<T, StockError>>>(mut send: impl FnMut() -> F) -> T {
     let start = Instant::now();
     loop {
@@ -216,7 +216,7 @@ async fn sellers_behind_a_network_that_breaks_agree_with_the_stock() {
             1 => Fault::Reset,
             2 => Fault::Torn,
             3 => Fault::BlackHole,
-            // Longer than anybody waits, so that it is refused when it comes.
+            // Longer than anybody waits, so that it is refused when it arrives.
             4 => Fault::Delay(ms(300)),
             _ => Fault::HalfClose,
         };
@@ -224,7 +224,7 @@ async fn sellers_behind_a_network_that_breaks_agree_with_the_stock() {
         let hit = proxies[dice.below(3) as usize].next(1, Line::Commands, way, fault);
         tokio::time::sleep(ms(50)).await;
         hits += hit.hits();
-        // What nobody wants to buy any more is put in again.
+        // Units that are in nobody's order any more are added again.
         stock.restock(n, 10).await.unwrap();
     }
     over.store(true, Ordering::Relaxed);
