@@ -144,7 +144,6 @@ impl LockManager {
         SegmentedStock::at(name.and_then(|name| Ok((store()?, name))))
     }
 
-    #[cfg(feature = "layer")]
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
         &self.engine.runtime
     }

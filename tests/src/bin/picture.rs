@@ -80,7 +80,9 @@ async fn main() {
     drop(cuts);
 
     let journals = [hers, his].map(|journal| std::mem::take(&mut *journal.lock().expect("no panic")));
-    assert!(journals[0].last().expect("Ann writes").at < journals[1].first().expect("Ben writes").at);
+    let last = journals[0].last().expect("Ann writes");
+    let first = journals[1].first().expect("Ben writes");
+    assert!(last.at < first.at && last.token < first.token, "{last:?}, {first:?}");
     std::fs::write(&path, draw(&journals, cancelled, ended)).expect("the picture is written");
     println!("{path}: Ann's body was cancelled after {cancelled:?}, {lost}");
 }
@@ -121,9 +123,7 @@ fn draw([hers, his]: &[Vec<Written>; 2], cancelled: Duration, ended: Duration) -
                 y + 26
             );
         }
-        let token = writes.first().map_or(0, |first| first.token);
-        let larger = token - hers.first().map_or(token, |first| first.token);
-        let with = if larger == 0 { "a token T".to_owned() } else { format!("token T + {larger}") };
+        let with = if name == "Ann" { "a token" } else { "a larger token" };
         text(&mut svg, x(from) + 4.0, y - 6, "start", &format!("writes with {with}"));
         // What was left of the lease: it falls, and each renewal lifts it.
         let points = writes.iter().map(|written| {
@@ -135,10 +135,11 @@ fn draw([hers, his]: &[Vec<Written>; 2], cancelled: Duration, ended: Duration) -
         let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"#d63384\"/>", points.join(" "));
     }
     text(&mut svg, 100.0, 116, "end", "left of lease");
+    text(&mut svg, 20.0, 236, "start", "time →, a lease of 2 s");
     for (at, label, y, anchor) in [
         (CUT, "Ann's connection is dead", 20, "middle"),
         (cancelled, "her lease is over by her clock: her body is cancelled", 38, "middle"),
-        (got, "then by the server's: Ben is next", 236, "middle"),
+        (got, "over by the server's clock too: Ben's turn", 236, "middle"),
     ] {
         let line = format!("x1=\"{0:.1}\" y1=\"44\" x2=\"{0:.1}\" y2=\"222\"", x(at));
         let _ = writeln!(svg, "<line {line} stroke=\"#888\" stroke-dasharray=\"4 3\"/>");
