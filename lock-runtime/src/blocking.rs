@@ -41,8 +41,8 @@ use lock_core::IntoLockKey;
 ///
 /// # Panics
 ///
-/// All calls panic on a thread of a tokio runtime, whose other tasks they would stop. Await the
-/// same call there. In `tokio::task::spawn_blocking`, use
+/// Calls that block panic on a thread of a tokio runtime, whose other tasks they would stop. Await
+/// the same call there. In `tokio::task::spawn_blocking`, use
 /// `Handle::current().block_on(lock.acquire())`.
 #[derive(Clone)]
 pub struct Blocking<T> {

@@ -109,7 +109,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the maximum number of callers of this process that wait for one key. Default 10 000.
+    /// Sets the maximum number of the manager's callers that wait for one key. Default 10 000.
     /// Any more fail with [`TooManyWaiters`](crate::LockError::TooManyWaiters) at once.
     pub fn max_waiters_per_key(mut self, cap: usize) -> Self {
         self.engine.max_waiters_per_key = cap;
@@ -124,7 +124,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the maximum number of callers of this process that wait, for locks, permits and latches
+    /// Sets the maximum number of the manager's callers that wait, for locks, permits and latches
     /// together. Default 100 000.
     pub fn max_waiters(mut self, cap: usize) -> Self {
         self.engine.max_waiters = cap;

@@ -15,8 +15,8 @@ use crate::guard::LockGuard;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// The body is dropped at the await where it is suspended, and the caller is told that the lock
-    /// was lost. The work that it did until then stays done.
+    /// The body is dropped at the await where it is suspended, before it runs on without the lock,
+    /// and the caller is told. The work that it did until then stays done.
     Cancel,
     /// The body runs to its end without the lock, and its value is returned. The fencing token has
     /// to protect its writes.

@@ -307,7 +307,7 @@ impl LockManager {
 
     /// Ends the manager. Waiters fail with [`LockError::ShutDown`] at once, and nothing new is
     /// granted. Bodies that hold a lock have until `grace` is over to finish. Then their locks are
-    /// lost, which cancels the bodies, and are released. Finally, the releases under way are
+    /// lost and released, and the bodies are cancelled. Finally, the releases under way are
     /// awaited, for at most two call time-outs. Releases that the store has not answered by the end
     /// of their lease are not awaited. They are sent again for as long as the manager exists.
     /// Stocks hold nothing in this process, so their handles go on working.

@@ -23,8 +23,8 @@ impl Latest {
         ServerTime::from_micros(stamped.map_or(0, |old| old.max(latest)))
     }
 
-    /// Stops all further sends. Returns the latest time, or `None` when the request was never
-    /// stamped, and so never sent.
+    /// Returns the latest time. `None` when the request was never stamped, and so never sent: it
+    /// can't be sent from then on.
     pub(super) fn seal(&self) -> Option<ServerTime> {
         match self.0.compare_exchange(0, SEALED, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) | Err(SEALED) => None,

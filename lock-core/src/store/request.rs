@@ -118,7 +118,7 @@ impl AcquireRequest {
     /// - A request that has lost one of its places takes all of them anew, together. Otherwise two
     ///   requests could each be the first of one queue and wait for each other.
     /// - A free key goes only to the first of its queue. Dead waiters are passed over, and those
-    ///   behind them move up with all consequences.
+    ///   behind them move up as if the dead ones had left.
     /// - Each [`Kind::Write`] item that finds readers keeps new readers out for [`INTENT_LIFE`]. It
     ///   does so only if nothing but readers is in the way of the request, and no other writer's
     ///   intent does so already.
@@ -167,9 +167,9 @@ impl AcquireRequest {
         self.latest.stamp(estimate, self.timeout)
     }
 
-    /// Stops all further sends, and returns the largest server time at which any copy of the
-    /// request may still be executed. A store that withdraws the request calls this. `None` when
-    /// the request was never stamped, and so never sent.
+    /// Returns the largest server time at which any copy of the request may still be executed. A
+    /// store that withdraws the request calls this. `None` when the request was never stamped, and
+    /// so never sent: it can't be sent from then on.
     pub fn seal(&self) -> Option<ServerTime> {
         self.latest.seal()
     }

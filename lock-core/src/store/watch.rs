@@ -22,7 +22,8 @@ pub enum Notice {
     /// Only a request of a single [`Kind::Fair`](super::Kind::Fair) item without a
     /// [floor](super::AcquireRequest::token_floor) is granted this way; others get
     /// [`Notice::Retry`]. A waiter that listened when it [queued](super::AcquireRequest::queued) or
-    /// asked again always is. A waiter that does not listen may be: it learns of the grant from
+    /// asked again is always granted the key this way. A waiter that does not listen may be. It
+    /// learns of the grant from
     /// [`keep`](super::LockStore::keep), or when it acquires once more.
     ///
     /// A notice may come late. A grant is over if, by the store's time, it is older than an answer

@@ -123,7 +123,7 @@ impl Lock {
     /// Sets the longest time for which the lock may be held, counted from the grant. At its end,
     /// the lock counts as lost and is not renewed any more. The key stays taken until the guard is
     /// dropped or the rest of the lease is over, since the work may still be running. Re-entrant
-    /// calls keep the limit of the outermost one. The limit is at least `min_hold`.
+    /// calls keep the limit of the outermost one. A limit below `min_hold` is refused.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self

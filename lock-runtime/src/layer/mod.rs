@@ -154,9 +154,9 @@
 //! `grpc-retry-pushback-ms` and as `google.rpc.RetryInfo`.
 //!
 //! No client is invited to repeat a request whose handler may have begun. That is the case if the
-//! request lost its lock, or if its handler returned an error of its own lock. In gRPC, the
-//! pushback is then -1. In HTTP, there is no `Retry-After`, and `lost` does not have a status that
-//! gateways retry by themselves.
+//! request lost its lock, or if its handler returned the error of a lock that it took itself. In
+//! gRPC, the pushback is then -1. In HTTP, there is no `Retry-After`, and `lost` does not have a
+//! status that gateways retry by themselves.
 //!
 //! A refusal contains nothing about the store, the key or its holder; the log and the metric
 //! `lock_layer_refused_total` have the reason. A mistake in the program is an error in the log, and
