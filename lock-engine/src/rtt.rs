@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 
-/// How long a measurement counts; at most twice as long.
+/// Minimum time for which a measurement counts; the maximum is twice that.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Number of measurements, one after the other, that make their minimum reliable. Single ones
 /// include connecting or loading a script, and overlapping ones may all have met the same pause.

@@ -276,7 +276,7 @@ impl Machine {
         self.tell(error, |_| true);
     }
 
-    /// Fails the waiters that the error concerns and ends.
+    /// Fails the waiters that the error concerns and whose wait it ends.
     fn tell(&mut self, error: &StoreError, concerned: impl Fn(&Ask) -> bool) {
         let fatal = !error.is_transient();
         if !fatal && self.tries == 0 {

@@ -1,5 +1,5 @@
-//! Decisions that both sides share: whose turn it is, whether a hold is handed off, whether the
-//! driver is needed.
+//! Decisions that [`callers`](super::callers) and [`events`](super::events) share: whose turn it
+//! is, whether a hold is handed off, whether the driver is needed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The readers of one process that share a hold, and callers in the wrong lane.
+//! The readers of one process that share a hold, and callers that have to ask in another lane.
+//! Either the hold takes no more readers, or the grant that they wanted to enter has ended.
 
 use std::time::Duration;
 

@@ -96,8 +96,8 @@ impl ReadWrite {
         self.writer(now).is_none() && self.ends(now).is_some()
     }
 
-    /// Extends the intent of `owner` while there are readers to keep out. Returns whether there is
-    /// no intent at all.
+    /// Extends the intent of `owner` while there are readers to keep out. Returns whether
+    /// readers hold the key and no intent keeps new ones out.
     pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
         if !self.is_read(now) {
             return false;

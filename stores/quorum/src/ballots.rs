@@ -29,7 +29,7 @@ pub(super) struct Ballots(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     attempt: u64,
-    /// Whether an attempt is under way, or has ended while withdrawals of it may still be.
+    /// Whether an attempt is under way, or withdrawals of one that has ended.
     unsettled: bool,
     made: Vec<Ballot>,
 }

@@ -130,7 +130,6 @@ pub(super) async fn check(
 ///
 /// Redis stores the time at which a key expires. A replica that is promoted compares that time with
 /// its own clock.
-/// it.
 pub(super) async fn clocks_apart(
     dialer: &Dialer,
     primary: &ServerClock,
@@ -204,7 +203,7 @@ async fn configured_policy(connector: &Connector, ready: &Ready) -> Result<Optio
     }
 }
 
-/// Names the version of a server that does not know HELLO, which it tells in the older protocol.
+/// Names the version of a server that does not know HELLO; it is asked in the older protocol.
 async fn name_old_server(connector: &Connector, deadline: Tick) -> Option<StoreError> {
     let dialer = connector.dialer();
     let ask = async {

@@ -9,7 +9,7 @@
 //!   `group`. `steps`, `release`, `admin`: the other steps. `kinds`: requests that include other
 //!   locks than mutexes. `fair`: messages to the waiter of a fair lock.
 //! - `semaphore`, `latch`: their steps. `stock`, `stock_take`: stocks in one slot. `spread`: stocks
-//!   in several segments. `cluster`: all steps where there are several servers.
+//!   that are spread over slots. `cluster`: all steps where there are several servers.
 //! - `node`: one server, without steps. `connection`: its connection for commands. `subscriber`,
 //!   `registry`: its connection for release messages. `pool`: connections for grants that replicas
 //!   confirm, see `synced`. `dialer`: makes connections. `sentinel`: finds the primary. `options`:

@@ -19,7 +19,7 @@ use super::script;
 use super::steps::{about_key, millis};
 use super::stock::{Facts, number, read, segment, state, synced};
 
-/// Number of takes for which one call looks at records that may be over. It looks at twice as many
+/// About one take in this many also looks at records that may be over. It looks at twice as many
 /// records, so that they go faster than they come.
 const LOOKED_AT: f64 = 128.0;
 

@@ -18,8 +18,8 @@ use super::fault::Fault;
 use super::node::Node;
 use super::reply;
 
-/// Time for which the number of replicas of a cluster's server is remembered, and that the user has
-/// no right to `WAIT`.
+/// Time for which two facts are remembered: the number of replicas of a cluster's server, and that
+/// the user has no right to `WAIT`.
 const RECENT: Duration = Duration::from_secs(5);
 /// Maximum time by which the server's WAIT ends before the call's own time-out.
 const MARGIN: Duration = Duration::from_millis(100);

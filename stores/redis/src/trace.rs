@@ -1,4 +1,4 @@
-//! [`TARGET`]: where events and spans belong.
+//! [`TARGET`]: the target of events and spans.
 
-/// Target of all events and spans: programs filter by the name of the crate that they know.
+/// Target of all events and spans: programs filter by the name of the crate they know.
 pub(crate) const TARGET: &str = "lock_runtime::store::redis";

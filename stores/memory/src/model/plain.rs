@@ -218,7 +218,8 @@ impl Model {
         !state.readers.is_empty() && state.writer.is_none()
     }
 
-    /// Extends the owner's intent; returns whether there is no intent at all.
+    /// Extends the owner's intent; returns whether readers hold the key and no intent keeps new
+    /// ones out.
     pub(super) fn keep_intent(&mut self, key: usize, owner: u8) -> bool {
         match self.key(key).intent {
             Some((writer, _)) => {

@@ -78,8 +78,9 @@ impl Cluster {
             };
             self.in_between(share.slot);
             let patient = !lock(&self.moving).split(share.slot, self.now());
-            // The further keys of other kinds are at both servers, whichever is asked. A floor
-            // above 1 is the server's time; requests that replicas confirm have floor 1.
+            // The further keys of other kinds are at both servers, whichever is asked. The
+            // token is the server's time then. It is above 1, the floor of requests that replicas
+            // confirm, but perhaps not above a larger floor.
             if floor > 1 || !are_mutexes(&share.items) {
                 return Err(fault.error);
             }

@@ -20,7 +20,7 @@ use super::super::join::join;
 use super::Cluster;
 use super::steps::{SlotShare, in_order};
 
-/// Average pause that lets two requests in each other's way go on at different times.
+/// Maximum pause that lets two requests in each other's way go on at different times.
 const APART: Duration = Duration::from_millis(10);
 
 impl Cluster {

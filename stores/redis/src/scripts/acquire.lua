@@ -4,7 +4,7 @@
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
 -- ARGV     latest server time (us), life of a counter beyond the lease (ms; 0 = forever), then
 --            lease (ms), tokens wanted, owner 1, owner 2, ...        the same for all locks; or
---            owner, lease, tokens wanted                             for each lock; or
+--            owner, lease, tokens wanted                             for each of several; or
 --            owner, lease, tokens wanted, present owner, channel, maximum number of listeners on it
 --              with which the lock is taken ('': any number)         for each lock
 -- Returns  for each lock what take() returns for it alone (grant.lua), {2, now} if this arrived

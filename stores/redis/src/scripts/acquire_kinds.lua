@@ -5,7 +5,8 @@
 -- ARGV     lease (ms), tokens wanted, life of a counter beyond the lease (ms; 0 = forever),
 --          latest server time (us), token floor (0 = none), longest wait (ms; -1 = does not wait),
 --          then kind 1, owner 1, kind 2, owner 2, ...
--- Returns  what take() returns, see grant.lua, or {2, now} if this arrived after the latest server
+-- Returns  what take() returns, see grant.lua, but for the number of listeners, and with the time
+--          until another look is worth it (ms); or {2, now} if this arrived after the latest server
 --          time. Nothing is taken in any case but a grant. A refused caller that waits has joined
 --          the queues of its fair items, and keeps new readers out of its write items that are
 --          read.

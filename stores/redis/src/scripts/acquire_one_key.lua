@@ -4,8 +4,8 @@
 --
 -- KEYS     lock
 -- ARGV     latest server time (us), lease (ms), owner
--- Returns  what take() returns for one lock, see grant.lua, or {2, now} if this arrived after the
---          latest server time.
+-- Returns  what take() returns for one lock, see grant.lua, but for the number of listeners; or
+--          {2, now} if this arrived after the latest server time.
 --
 -- Tokens still grow as long as the clock of this node is not behind the counter.
 --

@@ -1,5 +1,5 @@
--- The queue of a fair lock. Follows tokens.lua and kinds.lua. fair_take.lua, fair_wake.lua and
--- fair_free.lua follow it and fill kinds.f, which all scripts use.
+-- The queue of a fair lock. Follows kinds.lua. fair_take.lua, fair_wake.lua, fair_free.lua and
+-- fair_keep.lua follow it and fill kinds.f, which scripts for all kinds use.
 --
 --   lock      n                           HASH {owner: 1} with a TTL
 --   queue     redisson_lock_queue:{n}     LIST of owners, the next one first
@@ -44,7 +44,7 @@
 -- queue is gone, and nobody would wake them. An empty queue has no keys.
 
 local LONGEST_WAIT, WAITER_LIFE, FAR_LIFE = 300000, 3000, 60000
--- Minimum time by which a deadline is ahead: while its waiter is kept, and until it is kept again.
+-- Minimum time by which the deadline of a waiter is ahead: when it was just kept, and at any time.
 local KEPT_AHEAD, LEAST_AHEAD = 60000, 10000
 
 local function fair(lock, now)
@@ -92,8 +92,8 @@ local function mark(f, id)
   call('HSET', f.managers, string.match(id, '^(.*):'), digits(f.ms + WAITER_LIFE))
 end
 
--- Whether the waiter of this record is alive. A waiter whose record lasts longer is alive as long
--- as its manager is.
+-- Whether the waiter of this record is alive. A waiter whose record lasts longer than
+-- WAITER_LIFE is alive as long as its manager is.
 local function lives(f, id, record)
   if record.by <= f.ms then return false end
   if record.by <= f.ms + WAITER_LIFE then return true end
@@ -183,7 +183,7 @@ local function scan(f, from, minus, margin)
     end
     if #moved > 0 then call('ZADD', f.timeout, 'XX', unpack(moved)) end
   end
-  -- Redisson purges entries without their records.
+  -- Redisson purges entries, but leaves their records.
   if call('HLEN', f.alive) > ours then
     local queued = {}
     for _, id in ipairs(ids) do queued[id] = true end
@@ -216,8 +216,8 @@ local function take_off(f, from, wait)
   end
 end
 
--- Whether `owner` has a complete place: all three entries, unless somebody has deleted a part of
--- the queue.
+-- Whether `owner` has a complete place. It has three entries; the queue need not be searched for
+-- the third while no part of it was deleted.
 local function has_place(f, owner)
   return call('ZSCORE', f.timeout, owner) and call('HGET', f.alive, owner) and (whole(f) or call('LPOS', f.queue, owner))
 end

@@ -5,7 +5,8 @@
 -- Returns  1 if it was held, 0 if it was free, or the reason why it is not a lock (see reply.rs).
 --
 -- What Redisson sees: its own force release, DEL and one message: `0`, or `1` on the channel of
--- readers and writers, who then all look again. As with Redisson, the hold keys of readers expire.
+-- readers and writers, who then all look again. Redisson leaves the hold keys of readers to expire;
+-- this deletes them.
 local lock = KEYS[1]
 local left = call('PTTL', lock)
 if left == -2 then return 0 end

@@ -10,7 +10,7 @@
 -- its data. `since` is the server time (us) at which it was made, or 0 if the first user of the
 -- server made it. The marker of another run is replaced, since a restarted server may have read an
 -- old snapshot. So is a marker from the future, which shows that the clock was set back: otherwise
--- the server had no vote until its clock has caught up. Redisson does not know the marker.
+-- the server would have no vote until its clock has caught up. Redisson does not know the marker.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local found, since, run = redis.call('GET', KEYS[1]), nil, nil

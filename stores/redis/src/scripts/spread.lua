@@ -6,7 +6,7 @@
 --                          c       segments        m   segments that ever existed
 --                          e       epoch           u   units of new segments while they are made
 --
--- At each of 16 homes {n/h0} … {n/h15}, which depends only on the operation's id:
+-- At each of 16 homes {n/h0} … {n/h15}; an operation's home follows from its id:
 --
 --   STRING lock_stock_record:{n/hk}:<operation>
 --                          "<state> <kind> <quantity> <born> <version> <ends> <open> <k>:<units>
@@ -30,7 +30,7 @@
 --                          s   sold                    i   initial
 --                          r   restocked               f   largest token shown here
 --                          t   taken by undecided operations over several segments
---                          c   how often units became available
+--                          c   how often units became available or were sent
 --                          y   transfers and restocks
 --                          ok  "<number> <units>" on the way to segment k
 --                          xk  last number of these

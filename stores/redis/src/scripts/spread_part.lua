@@ -4,13 +4,13 @@
 -- ARGV     latest server time (us), how, …
 --            look
 --            make: epoch, units                   unless it exists; then it becomes active
---            retire: epoch                        unless a newer epoch has been here
+--            retire: epoch                        both only if the epoch is newer than all before
 --            send: segment, units                 at most what is available; a transfer under way
 --                                                 goes first
 --            receive: segment, number, units
 --            clear: segment, number               the transfer has arrived
 --            over: until (ms before now), most    operations that were last here before then
---            forget: operation, born, …           those that are unchanged
+--            forget: operation, entry, …          those that are unchanged
 -- Returns  {2, now}: too late. {3, now}: foreign data. {4, now}: no such segment. {0, now}: nothing
 --          to do. Or {1, now, …}:
 --            look: all fields and values. send: number, units. over: operation, entry, …

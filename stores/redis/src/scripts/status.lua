@@ -1,8 +1,8 @@
 -- Looks at locks of any kind. Changes nothing. Follows kinds.lua and rw_names.lua.
 --
 -- KEYS     lock 1, counter 1, lock 2, counter 2, ...
--- Returns  for each lock {ttl (ms), 'counter' or '', entries of the fair queue, subscribers of the
---          kind's channel, field 1, value 1, field 2, value 2, ...}; ttl is -2 if the lock is free
+-- Returns  for each lock {ttl (ms), the counter's text or '', entries of the fair queue,
+--          subscribers of the kind's channel, field 1, value 1, ...}; ttl is -2 if the lock is free
 --          and -1 if it has no TTL; {-3} if it is a hash of more than 10 000 fields, which no lock
 --          is; or the error. Readers whose own lease is over are left out if others live.
 

@@ -52,7 +52,7 @@ end
 
 -- Moves the units of an operation from one column to another: a available, h held, s sold. Units of
 -- a retired segment become available in an active one, and are accounted for there. Returns
--- nothing, or an error if nothing has changed.
+-- nothing, or an error; then nothing has changed.
 local function move(stock, record, from, to, n)
   local fields, by = {}, {}
   local function change(field, units) fields[#fields + 1], by[#by + 1] = field, units end
@@ -81,8 +81,8 @@ local function move(stock, record, from, to, n)
   end
 end
 
--- Writes a record in its new state, and moves its units. Returns nothing, or an error if nothing
--- has changed.
+-- Writes a record in its new state, and moves its units. Returns nothing, or an error; then
+-- nothing has changed.
 local function turn(stock, holds, ops, operation, record, after, ends, n)
   local from, to = record.state == 'H' and 'h' or 's', after == 'S' and 's' or 'a'
   -- Everything that can fail comes first, and the record second: a user that may move the units may

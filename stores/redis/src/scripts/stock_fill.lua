@@ -1,6 +1,6 @@
 -- Distributes units so that the segments have numbers as equal as possible. Not a script by itself.
 
--- Puts `more` units where there are fewest. `units[k + 1]` is the number of segment k, and is
+-- Puts `more` units where there are fewest. `units[k + 1]`, the units of segment k, is
 -- raised.
 local function fill(units, more)
   local order, n = {}, #units

@@ -6,7 +6,7 @@
 -- lease    of the grant (ms)
 -- want     tokens for each item
 -- life     of a counter beyond the lease (ms; 0 = forever), see lengthen.lua
--- floor    tokens are above it (0 = none). All but now and items are text, as they came
+-- floor    tokens are above it (0 = none). Numbers may also be text, as they came
 -- Returns  two values; the first is nil unless nothing was changed:
 --            {4, now, item}   the counter of `item` is not an integer
 --            an error reply   no tokens are left

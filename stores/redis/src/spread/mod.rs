@@ -1,5 +1,5 @@
-//! Stocks that are spread over slots: each segment, and each operation's record, is in its own
-//! slot.
+//! Stocks that are spread over slots: each segment is in its own slot, and the records of
+//! operations are in the slots of 16 homes.
 //!
 //! An operation first writes at its [home](names) how many units it wants of which segments. Only
 //! then does it touch the segments. A put moves a segment's units until the operation has what the

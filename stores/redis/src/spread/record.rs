@@ -55,7 +55,7 @@ pub(super) struct Record {
     pub(super) version: u64,
     /// When the reservation ends, in milliseconds; its duration as long as it is undecided.
     pub(super) ends: u64,
-    /// Whether the decision may not be carried out yet.
+    /// Whether some of the decision may still have to be carried out.
     pub(super) open: bool,
     /// All segments that were ever asked, with 0 units for those that gave nothing.
     pub(super) parts: Vec<Part>,
