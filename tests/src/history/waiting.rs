@@ -131,19 +131,26 @@ pub(super) fn free_with_waiter(history: &History, limits: &Limits) -> Vec<String
 pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String> {
     let outages = outages(history, limits);
     let mut keys: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
+    let mut calls: BTreeMap<(&str, u64), usize> = BTreeMap::new();
     for request in &history.requests {
         keys.entry(&request.key).or_default().push(request);
+        *calls.entry((&request.process, request.call)).or_default() += 1;
     }
+    let keys = keys.into_iter().map(|(key, requests)| {
+        let stops = stops(history, &requests, limits);
+        (key, requests, stops)
+    });
+    let keys: Vec<_> = keys.collect();
     let mut found = Vec::new();
     for (process, life) in &history.lives {
         let Some(killed) = life.killed else { continue };
-        for (key, requests) in &keys {
+        for (key, requests, stops) in &keys {
             let may_hold = |request: &Request| {
-                request.process == *process
-                    && match &request.grant {
-                        Some(grant) => grant.out.is_none(),
-                        None => request.answered.is_none(),
-                    }
+                let is_open = match &request.grant {
+                    Some(grant) => grant.out.is_none(),
+                    None => request.answered.is_none(),
+                };
+                is_open && request.process == *process
             };
             let held_meanwhile = |request: &Request, by: u64| {
                 request.process != *process
@@ -156,7 +163,7 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
                 let alone = |life: &Life| nanos(life.running(killed, by)) == by - killed;
                 request.answered.map_or(history.end >= by, |at| at > by)
                     && history.lives.get(&request.process).is_some_and(alone)
-                    && requests_of_call(history, request) == 1
+                    && calls.get(&(&*request.process, request.call)) == Some(&1)
             };
             if !requests.iter().any(|request| may_hold(request)) {
                 continue;
@@ -165,10 +172,10 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
                 requests.iter().filter(|request| request.want == Want::Patient && request.asked <= killed);
             let forgotten =
                 waiters.filter(|waiter| waiter.answered.is_none_or(|at| at > killed)).find_map(|waiter| {
-                    let by = kept_until(history, requests, waiter, killed, limits);
+                    let by = kept_until(stops, waiter, killed, limits);
                     let by = by_with(&outages, limits, killed, by.saturating_sub(killed), history.end);
-                    let kept = requests.iter().any(|request| held_meanwhile(request, by));
-                    (waits(waiter, by) && !kept).then_some((waiter, by))
+                    let kept = || requests.iter().any(|request| held_meanwhile(request, by));
+                    (waits(waiter, by) && !kept()).then_some((waiter, by))
                 });
             if let Some((waiter, by)) = forgotten {
                 let id = &waiter.id;
@@ -198,20 +205,25 @@ fn by_with(outages: &Spans, limits: &Limits, from: u64, bound: u64, end: u64) ->
     by
 }
 
-/// Returns until when dead and stopped processes may keep the key from `waiter` after one was
-/// killed. Each may keep it for a lease, plus the life of its place in a queue or of its intent to
-/// write. More processes may die or stop before that is over.
-fn kept_until(
-    history: &History,
-    requests: &[&Request],
-    waiter: &Request,
-    killed: u64,
-    limits: &Limits,
-) -> u64 {
+/// A process that died or was stopped while it had a request for the key.
+struct Stop<'a> {
+    process: &'a str,
+    at: u64,
+    /// Until when it may keep the key: for a lease, plus the life of its place in a queue or of its
+    /// intent to write.
+    until: u64,
+}
+
+/// How long a dead holder may keep a key.
+fn rest(limits: &Limits) -> u64 {
+    nanos(limits.lease + limits.call_timeout + limits.slack)
+}
+
+/// Returns the stops of processes with requests for one key, by time.
+fn stops<'a>(history: &History, requests: &[&'a Request], limits: &Limits) -> Vec<Stop<'a>> {
     let call = nanos(limits.call_timeout);
-    let rest = nanos(limits.lease + limits.call_timeout + limits.slack);
     let mut stops = Vec::new();
-    for request in requests.iter().filter(|request| request.process != waiter.process) {
+    for request in requests {
         let Some(life) = history.lives.get(&request.process) else { continue };
         let place = match request.kind {
             Kind::Fair => limits.waiter_life,
@@ -232,17 +244,20 @@ fn kept_until(
         stops.extend(at.map(|at| {
             let waited = request.grant.as_ref().is_none_or(|grant| at < grant.at);
             let place = if waited { nanos(place) } else { 0 };
-            (at, at.saturating_add(place).saturating_add(rest))
+            let until = at.saturating_add(place).saturating_add(rest(limits));
+            Stop { process: &request.process, at, until }
         }));
     }
-    stops.sort_unstable();
-    let by = killed.saturating_add(rest);
-    stops.into_iter().fold(by, |by, (at, until)| if at <= by { by.max(until) } else { by })
+    stops.sort_unstable_by_key(|stop| (stop.at, stop.until));
+    stops
 }
 
-fn requests_of_call(history: &History, of: &Request) -> usize {
-    let same = |request: &&Request| request.process == of.process && request.call == of.call;
-    history.requests.iter().filter(same).count()
+/// Returns until when dead and stopped processes may keep the key from `waiter` after one was
+/// killed. More processes may die or stop before that is over.
+fn kept_until(stops: &[Stop<'_>], waiter: &Request, killed: u64, limits: &Limits) -> u64 {
+    let by = killed.saturating_add(rest(limits));
+    let others = stops.iter().filter(|stop| stop.process != waiter.process);
+    others.fold(by, |by, stop| if stop.at <= by { by.max(stop.until) } else { by })
 }
 
 #[cfg(test)]
