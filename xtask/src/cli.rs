@@ -473,7 +473,7 @@ mod tests {
     fn without_options_everything_is_tested() {
         let all = Options { install: false, scope: Scope::All, parts: Part::ALL.to_vec() };
         assert_eq!(parsed("test"), Ok(Task::Test(all)));
-        let parts = vec![Part::Fmt, Part::Direction, Part::Clippy, Part::Test, Part::Examples];
+        let parts = vec![Part::Fmt, Part::Prose, Part::Direction, Part::Clippy, Part::Test, Part::Examples];
         let quick = Options { install: false, scope: Scope::Quick, parts };
         assert_eq!(parsed("test --quick"), Ok(Task::Test(quick)));
         assert_eq!(parsed("test --list"), Ok(Task::List));
