@@ -24,8 +24,8 @@ pub(crate) struct Urls {
     /// The store under test, and of the PINGs to compare with; `None` for workloads that need no
     /// store.
     pub(crate) measured: Option<String>,
-    /// The same server without the proxy of `--delay-ms`, for everything not measured; `None`
-    /// without a server.
+    /// The address of the same server without the proxy of `--delay-ms`, for calls that are not
+    /// measured. `None` without a server.
     pub(crate) direct: Option<String>,
 }
 

@@ -55,8 +55,8 @@ async fn pay_without_lock(orders: &Orders, id: &str, operation: String) -> Resul
     Ok(Receipt { operation, token, waited })
 }
 
-/// Looks for every payment of this process in the order, then removes them, and keeps those of
-/// other processes. Returns the problems found.
+/// Checks that the order has every payment of this process, and removes them. Payments of other
+/// processes stay. Returns the problems found.
 #[distributed_lock(key = "quickstart:order:<id>", wait = "30s")]
 async fn settle(orders: &Orders, id: &str, receipts: &[Receipt]) -> Result<Vec<String>, ShopError> {
     let mut order = orders.read(id).await?;

@@ -6,7 +6,7 @@
 //! ```text
 //! async fn place(order: Order) -> Result<(), E> {
 //!     let returns = Returns::new();
-//!     if let Some(value) = returns.sample() { return value; }    // never runs: tells the compiler the return type
+//!     if let Some(value) = returns.sample() { return value; }    // never runs: the return type
 //!     let acquire = lock(kind, key).wait(…).acquire();           // the key is complete before anything waits
 //!     let error = 'failed: {
 //!         let guard = match acquire.await { Ok(guard) => guard, Err(error) => break 'failed error.into() };

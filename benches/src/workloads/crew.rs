@@ -206,7 +206,7 @@ impl Shared {
         thread_local! {
             static THREAD: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
         }
-        // Each worker has a book; any further thread (there is none) would share one.
+        // Each worker has its own book.
         let thread = THREAD.get() % self.books.len();
         self.books.get(thread).expect("the rest of the division is smaller")
     }
