@@ -21,7 +21,7 @@ pub const OF_HOW_MANY: &str = "a majority of how many replicas? The server does 
 /// This narrows the window in which a failover can lose a lock, but does not close it. Replication
 /// is asynchronous: a failover may still promote a replica that has not received the grant. It may
 /// also lose renewals and releases, which never wait for replicas. Only a check of the fencing
-/// token at the resource closes the window, see `docs/guarantees.md`.
+/// token at the resource closes the window, see `docs/book/src/guarantees.md`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Replication {
     /// 0 for none.

@@ -26,7 +26,7 @@ use crate::error::LockError;
 /// # What is certain
 ///
 /// While [`is_lost`](Self::is_lost) returns `false`, no other guard of this key is live, under the
-/// conditions in `docs/guarantees.md`, P1. The answer comes from the local clock at the moment of
+/// conditions in `docs/book/src/guarantees.md`, P1. The answer comes from the local clock at the moment of
 /// the call; the code after it may be paused for any time. Where that matters, pass
 /// [`fencing_token`](Self::fencing_token) to the resource and let it refuse smaller tokens.
 #[must_use = "the guard releases its lock when it is dropped, and `let _ = …` drops it at once: write `let _guard = …`"]

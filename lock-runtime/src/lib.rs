@@ -78,7 +78,7 @@
 //! [`LockGuard::fencing_token`] along with it, and let the resource refuse tokens smaller than the
 //! largest it has seen.
 //!
-//! `docs/guarantees.md` in the repository lists what is promised, with the tests behind it, and
+//! `docs/book/src/guarantees.md` in the repository lists what is promised, with the tests behind it, and
 //! what is not.
 //!
 //! # Runtime
@@ -230,24 +230,37 @@ pub mod __private {
     }
 }
 
-/// The code blocks of the README and of `docs/` are documentation tests.
-#[cfg(all(doctest, feature = "macros", feature = "testing"))]
+/// The code blocks of the README, the architecture and the guide are documentation tests.
+#[cfg(all(doctest, feature = "macros", feature = "testing", feature = "axum", feature = "redis"))]
 mod documents {
-    #[cfg(feature = "axum")]
-    #[doc = include_str!("../../README.md")]
-    struct Readme;
-    #[doc = include_str!("../../docs/architecture.md")]
-    struct Architecture;
-    #[doc = include_str!("../../docs/errors.md")]
-    struct Errors;
-    #[doc = include_str!("../../docs/guarantees.md")]
-    struct Guarantees;
-    #[cfg(feature = "redis")]
-    #[doc = include_str!("../../docs/interop.md")]
-    struct Interop;
-    #[doc = include_str!("../../docs/stock.md")]
-    struct Stock;
-    #[cfg(feature = "redis")]
-    #[doc = include_str!("../../docs/topologies.md")]
-    struct Topologies;
+    macro_rules! pages {
+        ($($page:ident = $path:literal),* $(,)?) => {
+            $(#[doc = include_str!(concat!("../../", $path))]
+            struct $page;)*
+        };
+    }
+    pages! {
+        Readme = "README.md",
+        Architecture = "docs/architecture.md",
+        Attribute = "docs/book/src/attribute.md",
+        Errors = "docs/book/src/errors.md",
+        GettingStarted = "docs/book/src/getting-started.md",
+        Guarantees = "docs/book/src/guarantees.md",
+        Guards = "docs/book/src/guards.md",
+        HowItWorks = "docs/book/src/how-it-works.md",
+        Interop = "docs/book/src/interop.md",
+        Kinds = "docs/book/src/kinds.md",
+        Layer = "docs/book/src/layer.md",
+        Migrating = "docs/book/src/migrating.md",
+        Operations = "docs/book/src/operations.md",
+        Stock = "docs/book/src/stock.md",
+        Stores = "docs/book/src/stores/index.md",
+        StoresCluster = "docs/book/src/stores/cluster.md",
+        StoresMemory = "docs/book/src/stores/memory.md",
+        StoresQuorum = "docs/book/src/stores/quorum.md",
+        StoresRedis = "docs/book/src/stores/redis.md",
+        StoresSentinel = "docs/book/src/stores/sentinel.md",
+        Testing = "docs/book/src/testing.md",
+        Topologies = "docs/book/src/topologies.md",
+    }
 }

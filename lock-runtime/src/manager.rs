@@ -233,7 +233,7 @@ impl LockManager {
     /// A server that answers but refuses writes, because it is a replica or full, shows in the last
     /// error only: look at [`Health::last_error`] too, or take a lock. On Redis, the key is
     /// `lock-runtime-health` behind the prefix. Reading it needs the rights of a mutex, see
-    /// `docs/servers.md`.
+    /// `docs/book/src/servers.md`.
     ///
     /// A pod whose store is down should answer "not ready" rather than "not alive": restarting it
     /// does not help.

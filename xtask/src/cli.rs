@@ -184,7 +184,7 @@ Lets 3 processes of 6 tasks fight for locks of all kinds, and write with their f
 own, while servers, network and processes fail: partitions, black holes, resets, late requests, lost messages, SIGSTOP
 and SIGKILL of processes and servers, restarts with and without data, failovers, slots that move, full memory, clocks
 that are stepped by a minute, and more. Then checks the histories of all of them: validity, tokens, progress, and the
-rest of what docs/guarantees.md promises. The table of faults and outcomes is what docs/fault-report.md has.
+rest of what docs/book/src/guarantees.md promises. The table of faults and outcomes is what docs/book/src/fault-report.md has.
 
 Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name>]... [--only <fault>]...
 

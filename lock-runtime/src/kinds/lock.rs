@@ -278,7 +278,7 @@ impl Lock {
     ///
     /// The body gets a view of the lock, for its fencing token. Code between two awaits is not
     /// interrupted, tasks that the body spawned go on, and a commit in flight has an unknown
-    /// outcome: see `docs/guarantees.md`.
+    /// outcome: see `docs/book/src/guarantees.md`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {

@@ -1,7 +1,7 @@
 //! Draws what a lost lock does, from a run on a redis-server of its own.
 //!
 //! ```text
-//! cargo run -p lock-tests --bin picture -- docs/lost-lock.svg
+//! cargo run -p lock-tests --bin picture -- docs/book/src/lost-lock.svg
 //! ```
 //!
 //! Ann holds a lock and writes. Her connection goes dead, so no renewal arrives. Her body is

@@ -1,5 +1,5 @@
 //! Defects of Redisson, and differences from its own documentation: how they show, and that our
-//! side stays correct beside them. `docs/interop.md` says what to avoid.
+//! side stays correct beside them. `docs/book/src/interop.md` says what to avoid.
 
 use std::time::{Duration, Instant};
 

@@ -408,7 +408,7 @@ lock_tests::on_kinds! { [lock = Lock, fenced = Fenced, fair = Fair, write = Writ
         let soon = longest < time / 2;
         // Redisson's message for a freed write lock only wakes threads that already wait. A thread
         // that has checked, and does not wait yet, misses it and checks again when the lease would
-        // end. See docs/interop.md.
+        // end. See docs/book/src/interop.md.
         let missed = kind == Kind::Write && longest.abs_diff(DEFAULT_LEASE) < Duration::from_secs(1);
         assert!(soon || missed, "{longest:?}");
         assert!(java_rounds >= 10, "{java_rounds}");

@@ -1,5 +1,5 @@
 //! Bodies that do not run, change their arguments, or take a second lock. For known failures
-//! elsewhere, see `docs/rivals.md`.
+//! elsewhere, see `docs/book/src/rivals.md`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

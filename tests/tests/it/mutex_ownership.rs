@@ -1,5 +1,5 @@
 //! Ownership: guards that have lost their lock, siblings, thieves, and releases that nobody awaits.
-//! For known failures elsewhere, see `docs/rivals.md`.
+//! For known failures elsewhere, see `docs/book/src/rivals.md`.
 
 use std::time::Duration;
 

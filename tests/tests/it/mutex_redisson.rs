@@ -1,5 +1,5 @@
 //! The behaviour that Redisson's own tests pin for its `RLock`, on both stores.
-//! `docs/redisson-parity.md` says which test corresponds to which.
+//! `docs/book/src/redisson-parity.md` says which test corresponds to which.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

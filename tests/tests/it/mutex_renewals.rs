@@ -1,5 +1,5 @@
 //! Renewal and validity while the store is slow, silent or refuses. For known failures elsewhere,
-//! see `docs/rivals.md`.
+//! see `docs/book/src/rivals.md`.
 
 use std::time::Duration;
 

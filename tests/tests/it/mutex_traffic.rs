@@ -1,5 +1,5 @@
 //! The load of a mutex on its store: renewals, polls, tasks. Counted, not timed. For known failures
-//! elsewhere, see `docs/rivals.md`.
+//! elsewhere, see `docs/book/src/rivals.md`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Handing a mutex over: what wakes its waiters, when, in which order, and how long they wait in
-//! all. For known failures elsewhere, see `docs/rivals.md`.
+//! all. For known failures elsewhere, see `docs/book/src/rivals.md`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
 //! Durations and numbers of zero: each works or is refused with a reason, and none panics or spins.
-//! For known failures elsewhere, see `docs/rivals.md`.
+//! For known failures elsewhere, see `docs/book/src/rivals.md`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The effects of administrators, restarts and full memory on a lock: while it is held, while it is
 //! waited for, and before it is released. The outcomes are those of the table in
-//! `docs/guarantees.md`.
+//! `docs/book/src/guarantees.md`.
 
 use std::time::Duration;
 
