@@ -20,6 +20,7 @@ Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
   bench     the benchmarks, and whether the bars hold that are set for them
   api       the list of the public items, in docs/public-api.txt
+  book      the guide, docs/book, as HTML
   direction whether the files of each crate know only what is below them; draws their rooms
   lines     the lines of code in each crate and folder
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
@@ -131,6 +132,15 @@ JSON `rustdoc-types` reads.
 
 Exit status: 0 if the file was written, 1 if not, 2 for a command line that is not understood.";
 
+const HELP_BOOK: &str = "\
+Builds the guide in docs/book as HTML, in the folder `book` of cargo's target folder, and prints its first page.
+
+Usage: cargo xtask book
+
+Installs mdBook in the target folder the first time, which takes a minute or two.
+
+Exit status: 0 if it was built, 1 if not, 2 for a command line that is not understood.";
+
 const HELP_LINES: &str = "\
 Prints the lines of code in lock-runtime, in our crates below it, and in their folders.
 
@@ -217,6 +227,8 @@ pub(crate) enum Task {
     Servers(Topology),
     /// Write the list of public items.
     Api,
+    /// Build the guide.
+    Book,
     /// Count the lines of code of each crate.
     Lines,
     Stress(stress::Options),
@@ -249,6 +261,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         Some("-h" | "--help" | "help") => Ok(Task::Help(HELP)),
         Some("test") => parse_test(args),
         Some("api") => without_arguments("api", Task::Api, HELP_API, args.next()),
+        Some("book") => without_arguments("book", Task::Book, HELP_BOOK, args.next()),
         Some("lines") => without_arguments("lines", Task::Lines, HELP_LINES, args.next()),
         Some("bench") => parse_bench(args),
         Some("servers") => match args.next() {
@@ -265,7 +278,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
             Ok(if help { Task::Help(HELP_CHAOS) } else { Task::Chaos(args) })
         }
         Some(other) => Err(format!(
-            "unknown command {other:?}; there are: test, bench, api, direction, lines, servers, chaos, deep, stress"
+            "unknown command {other:?}; there are: test, bench, api, book, direction, lines, servers, chaos, deep, stress"
         )),
     }
 }
@@ -559,6 +572,7 @@ mod tests {
             "test --help",
             "bench --help",
             "api --help",
+            "book --help",
             "lines -h",
             "servers -h",
             "servers cluster --help",
@@ -586,6 +600,7 @@ mod tests {
             ("bench --only", "needs a workload"),
             ("bench --rounds 0", "--rounds"),
             ("api now", "now"),
+            ("book now", "now"),
             ("lines now", "now"),
             ("servers now", "now"),
             ("servers now", "single, sentinel, cluster, quorum"),

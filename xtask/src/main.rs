@@ -3,6 +3,7 @@
 
 mod api;
 mod bench;
+mod book;
 mod build;
 mod chaos;
 mod cli;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Ok(cli::Task::Test(options)) => test::run(&options),
         Ok(cli::Task::List) => test::list(),
         Ok(cli::Task::Api) => api::run(),
+        Ok(cli::Task::Book) => book::run(),
         Ok(cli::Task::Lines) => lines::run(),
         Ok(cli::Task::Bench(options)) => bench::run(&options),
         Ok(cli::Task::Servers(topology)) => servers::run(topology),

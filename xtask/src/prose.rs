@@ -15,6 +15,8 @@ const WIDTH: usize = 100;
 const WORDS: usize = 30;
 /// Folders without prose of the project: what is built, and what the compiler is to refuse.
 const LEFT_OUT: [&str; 3] = ["target", "compile", ".git"];
+/// The folder with the pages of the guide.
+const GUIDE: &str = "docs/book/src";
 /// Words that begin a subject clause.
 const CLAUSES: [&str; 5] = ["Who", "What", "Whoever", "Whatever", "Whose"];
 
@@ -139,7 +141,8 @@ fn sentences(text: &str) -> Vec<Vec<&str>> {
     all
 }
 
-/// Looks whether the files and headings are there to which a document links.
+/// Looks whether the files and headings are there to which a document links. A page of the guide
+/// may link only to other pages of the guide, which are all there is beside its HTML.
 fn judge_links(path: &Path, place: &str, text: &str, found: &mut Found) {
     for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
@@ -149,7 +152,11 @@ fn judge_links(path: &Path, place: &str, text: &str, found: &mut Found) {
         let folder = path.parent().unwrap_or(path);
         let target = if file.is_empty() { path.to_owned() } else { folder.join(file) };
         let headings = || fs::read_to_string(&target).is_ok_and(|text| has_heading(&text, heading));
-        if !target.exists() || !heading.is_empty() && !headings() {
+        let guide = path.ancestors().find(|folder| folder.ends_with(GUIDE));
+        let is_inside = |guide| target.canonicalize().is_ok_and(|target| target.starts_with(guide));
+        if !guide.is_none_or(is_inside) {
+            found.refused.push(format!("{place}: a link to {link}, which is not in the guide"));
+        } else if !target.exists() || !heading.is_empty() && !headings() {
             found.refused.push(format!("{place}: a link to {link}, which is not there"));
         }
     }
@@ -208,6 +215,21 @@ mod tests {
     fn subject_clauses_are_listed() {
         assert_eq!(judged("rs", "/// Who waits is told.").listed.len(), 1);
         assert_eq!(judged("rs", "/// Who has it?").listed.len(), 0);
+    }
+
+    #[test]
+    fn pages_of_the_guide_link_to_each_other_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let guide = folder.path().canonicalize().expect("it is there").join(GUIDE);
+        fs::create_dir_all(&guide).expect("a folder");
+        let page = guide.join("page.md");
+        for path in [page.clone(), guide.join("../README.md")] {
+            fs::write(path, "# Why\n").expect("it is written");
+        }
+        let mut found = Found::default();
+        judge_links(&page, "p", "[a](page.md#why) [b](../README.md) [c](none.md) [d](page.md#no)", &mut found);
+        let links: Vec<_> = found.refused.iter().filter_map(|why| why.split(' ').nth(4)).collect();
+        assert_eq!(links, ["../README.md,", "none.md,", "page.md#no,"]);
     }
 
     #[test]

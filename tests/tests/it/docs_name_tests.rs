@@ -8,7 +8,7 @@ fn workspace() -> PathBuf {
 }
 
 fn page(name: &str) -> String {
-    let path = workspace().join("docs").join(name);
+    let path = workspace().join("docs/book/src").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -189,17 +189,46 @@ fn a_name_that_is_none_is_noticed() {
     assert_eq!(quoted("`a`, `b`: why"), ["a", "b"]);
 }
 
+/// Returns the Markdown files in a folder and below it.
+fn documents(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(documents(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// mdBook leaves out pages that the summary does not name, and cargo compiles only what `lib.rs`
+/// names.
+#[test]
+fn every_page_of_the_guide_is_in_its_summary_and_its_examples_are_compiled() {
+    let guide = workspace().join("docs/book/src");
+    let summary = page("SUMMARY.md");
+    let library = std::fs::read_to_string(workspace().join("lock-runtime/src/lib.rs")).unwrap();
+    let pages = documents(&guide);
+    assert!(pages.len() > 20, "{} pages", pages.len());
+    for path in pages {
+        let name = path.strip_prefix(&guide).unwrap().display().to_string();
+        let is_named = name == "SUMMARY.md" || summary.contains(&format!("({name})"));
+        assert!(is_named, "{name} is not in SUMMARY.md");
+        let is_compiled = library.contains(&format!("docs/book/src/{name}\""));
+        let has_code = std::fs::read_to_string(&path).unwrap().contains("```rust");
+        assert!(is_compiled || !has_code, "{name} is not among the documents in lock-runtime/src/lib.rs");
+    }
+}
+
 #[test]
 fn no_page_has_the_marks_of_a_merge() {
-    for folder in [workspace(), workspace().join("docs")] {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "md") {
-                let page = std::fs::read_to_string(&path).unwrap();
-                let marks =
-                    page.lines().find(|line| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>"));
-                assert_eq!(marks, None, "{}", path.display());
-            }
-        }
+    let in_root = std::fs::read_dir(workspace()).unwrap().map(|entry| entry.unwrap().path());
+    let in_root = in_root.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    for path in documents(&workspace().join("docs")).into_iter().chain(in_root) {
+        let page = std::fs::read_to_string(&path).unwrap();
+        let marks = page.lines().find(|line| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>"));
+        assert_eq!(marks, None, "{}", path.display());
     }
 }

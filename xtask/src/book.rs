@@ -1,0 +1,40 @@
+//! `cargo xtask book`: builds the guide, `docs/book`, with mdBook.
+
+use std::process::{Command, ExitCode, Stdio};
+
+use crate::runner::{self, Output};
+use crate::workspace::Libraries;
+
+/// The version of mdBook that builds the guide. Newer ones need a newer Rust than the workspace.
+const VERSION: &str = "0.5.4";
+
+/// Builds the guide, after installing mdBook in the target folder if it is not there yet.
+pub(crate) fn run() -> ExitCode {
+    match build() {
+        Ok(first_page) => {
+            println!("The guide begins at {first_page}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<String, String> {
+    let target = Libraries::find(&Output::kept())?.target;
+    let (tools, book) = (target.join("tools"), target.join("book"));
+    let mdbook = tools.join("bin/mdbook");
+    let version = Command::new(&mdbook).arg("--version").stdin(Stdio::null()).output();
+    if !version.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains(VERSION)) {
+        let mut install = crate::cargo();
+        install.args(["install", "mdbook", "--version", VERSION, "--locked", "--force"]);
+        install.args(["--no-default-features", "--features", "search", "--root"]).arg(tools);
+        runner::read(&mut install, &Output::Live)?;
+    }
+    let mut build = Command::new(mdbook);
+    build.arg("build").arg(crate::root().join("docs/book")).arg("--dest-dir").arg(&book);
+    runner::read(&mut build, &Output::Live)?;
+    Ok(book.join("index.html").display().to_string())
+}
