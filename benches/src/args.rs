@@ -234,7 +234,8 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         given.push((flag, value.ok_or_else(|| format!("{flag} needs a value; --help says which"))?));
     }
     let workload = given.iter().rev().find(|(flag, _)| *flag == "--workload").map(|(_, value)| value);
-    let workload = workload.ok_or_else(|| format!("which --workload? There are: {}", Workload::NAMES))?;
+    let workload =
+        workload.ok_or_else(|| format!("--workload is missing; there are: {}", Workload::NAMES))?;
     let mut options = Options::defaults(workload.parse()?);
     for (flag, value) in given {
         options.set(flag, value)?;
@@ -299,7 +300,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
                 return Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"));
             }
             Lib::Ours if *workload == Workload::Waiting => {
-                return Err("waiting asks a Redis server what it costs; leave out `--url memory:`".to_owned());
+                return Err("workload waiting measures a Redis server; leave out `--url memory:`".to_owned());
             }
             Lib::Ours if workload.has_processes() => {
                 return Err(format!(
@@ -310,7 +311,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
         }
     }
     if !options.delay.is_zero() && (*lib == Lib::Tokio || *store == Store::Memory) {
-        return Err("there is no round trip that --delay-ms could make longer".to_owned());
+        return Err("there is no round trip for --delay-ms to lengthen".to_owned());
     }
     if options.id.is_some() && !workload.has_processes() {
         return Err(format!(
@@ -407,7 +408,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_named() {
         refused(&[
-            ("", "which --workload"),
+            ("", "--workload is missing"),
             ("--workload nonsense", "latency, throughput"),
             ("--workload hot --nonsense 1", "--nonsense"),
             ("--workload hot extra", "extra"),

@@ -128,7 +128,7 @@ impl Backend {
                 let keys = keys.map_err(|error| error.to_string())?;
                 Ok(Lock::Several { manager: manager.clone(), keys })
             }
-            _ => Err("only ours has locks of several keys".to_owned()),
+            _ => Err("only --lib ours has locks of several keys".to_owned()),
         }
     }
 }
@@ -253,7 +253,7 @@ impl Lock {
             (Self::Ping(connection), Held::Ping) => ping(connection).await,
             #[cfg(test)]
             (_, Held::Broken) => Ok(()),
-            (_, Held::Raw(_) | Held::Ping) => Err("a lock was given back to another library".to_owned()),
+            (_, Held::Raw(_) | Held::Ping) => Err("a lock was released through another library".to_owned()),
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     ScanRequest, Scanned, Standing, StoreError, Watch, Withdrawn,
 };

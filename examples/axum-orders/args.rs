@@ -8,17 +8,17 @@ cargo run --example axum-orders [-- [load] OPTIONS]
 
 Without `load`, a server:
   --port N         where it listens, on 127.0.0.1; 3000. 0 is any free port
-  --database FILE  where the orders are, for several servers with one LOCK_URL; in memory
+  --database FILE  file for the orders, for several servers with one LOCK_URL; in memory
   --work-ms N      how long a handler works between its read and its write; 20
-  --journal        keep account of who is in a handler, for `load`; GET /journal
+  --journal        record when requests enter and leave a handler, for `load`; GET /journal
   --until-eof      stop at the end of the standard input too
 
 `load` starts two servers of its own and sends them requests from many clients:
-  --target URL     a server that runs already; for several, repeat it. They need one --database
+  --target URL     a running server; repeat it for several, which need one --database
   --requests N     how many items are added to orders; 400
   --work-ms N      as above; 20
 
-LOCK_URL is where the locks are; in memory if there is none.";
+LOCK_URL is the URL of the lock store; without it, locks are in memory.";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {

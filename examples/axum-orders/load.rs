@@ -190,7 +190,7 @@ pub(crate) async fn run(client: &Client, requests: u32) -> Result<Report> {
         }
     }
     if answers.keys().all(|(_, status)| *status != 200) {
-        problems.push("no request was done".to_owned());
+        problems.push("no request succeeded".to_owned());
     }
     Ok(Report { statuses, took, peaks, problems })
 }
@@ -212,7 +212,7 @@ impl fmt::Display for Report {
             Some(Peaks { of_one_order, of_all }) => {
                 writeln!(f, "   at most {of_one_order} at a time in one order, {of_all} in all orders")?;
             }
-            None => writeln!(f, "   who was where is not known: the servers run without --journal")?,
+            None => writeln!(f, "   the handlers were not watched: the servers run without --journal")?,
         }
         for problem in &self.problems {
             writeln!(f, "WRONG  {problem}")?;

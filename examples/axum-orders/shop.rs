@@ -36,15 +36,15 @@ pub(crate) enum ShopError {
     Lock(#[from] LockError),
     #[error("there is no such {0}")]
     Unknown(&'static str),
-    #[error("that many can't be put into one order")]
+    #[error("that is too many for one order")]
     TooMany,
     #[error("it is sold out")]
     SoldOut,
     /// The lock was lost, perhaps while the process was paused, and another holder has written
     /// since.
-    #[error("somebody else has changed it in the meantime; nothing was written, try again")]
+    #[error("another request has changed it; nothing was written, try again")]
     Stale,
-    #[error("the database does not answer as it should: {0}")]
+    #[error("the database failed: {0}")]
     Database(#[from] sqlx::Error),
 }
 

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{FencingToken, LockGuard, LockManager, Mutex};
+use lock_runtime::{FencingToken, Lock, LockGuard, LockManager};
 use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
 use tokio::sync::oneshot;
 
@@ -110,7 +110,7 @@ enum Write {
 async fn ann(
     bank: Bank,
     account: Account,
-    lock: Mutex,
+    lock: Lock,
     has_read: oneshot::Sender<()>,
     pause: mpsc::Receiver<()>,
 ) -> Result<(bool, Write)> {
@@ -137,7 +137,7 @@ async fn ann(
 }
 
 /// Gets the lock, reads, writes, releases.
-async fn take(who: &str, amount: i64, bank: &Bank, account: Account, lock: Mutex) -> Result<()> {
+async fn take(who: &str, amount: i64, bank: &Bank, account: Account, lock: Lock) -> Result<()> {
     let asked = Instant::now();
     let guard = lock.wait(PATIENCE).acquire().await?;
     let waited = asked.elapsed().as_millis();
@@ -199,7 +199,7 @@ async fn run() -> Result<bool> {
         let verdict = if outcome.left + paid == START { "right" } else { "money out of nothing" };
         println!("   {paid} was paid out, {} is left: {verdict}", outcome.left);
         if outcome != expected(account) {
-            println!("   THIS IS NOT AS TOLD: {outcome:?} instead of {:?}", expected(account));
+            println!("   UNEXPECTED: {outcome:?} instead of {:?}", expected(account));
             good = false;
         }
     }
@@ -211,7 +211,7 @@ async fn run() -> Result<bool> {
 async fn main() -> ExitCode {
     match run().await {
         Ok(true) => {
-            println!("\nThe same lock, the same pause. What made the difference is `AND token <= ?`.");
+            println!("\nThe same lock, the same pause. The difference is `AND token <= ?`.");
             ExitCode::SUCCESS
         }
         Ok(false) => ExitCode::FAILURE,

@@ -8,25 +8,25 @@ use lock_runtime::segmented::Layout;
 pub(crate) const HELP: &str = "\
 cargo run --example flash-sale [-- [serve|load|audit] OPTIONS]
 
-Without a word in front: a service, buyers who send it requests, and an audit.
+Without a command: a service, buyers that send it requests, and an audit.
   --port N         where it listens, on 127.0.0.1; any free port
-  --sale NAME      join the sale of this name, or open it; a sale of its own
-  --units N        what is for sale, if it opens the sale; 1000
-  --segments N     in so many segments; 10
+  --sale NAME      join the sale of this name, or open it; a new sale
+  --units N        units for sale, if this instance opens the sale; 1000
+  --segments N     segments of the stock; 10
   --layout L       one-slot: in one place of the store; spread: each segment in a place of its own; one-slot
-  --requests N     orders that are sent; 20000
-  --over SECONDS   they come over this time, few at first; 0: as fast as they are answered; 6
+  --requests N     number of orders; 20000
+  --over SECONDS   time in which the orders are sent, few at first; 0: as fast as possible; 6
   --hold-ms N      how long a reservation lasts; 1000
-  --journal FILE   write down what is sent and answered, for `audit`
-  --keep-serving   afterwards, until Ctrl-C
+  --journal FILE   log requests and answers to this file, for `audit`
+  --keep-serving   keep serving afterwards, until Ctrl-C
 
 `serve` is the service alone, on port 3000, until Ctrl-C: --port, --sale, --units, --segments,
   --layout, --hold-ms.
 `load` is the buyers alone: --target URL, --requests, --over, --journal.
-`audit` compares a sale that is over with what its buyers were told: --sale NAME, --layout, and --journal FILE
-  of each process. Within an hour of the first order: what the stock has forgotten, it would sell anew.
+`audit` compares a finished sale with the answers to its buyers: --sale NAME, --layout, and --journal FILE
+  of each process. Run it within an hour of the first order: the stock would sell a forgotten order again.
 
-LOCK_URL is where locks and stock are, for several processes; in memory if there is none.";
+LOCK_URL is the URL of the store of locks and stock, for several processes; without it, they are in memory.";
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Command {
@@ -96,7 +96,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Command, String> {
                 serve.layout = match value()? {
                     "one-slot" => Layout::OneSlot,
                     "spread" => Layout::Spread,
-                    other => return Err(format!("{arg} {other:?} is none: one-slot or spread")),
+                    other => return Err(format!("{arg} {other:?} is not a layout; use one-slot or spread")),
                 };
             }
             ("--hold-ms", Run | Service) => serve.hold = Duration::from_millis(number(arg, value()?)?),

@@ -31,7 +31,7 @@ pub(crate) fn check(state: &State, books: &Books, sellers: Sellers) -> (String, 
     }
     let unknown = books.unknown().len();
     if unknown > 0 {
-        problems.push(format!("of {unknown} requests it is not known what came of them"));
+        problems.push(format!("the outcome of {unknown} requests is unknown"));
     }
     match sellers {
         Sellers::Alone if booked != *sold => {
@@ -93,8 +93,8 @@ pub(crate) async fn audit(name: &str, stock: &SegmentedStock, journals: &[PathBu
         };
         match known {
             Ok(true) => {}
-            Ok(false) => problems.push(format!("the order {id} was sold, and the stock did not know of it")),
-            Err(error) => problems.push(format!("the order {id} was sold, and the stock says: {error}")),
+            Ok(false) => problems.push(format!("the order {id} was sold, but the stock had no record of it")),
+            Err(error) => problems.push(format!("the order {id} was sold, but the stock answered: {error}")),
         }
     }
     println!("   {asked} orders were sold; the stock was asked about each");
@@ -113,7 +113,7 @@ pub(crate) fn verdict(problems: &[String]) -> Result<()> {
     if !problems.is_empty() {
         return Err("the audit does not balance".into());
     }
-    println!("Not one unit too many, not one lost.");
+    println!("No unit was sold twice, and none was lost.");
     Ok(())
 }
 

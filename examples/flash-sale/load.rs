@@ -129,7 +129,7 @@ pub(crate) async fn run(target: &str, options: &Load) -> Result<Report> {
     let took = started.elapsed();
     let state = buyers.latecomers(requests).await?;
     drop(workers);
-    let Buyers { tally, journal, .. } = Arc::into_inner(buyers).ok_or("a buyer is still there")?;
+    let Buyers { tally, journal, .. } = Arc::into_inner(buyers).ok_or("a buyer still runs")?;
     Ok(Report { tally, journal, took, state })
 }
 
@@ -259,7 +259,7 @@ impl Buyers {
                 Err(_late) => format!("no answer within {PATIENCE:?}"),
             };
             if asked.elapsed() > ASK_AGAIN {
-                return Err(format!("{path}: what came of it is not known: {problem}").into());
+                return Err(format!("{path}: the outcome is unknown: {problem}").into());
             }
             add(&self.tally.again, 1);
             sleep(Duration::from_millis(rand::random_range(20..200))).await;
@@ -352,7 +352,7 @@ impl fmt::Display for Report {
         writeln!(f, "{} expired", of(&tally.walked_away) + of(&tally.too_slow))?;
         let again = match of(&tally.again) {
             0 => String::new(),
-            again => format!(", {again} of them again because the outcome was not known"),
+            again => format!(", {again} of them again because the outcome was unknown"),
         };
         write!(f, "   {} requests in {seconds:.2} s, {rate:.0} requests/s{again}", of(&tally.requests))
     }

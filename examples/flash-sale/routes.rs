@@ -64,7 +64,7 @@ impl Order {
     /// orders of two buyers could have the same id.
     fn id(&self) -> Result<OperationId, StockError> {
         if self.buyer.contains('/') {
-            return Err(StockError::Misconfigured { reason: "a buyer's name has no / in it".into() });
+            return Err(StockError::Misconfigured { reason: "a buyer's name can't contain a /".into() });
         }
         Ok(OperationId::new(format!("{}/{}", self.buyer, self.order))?)
     }
@@ -224,10 +224,10 @@ impl IntoResponse for Refused {
         };
         // The store's error is for the operator, and not for buyers.
         let detail = match reason {
-            Reason::TryAgain => "the shop does not know, send the same again".to_owned(),
+            Reason::TryAgain => "the outcome is unknown, send the same request again".to_owned(),
             Reason::Broken => {
                 eprintln!("error: {error}");
-                "the shop is out of order".to_owned()
+                "the shop has failed".to_owned()
             }
             _ => error.to_string(),
         };

@@ -192,11 +192,7 @@ mod tests {
         let (status, refused) = client.post("ann/orders/3/confirm", 0).await;
         assert_eq!((status, &refused["reason"]), (StatusCode::GONE, &"expired".into()));
         let state = client.state().await;
-        assert_eq!(
-            (&state["available"], &state["sold"]),
-            (&6.into(), &4.into()),
-            "there is one sale of a name"
-        );
+        assert_eq!((&state["available"], &state["sold"]), (&6.into(), &4.into()), "one name is one sale");
         server.stop().await.unwrap();
     }
 
@@ -223,7 +219,7 @@ mod tests {
         let events = format!("{}/events", client.url).parse().unwrap();
         let looking = client.pool.get(events).await.unwrap();
         client.post("ann/orders/1/buy", 3).await;
-        timeout(DRAIN / 2, server.stop()).await.expect("a page is no request under way").unwrap();
+        timeout(DRAIN / 2, server.stop()).await.expect("an open page does not delay the end").unwrap();
         let told =
             String::from_utf8(looking.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
         assert!(told.contains(r#""sold":3,"balanced":true"#) && told.contains("event: over"), "{told}");

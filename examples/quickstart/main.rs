@@ -79,7 +79,7 @@ async fn report(run: &str, steps: &watch::Sender<u32>) -> Result<(), LockError> 
 async fn main() -> ExitCode {
     let mut summary = Summary::default();
     if let Err(error) = run(&mut summary).await {
-        summary.note("everything ran to its end", Err(error.to_string()));
+        summary.note("the example ran to its end", Err(error.to_string()));
     }
     println!("\n{summary}");
     if summary.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

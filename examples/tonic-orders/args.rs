@@ -8,14 +8,14 @@ cargo run --example tonic-orders [-- [client] OPTIONS]
 
 Without `client`, a server:
   --port N         where it listens, on 127.0.0.1; 50051. 0 is any free port
-  --database FILE  where the orders are, for several servers with one LOCK_URL; in memory
+  --database FILE  file for the orders, for several servers with one LOCK_URL; in memory
   --work-ms N      how long a call works between its read and its write, and for each line of a list; 20
 
 `client` starts two servers of its own and calls them:
-  --target URL     a server that runs already; for several, repeat it. They need one --database
+  --target URL     a running server; repeat it for several, which need one --database
   --work-ms N      as above; 20
 
-LOCK_URL is where the locks are; in memory if there is none.";
+LOCK_URL is the URL of the lock store; without it, locks are in memory.";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {

@@ -71,9 +71,7 @@ impl Shop {
         let token = i64::try_from(order.token).unwrap_or(i64::MAX);
         let upsert = upsert.bind(order.id).bind(order.items).bind(&order.status).bind(token);
         match upsert.execute(&self.pool).await.map_err(|error| failed(&error))?.rows_affected() {
-            0 => Err(Status::aborted(
-                "somebody else has changed the order in the meantime; nothing was written",
-            )),
+            0 => Err(Status::aborted("another call has changed the order; nothing was written")),
             _ => Ok(order),
         }
     }
@@ -81,7 +79,7 @@ impl Shop {
 
 fn failed(error: &sqlx::Error) -> Status {
     eprintln!("error: {error}");
-    Status::internal("the database does not answer as it should")
+    Status::internal("the database failed")
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The vocabulary of `lock-runtime`, and the contract of its stores.
 //!
-//! Programs use the crate `lock-runtime`, which re-exports all of this. A crate that implements a
-//! store needs only this one: [`store`] has the contract, and the root has the types it is written
-//! in.
+//! Programs use the crate `lock-runtime`, which re-exports the types that they meet. A crate that
+//! implements a store needs only this one: [`store`] has the contract, and the root has the types
+//! it is written in. `LockManagerBuilder::connect_store` of `lock-runtime` takes such a store.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

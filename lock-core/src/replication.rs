@@ -9,8 +9,8 @@ const MAJORITY: u32 = u32::MAX;
 const LONGEST: u32 = u32::MAX;
 
 /// Error message for a [majority](Replication::majority) of an unknown number of replicas.
-pub const OF_HOW_MANY: &str = "a majority of how many replicas? The server does not say how many it has: set \
-                                      `replicas` when the manager is built, or ask for `Replication::at_least`";
+pub const OF_HOW_MANY: &str = "a majority needs the number of replicas, which the server does not report: set \
+                               `replicas` when the manager is built, or use `Replication::at_least`";
 
 /// How many replicas have to confirm a grant before it counts; see
 /// `LockManagerBuilder::replication` and `Lock::replication`.

@@ -339,7 +339,7 @@ impl Waiting<'_> {
         tracing::warn!(
             target: TARGET,
             key = %self.request.key,
-            "a task waited in vain for a lock that it holds itself; enter it again with `guard.reenter()` or inside \
+            "a task waited for a lock that it already holds; enter it again with `guard.reenter()` or inside \
              `guard.scope(…)`"
         );
     }

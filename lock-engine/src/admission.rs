@@ -97,7 +97,7 @@ impl Admission {
         }
         if grant.is_renewed() {
             return Err(Failure::misconfigured(format!(
-                "lock {}: the watchdog renews this lock, so there is nothing to extend; take it with `.lease(…)`",
+                "lock {}: the watchdog renews this lock, so there is nothing to extend; acquire it with `.lease(…)`",
                 self.key()
             )));
         }
@@ -125,7 +125,9 @@ impl Admission {
         match ended {
             ReleaseOutcome::Lost => return Err(self.lost()),
             ReleaseOutcome::NotHeld => return Err(Failure::NotHeld),
-            ReleaseOutcome::LeftToLease => return Err(unanswered("the runtime of the lock manager is gone")),
+            ReleaseOutcome::LeftToLease => {
+                return Err(unanswered("the runtime of the lock manager has shut down"));
+            }
             _ => {}
         }
         let Some(mut outcome) = told else { return Ok(()) };
@@ -141,7 +143,7 @@ impl Admission {
         };
         match answer {
             Some(Some(result)) => result,
-            Some(None) => Err(unanswered("the task that sends it is gone")),
+            Some(None) => Err(unanswered("the task that sends the release has ended")),
             None => Err(unanswered("the release was not answered")),
         }
     }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_lets_others_come_near() {
+    fn a_waiter_that_leaves_lets_others_come_near() {
         let mut crowd = crowd(1000);
         // One replaces it, and four more for those that may leave next.
         assert_eq!(crowd.leave(1, at(0)).len(), 1 + AHEAD);

@@ -36,7 +36,9 @@ impl Health {
             self.answered();
         } else if self.is_news(now) {
             catch_panics(|| {
-                tracing::warn!(target: TARGET, %error, "the lock store fails; waiters go on asking until their wait is over, holders until their lease is, releases until it answers");
+                tracing::warn!(target: TARGET, %error, "the lock store fails; acquires are retried until their wait \
+                                                        ends, renewals until the lease ends, releases until the \
+                                                        store answers");
             });
         }
     }

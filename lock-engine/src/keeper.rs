@@ -168,7 +168,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let result = engine.kept_within(timeout, items).await;
     if let Err(error) = &result {
         catch_panics(
-            || tracing::debug!(target: TARGET, %error, waiters = lanes.len(), "places in queues not kept"),
+            || tracing::debug!(target: TARGET, %error, waiters = lanes.len(), "failed to keep places in queues"),
         );
     }
     let mut kept = result.unwrap_or_default().into_iter();

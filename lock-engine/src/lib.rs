@@ -16,7 +16,7 @@
 //! - `ending`: how a manager ends.
 #![doc(hidden)]
 #![forbid(unsafe_code)]
-#![allow(rustdoc::private_intra_doc_links, reason = "its documentation is for those who change it")]
+#![allow(rustdoc::private_intra_doc_links, reason = "its documentation is for maintainers")]
 #![allow(missing_debug_implementations, reason = "the handles and guards of `lock-runtime` have it")]
 #![cfg_attr(
     not(test),
@@ -475,7 +475,7 @@ impl Engine {
 
     fn left_to_lease(&self, key: &LockKey) {
         let gone = self.runtime_is_gone();
-        let why = if gone { "the runtime is gone" } else { "too many releases are pending" };
+        let why = if gone { "the runtime has shut down" } else { "too many releases are pending" };
         self.release_failed(key, &why);
     }
 
@@ -486,7 +486,8 @@ impl Engine {
             if self.release_warned.swap(true, Ordering::Relaxed) {
                 tracing::debug!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold");
             } else {
-                tracing::warn!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold (said once, see the metric)");
+                tracing::warn!(target: TARGET, %key, %why, "release not confirmed; the lease ends the hold (logged \
+                                                            once as a warning; see the metric)");
             }
         });
     }
@@ -501,9 +502,9 @@ impl Engine {
         // call with others.
         if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
             return Some(format!(
-                "lock {key}: a lease of {lease:?} is longer than the longest of this store, {longest:?}. Use a shorter lease \
-                 or a shorter `min_hold`, or set a longer `max_lease` for all that use it; locks that are renewed may be held for \
-                 any time"
+                "lock {key}: a lease of {lease:?} exceeds the maximum of this store, {longest:?}. Use a shorter \
+                 lease or a shorter `min_hold`, or set a longer `max_lease` in all programs that use the store; a \
+                 renewed lock can be held for any time"
             ));
         }
         // Longer leases always exceed four round trips, because a slower answer counts as none.

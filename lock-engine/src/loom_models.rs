@@ -71,10 +71,10 @@ fn a_grant_that_was_seen_lost_stays_lost_when_it_ends() {
         });
         let clock = spawn(let_it_end);
         let lost = grant.end(grant.now());
-        assert_eq!(grant.is_lost(), lost, "what it was at its end");
+        assert_eq!(grant.is_lost(), lost, "unchanged since its end");
         viewer.join().unwrap();
         clock.join().unwrap();
-        assert_eq!(grant.is_lost(), lost, "what it was at its end");
+        assert_eq!(grant.is_lost(), lost, "unchanged since its end");
     });
 }
 
@@ -112,7 +112,7 @@ fn whoever_sees_the_end_of_a_grant_sees_how_it_ended() {
 }
 
 #[test]
-fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
+fn a_listener_during_a_loss_is_signalled() {
     model(|runtime| {
         let hold = hold(Lease::renewed(LEASE));
         let grant = grant(&runtime, &hold);
@@ -127,7 +127,7 @@ fn whoever_listens_while_a_grant_is_lost_hears_of_it() {
         hold.mark_lost(Loss::TakenAway);
         grant.signal_lost();
         let (signal, follower) = listener.join().unwrap();
-        assert!(signal.is_cancelled() && follower.is_cancelled(), "a loss that nobody told of");
+        assert!(signal.is_cancelled() && follower.is_cancelled(), "a loss without a signal");
     });
 }
 
@@ -175,9 +175,9 @@ fn pending_releases_stay_below_their_cap() {
         };
         let (first, second) = (reserve(&releases), reserve(&releases));
         let reserved = [first.join().unwrap(), second.join().unwrap()];
-        assert_eq!(reserved.iter().flatten().count(), 1, "one place for two, or for nobody");
+        assert_eq!(reserved.iter().flatten().count(), 1, "exactly one of the two gets the place");
         drop(reserved);
-        assert!(releases.reserve().is_some(), "a place was lost");
+        assert!(releases.reserve().is_some(), "a place leaked");
     });
 }
 
@@ -227,9 +227,9 @@ fn the_waiters_of_all_keys_stay_below_their_cap() {
         };
         let (first, second) = (waiter("a"), waiter("b"));
         let waiting = [first.join().unwrap(), second.join().unwrap()];
-        assert_eq!(waiting.iter().flatten().count(), 1, "one place for two, or for nobody");
+        assert_eq!(waiting.iter().flatten().count(), 1, "exactly one of the two gets the place");
         drop(waiting);
-        assert_eq!(engine.waiting.load(Ordering::Relaxed), 0, "a place was lost");
+        assert_eq!(engine.waiting.load(Ordering::Relaxed), 0, "a place leaked");
     });
 }
 
@@ -252,7 +252,7 @@ fn a_key_that_is_wanted_is_in_the_registry() {
         });
         let waiter = waiter.join().unwrap().unwrap();
         passer_by.join().unwrap();
-        let lane = engine.registry.find(&name, LaneKind::Mutex).expect("somebody waits for it");
+        let lane = engine.registry.find(&name, LaneKind::Mutex).expect("a task waits for it");
         assert_eq!(lock(&lane.state).machine.waiting(), 1);
         spawn(move || drop(waiter)).join().unwrap();
     });
@@ -282,7 +282,7 @@ fn a_shutdown_reaches_everybody_who_waits() {
         let again = spawn(move || if polled.is_pending() { poll(&mut waiter) } else { polled });
         let polled = again.join().unwrap();
         let told = matches!(polled, Poll::Ready(Err((_, Failure::ShutDown))));
-        assert!(told, "waits for ever");
+        assert!(told, "waits forever");
     });
 }
 
@@ -329,6 +329,6 @@ fn a_task_that_is_woken_while_it_parks_goes_to_one_thread() {
         let kept = slot.park(1);
         let handed: Vec<u32> =
             wakers.into_iter().filter_map(|waker| waker.join().unwrap()).chain(kept).collect();
-        assert_eq!(handed, [1], "woken twice, so it is polled, and by one");
+        assert_eq!(handed, [1], "woken twice: exactly one thread polls it");
     });
 }

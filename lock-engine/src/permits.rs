@@ -28,7 +28,9 @@ pub(crate) struct PermitsAsLocks(pub(crate) Arc<dyn SemaphoreStore>);
 type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
 fn refused<T: Send + 'static>() -> Answer<T> {
-    Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, "semaphores can't do this")) })
+    Box::pin(async {
+        Err(StoreError::new(StoreErrorKind::Unsupported, "semaphores don't support this call"))
+    })
 }
 
 fn permits_of(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {

@@ -114,7 +114,7 @@ struct Unconfirmed {
 impl Drop for Unconfirmed {
     fn drop(&mut self) {
         if !self.over {
-            self.engine.release_failed(&self.hold.item.key, &"its task is gone");
+            self.engine.release_failed(&self.hold.item.key, &"its task has ended");
         }
     }
 }
@@ -152,7 +152,7 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
     }
     if let Err(error) = call(engine, hold, rest + LINGER_SLACK, None, 0).await {
         // The hold ends at the latest with its lease, which is at least `min_hold` long.
-        tracing::debug!(target: TARGET, key = %hold.item.key, %error, "min_hold not shortened");
+        tracing::debug!(target: TARGET, key = %hold.item.key, %error, "failed to shorten the lease to min_hold");
         engine.release_later(Arc::clone(hold), end);
     }
 }

@@ -30,7 +30,7 @@ impl Request {
     pub fn refusal(&self) -> Option<Failure> {
         let mut reason = self.engine.refuse_lease(&self.key, self.terms.lease.duration)?;
         if self.terms.lease.is_renewed && self.terms.min_hold > self.engine.settings.lease {
-            reason.push_str("; it is that long because of `min_hold`");
+            reason.push_str("; the lease is that long because of `min_hold`");
         }
         Some(Failure::misconfigured(reason))
     }

@@ -354,9 +354,9 @@ mod tests {
             }
             retry.not_before().since(at(100 * races + 50)).as_millis()
         };
-        assert_eq!(after(0, 1000, 0.999), 0, "others listened, and need not want it");
+        assert_eq!(after(0, 1000, 0.999), 0, "listeners do not have to want the key");
         assert_eq!([1, 2, 3, 4, 7].map(|races| after(races, 150, 0.999)), [1, 3, 7, 14, 14]);
-        assert_eq!([8, 9, 16].map(|races| after(races, 150, 0.999)), [0, 1, 0], "nobody loses for ever");
+        assert_eq!([8, 9, 16].map(|races| after(races, 150, 0.999)), [0, 1, 0], "no waiter loses forever");
         assert_eq!([0.0, 0.05, 0.1, 0.5].map(|random| after(7, 150, random)), [0, 0, 1, 7]);
         assert_eq!([0.0, 0.5, 0.999].map(|random| after(7, 100_000, random)), [0, 25, 49]);
         assert_eq!(after(7, 9, 0.999), 0, "few ask at once");
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(retry.not_before(), at(27), "as after a connection that broke for all");
         retry.on_granted(at(27));
         retry.on_notification(at(30));
-        assert_eq!(retry.not_before(), at(27), "who wins begins again");
+        assert_eq!(retry.not_before(), at(27), "the winner begins again");
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
         retry.step_back(at(0), MS, true);
         assert!(!retry.on_notification(at(1)), "the echo");
         assert_eq!(retry.not_before(), at(2));
-        assert!(retry.on_notification(at(1)), "somebody else's release");
+        assert!(retry.on_notification(at(1)), "the release of another owner");
         assert_eq!(retry.not_before(), at(1));
     }
 
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(retry.not_before(), at(1008), "it did not begin again");
         retry.on_busy(at(9), LONG, true, LONG, 1.0);
         retry.on_new_waiter(Replication::NONE, false, at(10));
-        assert_eq!(retry.not_before(), at(9) + FALLBACK_FIRST, "who has the key still has it");
+        assert_eq!(retry.not_before(), at(9) + FALLBACK_FIRST, "the holder is still the same");
     }
 
     #[test]

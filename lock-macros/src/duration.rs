@@ -56,7 +56,7 @@ fn split(text: &str, accept: impl Fn(char) -> bool) -> (&str, &str) {
 }
 
 fn too_long() -> String {
-    "the duration is too long; 366 days are the most".to_owned()
+    "the duration is too long; the maximum is 366 days".to_owned()
 }
 
 #[cfg(test)]

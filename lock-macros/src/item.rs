@@ -87,8 +87,7 @@ fn refuse_other_items(input: ParseStream<'_>) -> syn::Result<()> {
         start.parse::<Token![unsafe]>()?;
     }
     let refuse = |what: &str| {
-        Err(start
-            .error(format!("`#[distributed_lock]` stands on an async function or method, not on {what}")))
+        Err(start.error(format!("`#[distributed_lock]` goes on an async function or method, not on {what}")))
     };
     if start.peek(Token![impl]) {
         refuse("an impl block; annotate its methods one by one")

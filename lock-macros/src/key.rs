@@ -93,7 +93,7 @@ impl Key {
             _ => return,
         };
         if let Err(problem) = joined {
-            errors.add(Error::new(at.span(), format!("{problem}; an argument is put in with `<argument>`")));
+            errors.add(Error::new(at.span(), format!("{problem}; insert an argument with `<argument>`")));
         }
     }
 
@@ -302,8 +302,8 @@ impl Part {
                     errors.at(
                         expr,
                         format!(
-                            "`{placeholder}` would be literal text: only a text in quotes is a template, and \
-                             `concat!` makes a constant; write the {option} as one text"
+                            "`{placeholder}` would be literal text: only a string literal is a template, and \
+                             `concat!` makes a constant; write the {option} as one string literal"
                         ),
                     );
                     return None;
@@ -358,8 +358,8 @@ fn braced_arguments<'a>(text: &'a str, arguments: &'a Arguments) -> impl Iterato
     template::braced(text).filter(written_like_format).map(|content| {
         let path = content.split(':').next().unwrap_or_default().trim();
         format!(
-            "`{{{content}}}` would be the literal text: braces in a key are Redis hash tags; write `<{path}>` for the \
-             value of the argument (and `{{<{path}>}}` if it shall be the hash tag)"
+            "`{{{content}}}` would be literal text: braces in a key are Redis hash tags; write `<{path}>` for the \
+             value of the argument (and `{{<{path}>}}` to make it the hash tag)"
         )
     })
 }
@@ -369,7 +369,7 @@ fn unknown_argument(placeholder: &Placeholder, option: &str, arguments: &Argumen
     if arguments.get(root).is_none() {
         let wrong = format!("`{text}` names no argument of this function");
         if root == "self" {
-            return Some(format!("`{text}` needs a `self`, and this function has none"));
+            return Some(format!("`{text}` needs a `self`, which this function does not have"));
         }
         if let Some(meant) = arguments.nearest(root) {
             let meant = text.replacen(root, &meant, 1);

@@ -58,7 +58,7 @@ fn one_or_several(options: &mut Options, errors: &mut Errors) -> Option<Named> {
         )),
         Some(first) => {
             if let Some(other) = given.find(|name| *name != first) {
-                errors.at(other, "`key` and `keys` exclude each other; put all keys into `keys = […]`");
+                errors.at(other, "`key` and `keys` can't be used together; put all keys into `keys = […]`");
             }
         }
     }
@@ -70,7 +70,8 @@ fn guard_is_new(options: &Options, arguments: &Arguments, errors: &mut Errors) {
     if let Some(guard) = &options.guard
         && arguments.get(&guard.unraw().to_string()).is_some()
     {
-        errors.at(guard, format!("`guard = {guard}` would hide the argument `{guard}`; choose another name"));
+        errors
+            .at(guard, format!("`guard = {guard}` would shadow the argument `{guard}`; choose another name"));
     }
 }
 
@@ -86,7 +87,10 @@ fn contradictions(options: &Options, errors: &mut Errors) {
     if let Some((duration, text)) = &lease
         && *duration < SHORTEST_LEASE
     {
-        errors.at(text, "a lease is at least \"100ms\"; the store's answers take a part of it");
+        errors.at(
+            text,
+            "a lease must be at least \"100ms\", since round trips to the store use up a part of it",
+        );
     }
     if let (Some((max, _)), Some((min, text))) = (&max_hold, &min_hold)
         && min > max
@@ -96,11 +100,19 @@ fn contradictions(options: &Options, errors: &mut Errors) {
     if let (Some((lease, _)), Some((max, text))) = (&lease, &max_hold)
         && max < lease
     {
-        errors.at(text, "`max_hold` is shorter than `lease`, and a fixed lease ends by itself; give the shorter one as `lease` alone");
+        errors.at(
+            text,
+            "`max_hold` is shorter than `lease`, but a fixed lease needs no `max_hold`; give only `lease`, with the \
+             shorter time",
+        );
     }
     if let (Some((lease, _)), Some((min, text))) = (&lease, &min_hold)
         && min > lease
     {
-        errors.at(text, "`min_hold` is longer than `lease`, and a fixed lease is not renewed: the key would be free before");
+        errors.at(
+            text,
+            "`min_hold` is longer than `lease`, and a fixed lease is not renewed: the key would be free too early; \
+             use a longer `lease`",
+        );
     }
 }

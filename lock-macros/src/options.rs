@@ -149,7 +149,7 @@ impl Options {
         if input.peek(LitStr) {
             // The key is wrong, not missing.
             self.seen.push(Ident::new("key", input.span()));
-            return Err(input.error("a key is given by name: `key = \"order:<id>\"`"));
+            return Err(input.error("name the option: `key = \"order:<id>\"`"));
         }
         let name = input
             .call(Ident::parse_any)
@@ -190,7 +190,7 @@ impl Options {
 
 const WAIT_HINT: &str = "write \"none\" for a call that does not wait";
 const LEASE_HINT: &str = "leave `lease` out for a lock that is renewed until the function returns";
-const HOLD_HINT: &str = "leave the option out for no such limit";
+const HOLD_HINT: &str = "leave the option out for no limit";
 
 fn accepted() -> String {
     let names: Vec<_> = ACCEPTED.iter().map(|(name, _)| format!("`{name}`")).collect();
@@ -227,7 +227,7 @@ fn key_text(input: ParseStream<'_>) -> syn::Result<Text> {
     )?;
     match text {
         Text::Expr(Expr::Array(array)) => {
-            Err(Error::new_spanned(array, "`key` is one key; several are given by `keys = […]`"))
+            Err(Error::new_spanned(array, "`key` takes one key; use `keys = […]` for several"))
         }
         text => Ok(text),
     }
@@ -275,12 +275,14 @@ fn prefix_text(input: ParseStream<'_>) -> syn::Result<Text> {
 }
 
 fn name_text(input: ParseStream<'_>) -> syn::Result<Text> {
-    let name =
-        text(input, "`name` is what metrics call the lock: a text, or an expression of a `&'static str`")?;
+    let name = text(
+        input,
+        "`name` is the name of the lock in metrics: a string literal, or an expression of type `&'static str`",
+    )?;
     match &name {
         Text::Literal(literal) if literal.value().contains('<') => Err(Error::new(
             literal.span(),
-            "`name` has no placeholders: metrics need few different names; the key is where `<id>` belongs",
+            "`name` takes no placeholders, because metrics need few different names; put `<id>` into the key",
         )),
         _ => Ok(name),
     }
@@ -303,7 +305,7 @@ fn wait(input: ParseStream<'_>) -> syn::Result<Wait> {
     if let Expr::Path(path) = &expr
         && (path.path.is_ident("none") || path.path.is_ident("forever"))
     {
-        return Err(Error::new_spanned(path, "written as text: \"none\" or \"forever\""));
+        return Err(Error::new_spanned(path, "write it in quotes: \"none\" or \"forever\""));
     }
     duration(expr, "wait", WAIT_HINT).map(Wait::For)
 }
@@ -330,14 +332,14 @@ fn duration(expr: Expr, option: &str, zero_hint: &str) -> syn::Result<Time> {
         Some(Lit::Int(number)) => {
             let unit = if number.suffix().is_empty() { "s" } else { number.suffix() };
             let message = format!(
-                "a duration is a text with a unit: write `{option} = \"{}{unit}\"`",
+                "a duration is a string with a unit: write `{option} = \"{}{unit}\"`",
                 number.base10_digits()
             );
             return Err(Error::new(number.span(), message));
         }
         Some(other) => {
             let message = format!(
-                "a duration is a text as in `{option} = \"5s\"`, or an expression of type `std::time::Duration`"
+                "a duration is a string as in `{option} = \"5s\"`, or an expression of type `std::time::Duration`"
             );
             return Err(Error::new(other.span(), message));
         }

@@ -7,8 +7,8 @@ use syn::{Error, Expr, Lit, Path, Token};
 
 use crate::text::{Text, literal};
 
-const WRONG: &str = "`keys` is several keys: a list as in `keys = [\"account:<from>\", \"account:<to>\"]`, or an \
-                     expression to iterate over; a single key is given by `key = …`";
+const WRONG: &str = "`keys` takes several keys: a list as in `keys = [\"account:<from>\", \"account:<to>\"]`, or an \
+                     expression to iterate over; use `key = …` for a single key";
 const ELEMENT: &str = "a key in the list is a template as in \"account:<from>\", or an expression that makes a \
                        `&str`, `String`, `LockKey` or `MultiKey`";
 
@@ -35,7 +35,7 @@ impl Several {
         }
         let Some(elements) = list(&expr) else { return Ok(Self::Computed(expr)) };
         if elements.is_empty() {
-            return Err(Error::new_spanned(expr, "`keys` has no key; name one at least"));
+            return Err(Error::new_spanned(expr, "`keys` is empty; give at least one key"));
         }
         let mut wrong: Option<Error> = None;
         let mut listed = Vec::new();

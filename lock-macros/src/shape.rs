@@ -37,7 +37,7 @@ impl Shape {
                 errors.add(syn::Error::new(
                     early,
                     "this `return` leaves the function before the lock is taken: only the `async` block at its end \
-                     is locked; move what stands before it into the block",
+                     is locked; move the code before the block into it",
                 ));
             }
             return Some(Self::Block(Some(Box::new(tail))));
@@ -90,11 +90,11 @@ fn in_arguments(path: &Path) -> Option<&Type> {
 
 fn not_async(signature: &Signature) -> &'static str {
     if returns_a_future(signature) {
-        "a fn that returns a future can be locked when its body ends in `Box::pin(async move { … })` or in an `async` \
-         block; make it such, or make it an `async fn`"
+        "a fn that returns a future can be locked only if its body ends in `Box::pin(async move { … })` or in an \
+         `async` block; rewrite the body, or make it an `async fn`"
     } else {
-        "`#[distributed_lock]` needs an `async fn`; add `async`, and put an attribute that makes the fn synchronous, as \
-         `#[tokio::main]` and `#[tokio::test]` do, below this one"
+        "`#[distributed_lock]` needs an `async fn`; add `async`, and put an attribute that makes the fn \
+         synchronous, such as `#[tokio::main]` or `#[tokio::test]`, below this one"
     }
 }
 

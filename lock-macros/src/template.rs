@@ -155,9 +155,9 @@ pub(crate) fn check_braces<'p>(pieces: impl IntoIterator<Item = &'p Piece>) -> R
     match (count('{'), count('}')) {
         (0, 0) => Ok(()),
         (1, 1) => match outline.split_once('{').and_then(|(_, after)| after.split_once('}')) {
-            Some(("", _)) => {
-                Err("the hash tag `{}` is empty; put what decides the cluster slot between its braces")
-            }
+            Some(("", _)) => Err(
+                "the hash tag `{}` is empty; put the text that decides the cluster slot between the braces",
+            ),
             Some(_) => Ok(()),
             None => Err("the braces are the wrong way round; a hash tag is written `{tag}`"),
         },

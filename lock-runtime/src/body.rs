@@ -73,8 +73,8 @@ async fn release(guard: LockGuard) {
         Some(Err(LockError::Lost { why, .. })) => {
             tracing::warn!(%key, %why, "the lock was lost while its body ran to its end");
         }
-        Some(Err(error)) => tracing::warn!(%key, %error, "release after a finished body failed"),
-        None => tracing::warn!(%key, "release after a finished body was not answered in time"),
+        Some(Err(error)) => tracing::warn!(%key, %error, "the release after a finished body failed"),
+        None => tracing::warn!(%key, "the store did not answer the release after a finished body in time"),
     }
 }
 

@@ -33,6 +33,48 @@ enum Runtime {
 
 /// Settings of a [`LockManager`](crate::LockManager); made by
 /// [`LockManager::builder`](crate::LockManager::builder).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::ConnectError> {
+/// use std::time::Duration;
+/// use lock_runtime::LockManager;
+///
+/// let locks = LockManager::builder()
+///     .prefix("shop:")
+///     .lease(Duration::from_secs(10))
+///     .default_wait(Duration::from_secs(2))
+///     .connect("memory:") // or redis://…
+///     .await?;
+/// # Ok(()) }
+/// ```
+///
+/// | method | sets | default | bounds |
+/// |---|---|---|---|
+/// | [`prefix`](Self::prefix) | the prefix of every key at the store | `lock:` | valid at the start of a [key](LockKey) |
+/// | [`lease`](Self::lease) | the lease of locks that name none | 30 s | 100 ms to 366 days |
+/// | [`default_wait`](Self::default_wait) | the wait of requests that name none | 10 s | |
+/// | [`call_timeout`](Self::call_timeout) | the time-out of one call to the store | 2 s | at least 1 ms |
+/// | [`connect_timeout`](Self::connect_timeout) | the time-out of making a connection | 5 s | at least 1 ms |
+/// | [`max_waiters`](Self::max_waiters) | the cap on waiting callers, for all keys together | 100 000 | at least 1 |
+/// | [`max_waiters_per_key`](Self::max_waiters_per_key) | the same for one key | 10 000 | at least 1 |
+/// | [`max_fair_waiters_per_key`](Self::max_fair_waiters_per_key) | the same for one fair lock | 10 000 | at least 1 |
+/// | [`max_pending_releases`](Self::max_pending_releases) | the cap on releases under way | 100 000 | |
+/// | [`cohort_window`](Self::cohort_window) | the longest time of hand-offs inside this process | 250 ms | at most 250 ms |
+/// | [`fallback_poll`](Self::fallback_poll) | the interval at which waiters ask without a message | 5 s | at least 10 ms |
+/// | [`subscription_linger`](Self::subscription_linger) | how long an unused subscription stays | 5 s | |
+/// | [`token_retention`](Self::token_retention) | how long fencing counters are kept | 15 min | at least 1 s |
+/// | [`replication`](Self::replication) | the replicas that confirm a grant | none | |
+/// | [`replicas`](Self::replicas) | the number of replicas of a `redis://` server | unknown | |
+/// | [`max_lease`](Self::max_lease) | the longest lease on a quorum | 60 s | at least `lease` |
+/// | [`strict`](Self::strict) | whether a dangerous server setting is an error | a warning | |
+#[cfg_attr(
+    feature = "redis",
+    doc = "| [`credentials`](Self::credentials) | a source of user and password | those of the URL | |"
+)]
+/// | [`runtime`](Self::runtime), [`dedicated_thread`](Self::dedicated_thread) | the runtime of the background tasks | the current one | |
+///
+/// Values out of bounds make the connecting call fail with [`ConnectError::Misconfigured`]. A
+/// `cohort_window` above its bound counts as 250 ms.
 #[derive(Clone, Debug, Default)]
 #[must_use = "settings do nothing before `connect`"]
 pub struct LockManagerBuilder {
@@ -77,7 +119,7 @@ impl Default for StoreSettings {
 }
 
 impl LockManagerBuilder {
-    /// Sets the prefix of every key at the store. Default `lock:`; use the empty text to share
+    /// Sets the prefix of every key at the store. Default `lock:`. Set the empty text to share
     /// locks with Java.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.store.prefix = prefix.into();
@@ -97,13 +139,13 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the time-out of one call to the store. Default 2 s.
+    /// Sets the time-out of one call to the store. Default 2 s, at least 1 ms.
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
         self.engine.call_timeout = timeout.min(LONGEST);
         self
     }
 
-    /// Sets the time-out of making a connection. Default 5 s.
+    /// Sets the time-out of making a connection. Default 5 s, at least 1 ms.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.store.connect_timeout = timeout.min(LONGEST);
         self
@@ -153,15 +195,15 @@ impl LockManagerBuilder {
     }
 
     /// Sets the longest time for which a waiter does not ask the store while no message comes.
-    /// Default 5 s.
+    /// Default 5 s, at least 10 ms.
     pub fn fallback_poll(mut self, interval: Duration) -> Self {
         self.engine.fallback_poll = interval.min(LONGEST);
         self
     }
 
     /// Sets how long a key's fencing counter outlives its last hold, for locks that [name no
-    /// retention](crate::Lock::token_retention). Default 15 minutes. On Redis, a counter takes
-    /// about 180 bytes.
+    /// retention](crate::Lock::token_retention). Default 15 minutes, at least a second. On Redis, a
+    /// counter takes about 180 bytes.
     pub fn token_retention(mut self, retention: TokenRetention) -> Self {
         self.engine.token_retention = retention;
         self
@@ -303,26 +345,26 @@ impl LockManagerBuilder {
         if let Err(invalid) = LockKey::new(format!("{}k", store.prefix)) {
             let invalid = InvalidKey::new(&*store.prefix, invalid.reason());
             let (prefix, reason) = (invalid.text(), invalid.reason());
-            return refuse(format!("the prefix {prefix:?} cannot begin a lock name: {reason}"));
+            return refuse(format!("no lock key can begin with the prefix {prefix:?}: {reason}"));
         }
         for (name, limit) in
             [("call_timeout", engine.call_timeout), ("connect_timeout", store.connect_timeout)]
         {
             if limit < SHORTEST_TIMEOUT {
                 return refuse(format!(
-                    "a {name} of {limit:?} can't be met; use 1 ms at least, better a second or more"
+                    "a {name} of {limit:?} is too short for any store; use {SHORTEST_TIMEOUT:?} or more, better a second"
                 ));
             }
         }
         if engine.fallback_poll < SHORTEST_POLL {
             let poll = engine.fallback_poll;
             return refuse(format!(
-                "a fallback_poll of {poll:?} would ask without pause; use 100 ms or more"
+                "a fallback_poll of {poll:?} would ask the store without pause; use {SHORTEST_POLL:?} or more"
             ));
         }
         let caps = [engine.max_waiters, engine.max_waiters_per_key, engine.max_fair_waiters_per_key];
         if caps.contains(&0) {
-            return refuse("a waiter cap of zero lets nobody in; use 1 or more".to_owned());
+            return refuse("a cap of zero waiters refuses every caller; use 1 or more".to_owned());
         }
         engine.token_retention.refusal().map_or(Ok(()), refuse)
     }
@@ -345,7 +387,9 @@ impl DedicatedThread {
     fn new() -> Result<(Handle, Self), ConnectError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.map(|runtime| (runtime.handle().clone(), Self(Some(runtime)))).map_err(|error| {
-            ConnectError::misconfigured(format!("the dedicated thread's runtime could not be made: {error}"))
+            ConnectError::misconfigured(format!(
+                "the runtime of the dedicated thread could not be built: {error}"
+            ))
         })
     }
 

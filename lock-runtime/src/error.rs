@@ -60,7 +60,7 @@ pub enum LockError {
     },
     /// Too many callers wait already. The caps are set on the manager's builder, and by
     /// [`max_waiters`](crate::Lock::max_waiters).
-    #[error("lock {key}: {waiting} callers wait already, the cap {cap} is reached")]
+    #[error("lock {key}: {waiting} callers already wait, as many as {cap} allows")]
     TooManyWaiters {
         /// The key.
         key: LockKey,
@@ -83,14 +83,14 @@ pub enum LockError {
         why: Loss,
     },
     /// The grant had already ended.
-    #[error("lock {key} is not held by this grant any more")]
+    #[error("lock {key} is no longer held by this grant")]
     NotHeld {
         /// The key.
         key: LockKey,
     },
     /// The store did not confirm a release, a downgrade or an extension. The work under the lock
     /// had begun, or was done.
-    #[error("lock {key} was held, and the store did not confirm what became of it: {cause}")]
+    #[error("lock {key} was held, and the store did not confirm its release or extension: {cause}")]
     Unconfirmed {
         /// The key.
         key: LockKey,

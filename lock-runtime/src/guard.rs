@@ -26,8 +26,8 @@ use crate::error::LockError;
 /// # What is certain
 ///
 /// While [`is_lost`](Self::is_lost) returns `false`, no other guard of this key is live, under the
-/// conditions in `docs/book/src/guarantees.md`, P1. The answer comes from the local clock at the moment of
-/// the call; the code after it may be paused for any time. Where that matters, pass
+/// conditions in `docs/book/src/guarantees.md`, P1. The answer comes from the local clock at the
+/// moment of the call; the code after it may be paused for any time. Where that matters, pass
 /// [`fencing_token`](Self::fencing_token) to the resource and let it refuse smaller tokens.
 #[must_use = "the guard releases its lock when it is dropped, and `let _ = …` drops it at once: write `let _guard = …`"]
 pub struct LockGuard {
@@ -197,7 +197,10 @@ impl LockGuard {
     /// Dropping the future leaves nothing behind: the lock is released.
     pub async fn downgrade(self) -> Result<Self, LockError> {
         if !self.inside().is_empty() || !self.admission.can_be_downgraded() {
-            let reason = format!("lock {}: only a write lock of one key can be downgraded", self.key());
+            let reason = format!(
+                "lock {}: only a write lock of one key can be downgraded; the guard was released",
+                self.key()
+            );
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
         self.admission.downgrade().await.map_err(|failure| self.refused(failure))?;

@@ -1,97 +1,120 @@
-//! Distributed locks that you put on a function and forget.
+//! Distributed locks for async Rust: one caller at a time for each key, in all processes together.
 //!
 //! ```
 //! # #[cfg(feature = "macros")] mod example {
+//! use std::time::Duration;
+//!
 //! use lock_runtime::{LockError, LockManager, distributed_lock, set_default};
 //!
-//! /// At most one call for an order runs at a time, in all processes together.
 //! #[distributed_lock(key = "order:<id>", wait = "5s")]
-//! pub async fn ship(id: u64) -> Result<(), LockError> {
-//!     println!("shipping order {id}");
+//! async fn ship(id: u64, clerk: &str) -> Result<(), LockError> {
+//!     println!("{clerk} begins with order {id}");
+//!     tokio::time::sleep(Duration::from_millis(100)).await;
+//!     println!("{clerk} has shipped order {id}");
 //!     Ok(())
 //! }
 //!
 //! #[tokio::main]
 //! # pub
 //! async fn main() -> Result<(), LockError> {
-//!     set_default(LockManager::connect("memory:").await?); // or redis://…
-//!     ship(42).await
+//!     // With `redis://127.0.0.1:6379`, all processes share the locks.
+//!     set_default(LockManager::connect("memory:").await?);
+//!     // Bob begins when Ann is done.
+//!     tokio::try_join!(ship(42, "Ann"), ship(42, "Bob"))?;
+//!     Ok(())
 //! }
 //! # }
 //! # #[cfg(feature = "macros")] fn main() { example::main().unwrap() }
 //! # #[cfg(not(feature = "macros"))] fn main() {}
 //! ```
 //!
+//! The guide explains all of this step by step, with recipes and operations: it is `docs/book` in
+//! the repository, and `cargo xtask book` builds it.
+//!
+//! Without the attribute, a lock is a request that you await. It returns a guard:
+//!
+//! ```
+//! # use std::time::Duration;
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
+//! # let locks = lock_runtime::LockManager::connect("memory:").await?;
+//! let guard = locks.mutex("order:42").wait(Duration::from_secs(5)).acquire().await?;
+//! println!("shipping with token {}", guard.fencing_token());
+//! guard.release().await?; // or drop it, which does not wait for the store
+//! # Ok(()) }
+//! ```
+//!
+//! In a service, a layer locks each request with its own key:
+//!
+//! ```
+//! # #[cfg(feature = "axum")] mod example {
+//! use axum::{Router, routing::post};
+//! use lock_runtime::layer::{LockLayer, path_param};
+//! use lock_runtime::{HeldLock, LockManager};
+//!
+//! async fn ship(held: HeldLock) -> String {
+//!     format!("shipped with token {}", held.fencing_token())
+//! }
+//!
+//! /// Requests for one order wait for each other, whichever instance they reach.
+//! pub fn app(locks: LockManager) -> Router {
+//!     let per_order = LockLayer::new(locks, path_param("id").prefix("order:").parsed::<u64>());
+//!     Router::new().route("/orders/{id}/ship", post(ship)).route_layer(per_order)
+//! }
+//! # }
+//! # fn main() {}
+//! ```
+//!
 //! # Which lock should I use?
 //!
 //! | you want | use |
 //! |---|---|
-//! | one holder at a time, as fast as possible | [`mutex`](LockManager::mutex), the attribute's default |
-//! | one holder at a time, first come first served across processes | [`fair`](LockManager::fair) |
+//! | one holder at a time | [`mutex`](LockManager::mutex), the attribute's default |
+//! | one holder at a time, first come, first served across processes | [`fair`](LockManager::fair) |
 //! | many readers, or one writer | [`read`](LockManager::read) and [`write`](LockManager::write) |
-//! | several keys at once, all or nothing | [`multi`](LockManager::multi) |
+//! | several keys at once, all or none | [`multi`](LockManager::multi) |
 //! | at most n holders at a time | [`semaphore`](LockManager::semaphore), whose size is set by [`try_set_permits`](Semaphore::try_set_permits) |
 //! | to wait until a number of things are done | [`latch`](LockManager::latch) |
-//! | a lock for each request of a service | the module `layer` |
+//! | a lock for each request of a service | [`layer`] |
 //! | a job that every machine starts and only one runs | a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold) |
-//! | a hot item, sold many times a second | [`stock`](LockManager::stock), see [`segmented`] |
+//! | a hot item, sold many times a second | [`stock`](LockManager::stock) |
+//! | a hot item with work for each sale | [`segmented`](LockManager::segmented) |
 //!
-//! Begin with the mutex. Inside one process it is first come, first served too, and is handed on
-//! without a call to the store. Between processes there is no order: the first caller to ask after
-//! a release gets the lock. No process is shut out, since each lets others have their turn after a
-//! quarter of a second at most. `fair` keeps an order across processes, at the price of a message
-//! and a place in the store's queue for every hand-off.
-//!
-//! Read and write locks pay off where reads are long or many. A short read costs as much as a
-//! mutex, and a writer waits until the readers have left. To keep two copies of a periodic job
-//! apart, use a mutex with [`no_wait`](Lock::no_wait) and [`min_hold`](Lock::min_hold).
-//!
-//! In the attribute, the kind is `kind = fair | read | write`, and several keys are
-//! `keys = ["a:<from>", "a:<to>"]`. Locks of all kinds have the same builder ([`Lock`]), the same
-//! guard ([`LockGuard`]) and the same promises, and every grant has a fencing token.
+//! Begin with the mutex. In the attribute, the kind is `kind = fair | read | write`, and several
+//! keys are `keys = ["a:<from>", "a:<to>"]`. Locks of all kinds have the same builder ([`Lock`]),
+//! the same guard ([`LockGuard`]) and the same promises, and every grant has a fencing token.
 //!
 //! # What is where
 //!
-//! - [`LockManager`]: a connection to a store (`memory:`, `redis://…`). A program needs one, given
-//!   to [`set_default`].
-//! - `#[distributed_lock]` (feature `macros`): the attribute. [`Lock`]: the same as method calls,
-//!   `locks.mutex("order:42").wait(…).acquire()`.
-//! - [`LockManager::health`]: one call for readiness probes.
-//! - [`LockGuard`]: a held lock. [`HeldLock`]: a view of one, for bodies. [`FencingToken`]: the
-//!   number of the grant.
-//! - [`LockError`]: everything that can go wrong with a locked body; `is_busy`, `is_retryable` and
-//!   `body_started` say what to do about it.
-//! - [`Blocking`]: the same for threads without a tokio runtime.
-//! - [`Semaphore`] and [`CountDownLatch`]: permits and counts that processes share.
-//! - `layer` (a feature): a tower layer that locks each request, for axum and tonic.
-//! - [`segmented`]: a stock in parts that is never oversold, and locks in parts.
-//! - [`store`]: the storage trait, for custom backends.
-#![cfg_attr(feature = "testing", doc = "- [`testing`]: helpers for the tests of code that uses locks.")]
+//! | | |
+//! |---|---|
+//! | [`LockManager`], [`LockManagerBuilder`] | a connection to a store, and its settings |
+//! | [`distributed_lock`], [`set_default`], [`with_default`] | the attribute, and the manager that it uses |
+//! | [`Lock`], [`MultiKey`] | a lock to be taken: its wait, its lease, its limits |
+//! | [`LockGuard`], [`HeldLock`], [`FencingToken`] | a held lock, a view of one, the number of the grant |
+//! | [`LockError`] | all errors of locks; `is_busy`, `is_retryable` and `body_started` say what to do |
+//! | [`Semaphore`], [`CountDownLatch`] | permits and counts that processes share |
+//! | [`layer`] | a tower layer that locks each request, for axum, tonic and hyper |
+//! | [`segmented`] | hot items: a stock that is never oversold, and locks in parts |
+//! | [`Blocking`] | locks for threads without a tokio runtime |
+//! | [`health`](LockManager::health), [`status`](LockManager::status), [`list`](LockManager::list), [`force_release`](LockManager::force_release), [`shutdown`](LockManager::shutdown) | for operators |
+//! | [`testing`] | helpers for the tests of code that uses locks |
+//!
+//! To keep locks in a store of your own, implement the trait `LockStore` of the crate `lock-core`,
+//! and give it to [`connect_store`](LockManagerBuilder::connect_store).
 //!
 //! # What a lock is, and is not
 //!
-//! A lock is a lease, which the watchdog renews for as long as the guard lives. A crash therefore
-//! frees the key after at most one lease. A holder that is paused for longer than a lease has lost
-//! its lock without knowing. [`LockGuard::is_lost`] tells it so from the local clock alone. A body
-//! under the attribute or under [`Lock::with`] is dropped at its next await, but no lock service
-//! can stop code between two awaits. Where a late write does harm, pass
-//! [`LockGuard::fencing_token`] along with it, and let the resource refuse tokens smaller than the
-//! largest it has seen.
+//! A lock is a lease, which is renewed for as long as the guard lives. After a crash, the key is
+//! therefore free again when the lease is over. A holder that was paused for longer than a lease
+//! has lost its lock: [`LockGuard::is_lost`] says so, from the local clock alone.
 //!
-//! `docs/book/src/guarantees.md` in the repository lists what is promised, with the tests behind it, and
-//! what is not.
+//! A body under the attribute or under [`Lock::with`] is dropped at its next await when its lock is
+//! lost. No lock service can stop code between two awaits. Where a late write does harm, pass the
+//! [`fencing_token`](LockGuard::fencing_token) along with it. Let the resource refuse tokens
+//! smaller than the largest that it has seen.
 //!
-//! # Runtime
-//!
-//! A manager's background tasks run on the tokio runtime on which it was built. That runtime needs
-//! `enable_all`, which `#[tokio::main]` switches on. Programs that block their runtime, or have
-//! none, use [`LockManagerBuilder::dedicated_thread`]. Any executor may poll the futures of this
-//! crate, and guards may be dropped anywhere. A future's time-outs are counted by the tokio runtime
-//! in whose context it is first polled, which has to run, with timers. Under another executor, the
-//! manager's runtime counts them.
-//!
-//! A process that forks has to build its managers afterwards. A child that used a manager of its
-//! parent would have the same owners at the store, which could not tell the two processes apart.
+//! The page `docs/book/src/guarantees.md` of the guide lists every promise, with its tests and its
+//! limits.
 //!
 //! # Metrics
 //!
@@ -118,7 +141,7 @@
 //!
 //! | feature | default | |
 //! |---|---|---|
-//! | `macros` | yes | `#[distributed_lock]` |
+//! | `macros` | yes | the attribute `#[distributed_lock]` |
 //! | `redis` | yes | the Redis store |
 //! | `layer` | | the tower layer: a lock for each request; `axum` and `tonic` switch it on |
 //! | `axum` | | path parameters and extractors as keys, responses made from errors |
@@ -127,6 +150,10 @@
 //! | `sqlite`, `postgres` | | stocks in a database: `segmented::SqlStocks` on a pool of `sqlx` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
+//!
+#![cfg_attr(not(feature = "macros"), doc = "[`distributed_lock`]: #features")]
+#![cfg_attr(not(feature = "layer"), doc = "[`layer`]: #features")]
+#![cfg_attr(not(feature = "testing"), doc = "[`testing`]: #features")]
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -162,11 +189,9 @@ pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
 pub use error::{ConnectError, LockError, ShutdownError};
 pub use guard::{HeldLock, LockGuard};
-pub use kinds::{Lock, MultiKey, Mutex};
+pub use kinds::{Lock, MultiKey};
 pub use list::LockList;
-#[doc(inline)]
-pub use lock_core::store;
-pub use lock_core::store::{Kind, LockStatus};
+pub use lock_core::store::{Kind, LockStatus, PermitId, StoreError, StoreErrorKind};
 pub use lock_core::{FencingToken, IntoLockKey, InvalidKey, LockKey, OwnerId, Replication, TokenRetention};
 pub use lock_engine::failure::Loss;
 #[cfg(feature = "macros")]
@@ -261,6 +286,5 @@ mod documents {
         StoresRedis = "docs/book/src/stores/redis.md",
         StoresSentinel = "docs/book/src/stores/sentinel.md",
         Testing = "docs/book/src/testing.md",
-        Topologies = "docs/book/src/topologies.md",
     }
 }

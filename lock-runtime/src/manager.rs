@@ -34,11 +34,32 @@ const HEALTH_KEY: &str = "lock-runtime-health";
 /// # Ok(()) }
 /// ```
 ///
+/// | methods | |
+/// |---|---|
+/// | [`connect`](Self::connect), [`connect_lazy`](Self::connect_lazy), [`from_env`](Self::from_env), [`builder`](Self::builder) | make a manager, or its [builder](crate::LockManagerBuilder) |
+/// | [`mutex`](Self::mutex), [`fair`](Self::fair), [`read`](Self::read), [`write`](Self::write), [`multi`](Self::multi) | return a [`Lock`] of that kind |
+/// | [`semaphore`](Self::semaphore), [`latch`](Self::latch) | return a [`Semaphore`], a [`CountDownLatch`] |
+/// | [`segmented`](Self::segmented), [`stock`](Self::stock) | return a [`SegmentedLock`], a [`SegmentedStock`] |
+/// | [`blocking`](Self::blocking) | returns this manager for threads without a runtime |
+/// | [`health`](Self::health) | asks the store for its state, for readiness probes |
+/// | [`status`](Self::status), [`list`](Self::list) | return the state of a key, of all keys with a prefix |
+/// | [`force_release`](Self::force_release) | frees a key, whatever its holder |
+/// | [`shutdown`](Self::shutdown) | ends the manager |
+///
 /// # Runtime
 ///
 /// The manager's background tasks (renewal, waiting, releases) run on the tokio runtime on which it
-/// was built, see [`LockManagerBuilder::runtime`](crate::LockManagerBuilder::runtime). When that
-/// runtime is gone, acquires fail with [`LockError::ShutDown`] and held locks are lost.
+/// was built. That runtime needs `enable_all`, which `#[tokio::main]` switches on. Programs that
+/// block their runtime, or have none, use
+/// [`dedicated_thread`](crate::LockManagerBuilder::dedicated_thread). When the runtime is gone,
+/// acquires fail with [`LockError::ShutDown`] and held locks are lost.
+///
+/// Any executor may poll the futures of this crate, and guards may be dropped anywhere. A future's
+/// time-outs are counted by the tokio runtime in whose context it is first polled, which has to
+/// run, with timers. Under another executor, the manager's runtime counts them.
+///
+/// A process that forks has to build its managers afterwards. A child that used a manager of its
+/// parent would have the same owners at the store, which could not tell the two processes apart.
 #[derive(Clone)]
 #[doc(alias = "RedissonClient")]
 #[doc(alias = "LockProvider")]
@@ -136,12 +157,16 @@ impl LockManager {
     /// Returns the stock of this name, in segments, at the manager's store; see [`SegmentedStock`].
     pub fn stock(&self, name: impl IntoLockKey) -> SegmentedStock {
         let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
-        let store = || {
+        let store = |name: &LockKey| {
             self.engine.store.stocks().ok_or_else(|| StockError::Misconfigured {
-                reason: format!("the store {:?} has no stocks", self.engine.store).into(),
+                reason: format!(
+                    "stock {name}: the store {:?} has no stocks; use another store for it",
+                    self.engine.store
+                )
+                .into(),
             })
         };
-        SegmentedStock::at(name.and_then(|name| Ok((store()?, name))))
+        SegmentedStock::at(name.and_then(|name| Ok((store(&name)?, name))))
     }
 
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
@@ -158,44 +183,19 @@ impl LockManager {
         Lock::new(Ok(Arc::clone(&self.engine)), key.map(|key| (key, Spec::one(kind))))
     }
 
-    /// Returns a semaphore: a number of permits, each held by one holder at a time. It uses the
-    /// same keys as Redisson's `RPermitExpirableSemaphore`.
+    /// Returns a semaphore: a number of permits, each held by one holder at a time, see
+    /// [`Semaphore`]. It uses the same keys as Redisson's `RPermitExpirableSemaphore`.
     ///
     /// Permits are leased and renewed like locks, so those of a crashed process come back after at
     /// most one lease.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
-    /// let reports = locks.semaphore("reports");
-    /// reports.try_set_permits(3).await?; // the first call wins
-    /// let permit = reports.acquire().await?;
-    /// // …at most three at a time, in all processes together
-    /// permit.release().await?;
-    /// # Ok(()) }
-    /// ```
     #[doc(alias = "RPermitExpirableSemaphore")]
     pub fn semaphore(&self, name: impl IntoLockKey) -> Semaphore {
         let name = name.into_lock_key().map_err(LockError::from);
         Semaphore::new(Arc::clone(&self.counting), name)
     }
 
-    /// Returns a count-down latch: callers wait until others have counted it down to zero. It uses
-    /// the same keys as Redisson's `RCountDownLatch`.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use std::time::Duration;
-    /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
-    /// let ready = locks.latch("workers-ready");
-    /// ready.try_set_count(2).await?;
-    /// // in each worker
-    /// ready.count_down().await?;
-    /// # ready.count_down().await?;
-    /// // in each process that waits for them
-    /// ready.wait(Duration::from_secs(60)).await?;
-    /// # Ok(()) }
-    /// ```
+    /// Returns a count-down latch: callers wait until others have counted it down to zero, see
+    /// [`CountDownLatch`]. It uses the same keys as Redisson's `RCountDownLatch`.
     #[doc(alias = "RCountDownLatch")]
     pub fn latch(&self, name: impl IntoLockKey) -> CountDownLatch {
         let name = name.into_lock_key().map_err(LockError::from);
@@ -233,7 +233,7 @@ impl LockManager {
     /// A server that answers but refuses writes, because it is a replica or full, shows in the last
     /// error only: look at [`Health::last_error`] too, or take a lock. On Redis, the key is
     /// `lock-runtime-health` behind the prefix. Reading it needs the rights of a mutex, see
-    /// `docs/book/src/servers.md`.
+    /// `docs/book/src/stores/redis.md`.
     ///
     /// A pod whose store is down should answer "not ready" rather than "not alive": restarting it
     /// does not help.

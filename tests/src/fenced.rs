@@ -94,6 +94,6 @@ mod tests {
         assert_eq!(register.value(), "next");
         assert_eq!(register.read(34), None);
         assert_eq!(register.read(40), Some("next".to_owned()));
-        assert!(!register.write(35, "late"), "somebody newer has read");
+        assert!(!register.write(35, "late"), "a newer holder has read");
     }
 }

@@ -28,7 +28,7 @@ pub fn lock(locks: &LockManager, kind: Kind, key: &str) -> Lock {
         Kind::Fair => locks.fair(key),
         Kind::Read => locks.read(key),
         Kind::Write => locks.write(key),
-        other => panic!("no such lock: {other:?}"),
+        other => panic!("unknown kind of lock: {other:?}"),
     }
 }
 

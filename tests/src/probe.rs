@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::LockKey;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
     ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
+use lock_runtime::LockKey;
 
 /// The fate of renewals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -351,7 +351,7 @@ pub async fn play_at(
         assert_eq!(
             idle.map(|segment| segment.available).sum::<u64>(),
             0,
-            "nobody would find it: {snapshot:?}"
+            "an idle segment has units: {snapshot:?}"
         );
     }
 }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lock_core::store::StoreErrorKind;
 use lock_runtime::segmented::{SqlStocks, StockError};
-use lock_runtime::store::StoreErrorKind;
 use lock_runtime::testing::memory_manager;
 use lock_tests::stock_model::check_on;
 use lock_tests::stock_sql::{Deed, PATIENCE, drop_at, open, scenarios, stock, with_steps};

@@ -18,13 +18,13 @@ Usage: cargo xtask <command>
 
 Commands:
   test      everything that CI checks: formatting, lints, docs, tests, examples
-  bench     the benchmarks, and whether the bars hold that are set for them
+  bench     the benchmarks, and whether their results meet the bars
   api       the list of the public items, in docs/public-api.txt
   book      the guide, docs/book, as HTML
-  direction whether the files of each crate know only what is below them; draws their rooms
+  direction whether the files of each crate import only from rooms below them; draws the rooms
   lines     the lines of code in each crate and folder
   servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
-  chaos     rival processes while servers, network and processes fail in all the ways that are known
+  chaos     rival processes while servers, network and processes fail in all known ways
   deep      models and simulation, thousands of seeds of each kind
   stress    processes that are killed and stopped for minutes; or a process whose memory must be flat
 
@@ -36,16 +36,16 @@ Checks everything that CI checks.
 Usage: cargo xtask test [--install] [--quick | --list] [--only <part>]... [<part>]...
 
   --install      install what is missing with the system's package manager (as root, or with sudo);
-                 without it the commands are printed and what needs them is skipped
-  --quick        what every hour of work needs: fmt, prose, direction, clippy, unit and model tests, the tests on one server,
+                 without it, prints the commands and skips the parts that need them
+  --quick        only the parts for checks during work: fmt, prose, direction, clippy, unit and model tests, the tests on one server,
                  and the examples in memory; some minutes less
-  --list         print the names of all tests, each behind its program, and run none
+  --list         print the names of all tests, each after its program, and run none
   --only <part>  only this part; may be given several times, or as a list: --only fmt,clippy
   <part>         the same in short: cargo xtask test interop
 
 Parts:
   fmt       cargo fmt --check
-  prose     comments of at most 100 columns, sentences of at most 30 words, links that lead somewhere
+  prose     comments of at most 100 columns, sentences of at most 30 words, links with an existing target
   direction which file may import which: the floors of docs/architecture.md, circles, `testing`
   clippy    cargo clippy on everything, all features, warnings are errors
   features  each crate without features and with each one alone, warnings are errors
@@ -53,7 +53,7 @@ Parts:
   api       docs/public-api.txt is what `cargo xtask api` writes
   package   `cargo package` of all crates that are published, and their compilation
   test      unit, documentation, UI and integration tests (needs redis-server)
-  loom      what threads share outside of a mutex, in every interleaving (lock-engine/src/loom_models.rs)
+  loom      data that threads share outside of a mutex, in every interleaving (lock-engine/src/loom_models.rs)
   topologies
             the tests of every store on a primary that sentinels know, a cluster, and a quorum (needs redis-server)
   tls       rediss:// without TLS, with tls-rustls, with tls-native (needs a redis-server that was built with TLS)
@@ -65,10 +65,10 @@ Parts:
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
 Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,
-docs, api, loom, tls, and the tests that compile something. The table in the end has the seconds and the processor seconds of
+docs, api, loom, tls, and the tests that compile something. The table at the end has the seconds and the processor seconds of
 each step.
 
-With CI=true in the environment, --install is implied and a part that is left out is a failure.
+With CI=true in the environment, --install is implied and a skipped part is a failure.
 LOCK_URL is not read: tests start their own servers.
 
 Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
@@ -91,22 +91,22 @@ Fails on:
 Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
 
 const HELP_DEEP: &str = "\
-Runs what CI runs in short, in release and for longer: the simulation of processes and servers, and the models that
-locks, stores and stocks are held against. Eleven minutes on two idle cores with the defaults, and ten more for the
+Runs longer, in release, what CI runs in short: the simulation of processes and servers, and the model tests of
+locks, stores and stocks. Eleven minutes on two idle cores with the defaults, and ten more for the
 first build.
 
 Usage: cargo xtask deep [--seeds <n>] [--cases <n>] [--seed <s>]
 
   --seeds <n>    seeds of each kind of simulated faults; default 5000
-  --cases <n>    random lists of operations of each model, where 256 are as many as in CI; default 25600
-  --seed <s>     simulate only this seed, which prints its logs, and let the models' operations follow from it
+  --cases <n>    random lists of operations of each model; default 25600
+  --seed <s>     simulate only this seed and print its logs; it also decides the operations of the models
 
-Needs redis-server. A failure says its seed.
+Needs redis-server. A failure prints its seed.
 
 Exit status: 0 if nothing failed, 1 if something did, 2 for a command line that is not understood.";
 
 const HELP_BENCH: &str = "\
-Builds lock-bench in release, runs its workloads beside what they are compared with, and says which bars hold.
+Builds lock-bench in release, runs its workloads beside those of rivals, and prints which bars hold.
 
 Usage: cargo xtask bench [--rounds <n>] [--only <workload>]... [--long] [--strict]
 
@@ -126,8 +126,8 @@ Writes docs/public-api.txt: the public items of lock-runtime with all features, 
 Usage: cargo xtask api
 
 Review the diff of the file. `cargo xtask test api` fails when the file differs from the code.
-Items of our other crates are listed where lock-runtime re-exports them. No line says in which crate
-an item is. The build is in target/api and takes a minute the first time. Needs Rust 1.95, whose
+Items of our other crates are listed where lock-runtime re-exports them. The lines do not name the
+crate of an item. The build is in target/api and takes a minute the first time. Needs Rust 1.95, whose
 JSON `rustdoc-types` reads.
 
 Exit status: 0 if the file was written, 1 if not, 2 for a command line that is not understood.";
@@ -146,8 +146,8 @@ Prints the lines of code in lock-runtime, in our crates below it, and in their f
 
 Usage: cargo xtask lines
 
-A line counts if a token stands on it that is not part of a comment. Modules that only tests have
-don't count. Lua has rows for itself.
+Counts lines with a token outside of comments. Modules that exist only in tests don't count. Lua has
+separate rows.
 
 Exit status: 0 if all was counted, 1 if not, 2 for a command line that is not understood.";
 
@@ -163,21 +163,22 @@ Usage: cargo xtask servers [single|sentinel|cluster|quorum]
   cluster   three primaries with a replica each: redis+cluster://
   quorum    three servers that know nothing of each other: quorum:
 
-Addresses and process ids go to stderr, for those who want to stop or kill one. Of several servers the others go on when
-one ends. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
+Addresses and process ids go to stderr, to stop or kill a server. When one of several servers ends, the
+others go on. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
 
 Exit status: 0 if all servers ran until the end, 1 if one did not, 2 for a command line that is not understood.";
 
 const HELP_STRESS: &str = "\
 Runs 4 processes of 16 tasks that fight for 8 keys on a redis-server of their own, kills and stops them at random, stops
-the server, cuts its connections, and judges what the processes have seen: overlaps inside validity, tokens in real-time
-order, locks taken away, progress of waiters, and what is left behind. With --soak: one process in which locks come and go in all ways, and whose memory must be flat.
+the server, cuts its connections, and checks the logs of the processes: overlaps inside validity, tokens in real-time
+order, locks taken away, progress of waiters, and leftovers. With --soak: one process in which locks come and go in all ways, and
+whose memory must be flat.
 
 Usage: cargo xtask stress [--kinds] [--soak [--cluster]] [--minutes <n>] [--seed <s>] [--lock <name>]
 
-  --minutes <n>  for so long, also a fraction as 0.5; default 1, with --soak 10
-  --seed <s>     kills, stops and the processes' choices follow from it; drawn when not given, and always printed.
-                 The same seed makes the same schedule; what the machine makes of it differs
+  --minutes <n>  length of the run, also a fraction as 0.5; default 1, with --soak 10
+  --seed <s>     decides kills, stops and the choices of the processes; random by default, and always printed.
+                 The same seed makes the same schedule, but the timing on the machine differs
   --kinds        locks of all kinds and of several keys instead of mutexes only; looks at the turns of fair locks too
   --soak         memory instead of exclusion
   --cluster      with --soak: on a cluster whose slots move and whose primaries change
@@ -185,7 +186,7 @@ Usage: cargo xtask stress [--kinds] [--soak [--cluster]] [--minutes <n>] [--seed
                  no-owner-check, random-token, leak, forget-waiter; with --kinds: unfair, blind-reader
 
 The short versions are among the tests: redis_stress, redis_stress_kinds, redis_soak, redis_scale. Ctrl-C or SIGTERM ends the server and
-the processes. Needs redis-server. When something was found, the logs are kept and the last line says where.
+the processes. Needs redis-server. After a finding, the logs are kept and the last line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, 2 for a command line that is not understood.";
 
@@ -194,18 +195,18 @@ Lets 3 processes of 6 tasks fight for locks of all kinds, and write with their f
 own, while servers, network and processes fail: partitions, black holes, resets, late requests, lost messages, SIGSTOP
 and SIGKILL of processes and servers, restarts with and without data, failovers, slots that move, full memory, clocks
 that are stepped by a minute, and more. Then checks the histories of all of them: validity, tokens, progress, and the
-rest of what docs/book/src/guarantees.md promises. The table of faults and outcomes is what docs/book/src/fault-report.md has.
+rest of what docs/book/src/guarantees.md promises. docs/book/src/fault-report.md has its table of faults and outcomes.
 
 Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name>]... [--only <fault>]...
 
-  --minutes <n>       faults in a random order for so long, also a fraction as 0.5; default 1
+  --minutes <n>       length of the run, with faults in a random order; also a fraction as 0.5; default 1
   --once              each fault once instead, one after the other
-  --seed <s>          faults and the processes' choices follow from it; drawn when not given, and always printed
+  --seed <s>          decides faults and the choices of the processes; random by default, and always printed
   --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
-  --only <fault>      only these; a name that is not known lists them all
-  --replication <who> whose word is awaited for a grant: none (default), one, majority
+  --only <fault>      only these; an unknown name lists all faults
+  --replication <n>   replicas that must confirm a grant: none (default), one, majority
   --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
-  --skew <seconds>    the clocks of every second and third server are ahead and behind by so much from the start
+  --skew <seconds>    the clocks of every second and third server are ahead and behind by this much from the start
   --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,
                       no-lost-signal, forgotten-request
   --report <file>     write the table as Markdown
@@ -213,7 +214,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --judge <folder>    only check the logs of an earlier run
 
 The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server and a C
-compiler. When something was found, the logs are kept and a line says where.
+compiler. After a finding, the logs are kept and a line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, or an argument is not understood.";
 
@@ -257,7 +258,7 @@ pub(crate) enum Scope {
 pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
     let mut args = args.iter().map(String::as_str);
     match args.next() {
-        None => Err(format!("which command?\n\n{HELP}")),
+        None => Err(format!("no command given\n\n{HELP}")),
         Some("-h" | "--help" | "help") => Ok(Task::Help(HELP)),
         Some("test") => parse_test(args),
         Some("api") => without_arguments("api", Task::Api, HELP_API, args.next()),
@@ -297,7 +298,7 @@ fn topology(name: &str, more: Option<&str>) -> Result<Task, String> {
         (Some(topology), None) => Ok(Task::Servers(topology)),
         (Some(_), Some("-h" | "--help")) => Ok(Task::Help(HELP_SERVERS)),
         (None, _) => {
-            Err(format!("`cargo xtask servers` knows no {name:?}; there are: {}", Topology::names()))
+            Err(format!("unknown servers {name:?}; `cargo xtask servers` takes: {}", Topology::names()))
         }
         (Some(_), Some(more)) => Err(format!("`cargo xtask servers {name}` takes no argument {more:?}")),
     }
@@ -320,7 +321,8 @@ fn parse_test<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, Strin
                 Some(list) => only.extend(parts(list)?),
                 None if arg.starts_with('-') => {
                     return Err(format!(
-                        "`cargo xtask test` knows no {arg:?}; it takes --install, --quick, --list, --only <part>, --help"
+                        "unknown argument {arg:?}; `cargo xtask test` takes --install, --quick, --list, --only \
+                         <part>, --help"
                     ));
                 }
                 None => only.extend(parts(arg)?),
@@ -329,7 +331,11 @@ fn parse_test<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, Strin
     }
     if list {
         let alone = !install && scope == Scope::All && only.is_empty();
-        return if alone { Ok(Task::List) } else { Err("--list takes nothing beside it".to_owned()) };
+        return if alone {
+            Ok(Task::List)
+        } else {
+            Err("--list can't be combined with other options".to_owned())
+        };
     }
     let chosen = |part: &Part| match only.is_empty() {
         true => scope == Scope::All || part.is_quick(),
@@ -362,7 +368,7 @@ fn parse_bench<'a>(mut args: impl Iterator<Item = &'a str>) -> Result<Task, Stri
             }
             _ => {
                 return Err(format!(
-                    "`cargo xtask bench` knows no {arg:?}; it takes --rounds <n>, --only <workload>, --long, \
+                    "unknown argument {arg:?}; `cargo xtask bench` takes --rounds <n>, --only <workload>, --long, \
                      --strict, --help"
                 ));
             }
@@ -403,7 +409,7 @@ fn parse_deep<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String> {
             "--seed" => options.seed = Some(number()?),
             _ => {
                 return Err(format!(
-                    "`cargo xtask deep` knows no {arg:?}; it takes --seeds, --cases, --seed, --help"
+                    "unknown argument {arg:?}; `cargo xtask deep` takes --seeds, --cases, --seed, --help"
                 ));
             }
         }
@@ -430,7 +436,8 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
             "--lock" => options.lock = value()?.parse()?,
             _ => {
                 return Err(format!(
-                    "`cargo xtask stress` knows no {arg:?}; it takes --minutes, --seed, --kinds, --soak, --cluster, --lock, --help"
+                    "unknown argument {arg:?}; `cargo xtask stress` takes --minutes, --seed, --kinds, --soak, \
+                     --cluster, --lock, --help"
                 ));
             }
         }
@@ -452,7 +459,7 @@ fn parse_direction<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, Stri
         ["--quiet"] => Ok(Task::Direction(false)),
         ["-h" | "--help"] => Ok(Task::Help(HELP_DIRECTION)),
         [arg, ..] => {
-            Err(format!("`cargo xtask direction` knows no {arg:?}; it takes --draw, --quiet, --help"))
+            Err(format!("unknown argument {arg:?}; `cargo xtask direction` takes --draw, --quiet, --help"))
         }
     }
 }
@@ -461,7 +468,7 @@ fn minutes(text: &str) -> Result<Duration, String> {
     let minutes: f64 = text.parse().map_err(|_| format!("--minutes {text:?} is not a number"))?;
     match Duration::try_from_secs_f64(minutes * 60.0) {
         Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(format!("--minutes {text:?} is no time to run for")),
+        _ => Err(format!("--minutes {text:?} is not a valid run time")),
     }
 }
 
@@ -618,7 +625,7 @@ mod tests {
             ("stress --soak --kinds", "--soak"),
             ("stress --lock unfair", "--kinds"),
             ("stress --kinds --lock leak", "--kinds"),
-            ("", "which command"),
+            ("", "no command given"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(word), "{line}: {error}");

@@ -1,8 +1,10 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server, and as two processes at
-//! once. Servers are also run with an instance that joins later.
+//! once. Servers are also run with an instance that joins later. Recipes run in memory and on one
+//! Redis server only.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +24,20 @@ const EXAMPLES: [(&str, &[&str]); 5] = [
     (FLASH_SALE, &[]),
 ];
 
+/// Names of the recipes, with the arguments that make them check themselves and end.
+const RECIPES: [(&str, &[&str]); 10] = [
+    ("service", &[]),
+    ("cron", &[]),
+    ("json_body", &[]),
+    ("tenants", &[]),
+    ("shutdown", &["check"]),
+    ("outbox", &[]),
+    ("anyhow", &[]),
+    ("migration", &[]),
+    ("unit_test", &[]),
+    ("blocking", &[]),
+];
+
 /// The example whose instances sell from one stock, and whose books are compared afterwards.
 const FLASH_SALE: &str = "flash-sale";
 
@@ -33,7 +49,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &Programs) {
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
-    for (name, args) in EXAMPLES {
+    for (name, args) in EXAMPLES.into_iter().chain(RECIPES) {
         let Some(program) = programs.example(name) else {
             step(&format!("examples: {name}"), &|| Outcome::Failed("cargo has not built it".to_owned()));
             continue;
@@ -51,13 +67,21 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &P
             continue;
         }
         step(&format!("examples: {name}, on Redis"), &|| on_redis(program, args, Topology::Single, 1));
+        match name {
+            "cron" => step("examples: cron, three processes", &|| or_failed(one_of_three(program))),
+            "shutdown" => step("examples: shutdown, SIGTERM", &|| or_failed(terminated(program))),
+            _ => true,
+        };
+        if RECIPES.contains(&(name, args)) {
+            continue;
+        }
         for topology in Topology::ALL {
             let text = format!("examples: {name}, two processes, {}", topology.name());
             step(&text, &|| on_redis(program, args, topology, 2));
         }
         for (_, serve) in SERVERS.into_iter().filter(|(server, _)| *server == name) {
             let text = format!("examples: {name}, a second instance");
-            step(&text, &|| second_instance(program, serve, args));
+            step(&text, &|| or_failed(second_instance(program, serve, args)));
         }
     }
 }
@@ -87,15 +111,62 @@ fn on_redis(program: &Path, args: &[&str], topology: Topology, count: usize) -> 
     nothing_is_left(&servers)
 }
 
-/// Adds an instance to a running one, puts load on both, and then asks both to stop.
-fn second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Outcome {
-    match try_second_instance(program, serve, args) {
-        Ok(outcome) => outcome,
-        Err(why) => Outcome::Failed(why),
+fn or_failed(outcome: Result<Outcome, String>) -> Outcome {
+    outcome.unwrap_or_else(Outcome::Failed)
+}
+
+/// Starts two instances of the job at once, and a third one when they are done. One does the job.
+fn one_of_three(program: &Path) -> Result<Outcome, String> {
+    let servers = Servers::start(Topology::Single).map_err(|error| error.to_string())?;
+    let url = servers.url();
+    let start = || spawn(command(program, &["one"], Some(&url)).stdout(Stdio::piped()));
+    let text = |instance: Running| {
+        let (mut instance, mut text) = (instance?, String::new());
+        let mut output = instance.stdout().ok_or("a process without output")?;
+        output.read_to_string(&mut text).map_err(|error| error.to_string())?;
+        print!("{text}");
+        match finish(Ok(instance)) {
+            Outcome::Ok => Ok(text),
+            failed => Err(format!("{failed:?}")),
+        }
+    };
+    let (first, second) = (start(), start());
+    let texts = [text(first)?, text(second)?, text(start())?];
+    match texts.iter().filter(|text| text.contains("sent")).count() {
+        1 => Ok(Outcome::Ok),
+        count => Err(format!("{count} of three processes have done the job")),
     }
 }
 
-fn try_second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Result<Outcome, String> {
+/// Sends a SIGTERM to a server with a request in flight, which must be answered.
+fn terminated(program: &Path) -> Result<Outcome, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let servers = Servers::start(Topology::Single).map_err(|error| error.to_string())?;
+    let (mut server, target) = start_server(program, &[], &servers.url())?;
+    let mut client = TcpStream::connect(target.trim_start_matches("http://")).map_err(failed)?;
+    client.set_read_timeout(Some(LIMIT)).map_err(failed)?;
+    client.write_all(b"POST /orders/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n").map_err(failed)?;
+    let deadline = Instant::now() + LIMIT;
+    while nothing_is_left(&servers) == Outcome::Ok {
+        if Instant::now() >= deadline {
+            return Err(format!("the request has no lock after {LIMIT:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    server.terminate();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).map_err(failed)?;
+    if !answer.starts_with("HTTP/1.1 200") {
+        return Err(format!("the request in flight was answered with {answer:?}"));
+    }
+    match finish(Ok(server)) {
+        Outcome::Ok => Ok(nothing_is_left(&servers)),
+        failed => Ok(failed),
+    }
+}
+
+/// Adds an instance to a running one, puts load on both, and then asks both to stop.
+fn second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Result<Outcome, String> {
     let servers = Servers::start(Topology::Single).map_err(|error| error.to_string())?;
     let url = servers.url();
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -146,7 +217,7 @@ fn flash_sales(lane: &Lane<'_>, program: &Path) {
             [(Joins::ToTheEnd, "a second instance"), (Joins::AndIsKilled, "one of two is killed")]
         {
             let text = format!("examples: {FLASH_SALE}, {what}, {}, {layout}", topology.name());
-            step(&text, &|| joint_sale(program, topology, layout, joins).unwrap_or_else(Outcome::Failed));
+            step(&text, &|| or_failed(joint_sale(program, topology, layout, joins)));
         }
     }
 }

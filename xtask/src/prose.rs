@@ -35,7 +35,7 @@ pub(crate) fn check(step: &Step<'_>) -> Outcome {
     found.refused.iter().chain(&found.listed).for_each(|line| step.output().line(line));
     match found.refused.len() {
         0 => Outcome::Ok,
-        lines => Outcome::Failed(format!("{lines} places are hard to read, or lead nowhere")),
+        lines => Outcome::Failed(format!("{lines} places are hard to read, or have a broken link")),
     }
 }
 
@@ -227,7 +227,12 @@ mod tests {
             fs::write(path, "# Why\n").expect("it is written");
         }
         let mut found = Found::default();
-        judge_links(&page, "p", "[a](page.md#why) [b](../README.md) [c](none.md) [d](page.md#no)", &mut found);
+        judge_links(
+            &page,
+            "p",
+            "[a](page.md#why) [b](../README.md) [c](none.md) [d](page.md#no)",
+            &mut found,
+        );
         let links: Vec<_> = found.refused.iter().filter_map(|why| why.split(' ').nth(4)).collect();
         assert_eq!(links, ["../README.md,", "none.md,", "page.md#no,"]);
     }

@@ -42,9 +42,9 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     let (mut report, lines) = multi::measure(options, urls, &mut meter).await?;
     let mut places = Vec::new();
     for line in &lines {
-        let of_child = line[PLACES].as_array().ok_or("a process does not say what places it had")?;
+        let of_child = line[PLACES].as_array().ok_or("a process does not report its places in the queue")?;
         for place in of_child {
-            places.push(Place::from_json(place).ok_or_else(|| format!("{place} is no place in a queue"))?);
+            places.push(Place::from_json(place).ok_or_else(|| format!("{place} is not a place in a queue"))?);
         }
     }
     report.errors += handoffs.errors.0;
@@ -95,7 +95,7 @@ async fn hold(
             }
         }
     }
-    Err(format!("the parent is gone; nobody asks for a hold of {HOLD:?}"))
+    Err(format!("the parent is gone, so no more holds of {HOLD:?} are needed"))
 }
 
 /// Connects the waiter to a holder in another process.

@@ -45,7 +45,7 @@ const ROUNDS: u32 = 10;
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     let bare = calls(options).await?;
     let Backend::Ours(locks) = Backend::connect(options, urls).await? else {
-        return Err("the layer is ours only".to_owned());
+        return Err("only --lib ours has the layer".to_owned());
     };
     let mut meter = Meter::connect(options, urls).await?;
     let mut client = Client::of_a_server_with(&locks).await?;

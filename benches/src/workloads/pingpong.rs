@@ -136,7 +136,7 @@ async fn round(
     match partner.next().await? {
         Step::Held => tally.grants += 1,
         Step::Failed(error) => return Ok(Err(error)),
-        Step::Released(_) => return Err("the holder released what it had not".to_owned()),
+        Step::Released(_) => return Err("the holder released a lock that it did not hold".to_owned()),
     }
     let outcome = tokio::time::timeout(DEAD, lock.acquire(Limit::Forever)).await.unwrap_or_else(|_| {
         tally.stalls += 1;

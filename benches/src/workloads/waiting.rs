@@ -126,7 +126,7 @@ async fn measure(
         match waited.map_err(|error| error.to_string())? {
             Err(LockError::TimedOut { .. }) => {}
             Err(error) => errors.add(&error.to_string()),
-            Ok(_) => errors.add("a lock was granted that is held"),
+            Ok(_) => errors.add("a held lock was granted"),
         }
     }
     let lost = other.is_lost() || held.as_ref().is_some_and(lock_runtime::LockGuard::is_lost);

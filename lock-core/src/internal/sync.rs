@@ -37,7 +37,7 @@ pub fn catch_panics(others: impl FnOnce()) {
 /// nothing would wake the caller.
 #[cold]
 #[track_caller]
-#[allow(clippy::panic, reason = "a mistake in an executor or a combinator, not in what it is given")]
+#[allow(clippy::panic, reason = "a bug in an executor or a combinator, not in its input")]
 pub fn polled_again() -> ! {
-    panic!("a future of a lock was polled after it had ended")
+    panic!("a lock's future was polled after it had ended")
 }

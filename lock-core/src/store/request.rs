@@ -180,7 +180,7 @@ impl AcquireRequest {
         if self.replication.is_none() {
             return Ok(());
         }
-        let message = "no replica can confirm a grant here: this store has none; leave out `replication`";
+        let message = "this store has no replicas that could confirm a grant; leave out `replication`";
         Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 

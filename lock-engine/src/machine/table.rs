@@ -346,7 +346,7 @@ fn queued_granted_directly() {
 }
 
 #[test]
-fn queued_nobody_waits_any_more() {
+fn queued_without_waiters() {
     let mut world = asking(Sort::Fair, USUAL);
     world.store.rival = true;
     (0..2).for_each(|_| world.apply(Op::Drive));

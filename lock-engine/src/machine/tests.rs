@@ -757,20 +757,24 @@ impl World {
         assert!(!active || served, "a lost wake-up: {:?}", self.machine);
         let parked = self.machine.driver == Driver::Parked && !self.notified;
         if active && parked && matches!(self.machine.phase, Phase::Free) {
-            assert!(self.until < Tick::MAX, "asleep for ever");
+            assert!(self.until < Tick::MAX, "asleep forever");
         }
         let offered = self.machine.waiters.iter().filter(|(_, w)| matches!(w.state, WaiterState::Offered));
         let mut open = 0;
         for (id, _) in offered {
             open += 1;
             let waiting = &self.waiting[id];
-            assert!(waiting.woken || !waiting.polled, "an offer that nobody was told about");
+            assert!(waiting.woken || !waiting.polled, "an offer without a wake-up");
         }
         match &self.machine.phase {
             Phase::Held(held) => {
-                assert!(self.machine.poll_timeout() < Tick::MAX, "a hold that nobody looks at");
-                assert!(held.offer.is_some() || held.live.is_some(), "a hold for nobody");
-                assert_eq!(held.offer.as_ref().map_or(0, |offer| offer.open), open, "offers for nobody");
+                assert!(self.machine.poll_timeout() < Tick::MAX, "a hold without a timer");
+                assert!(held.offer.is_some() || held.live.is_some(), "a hold without a guard or an offer");
+                assert_eq!(
+                    held.offer.as_ref().map_or(0, |offer| offer.open),
+                    open,
+                    "the count of open offers"
+                );
             }
             _ => assert_eq!(open, 0, "offers without a hold"),
         }
@@ -802,7 +806,11 @@ impl World {
                 let ours: Vec<_> =
                     self.store.ours.keys().filter(|owner| !self.left.contains(*owner)).collect();
                 assert!(ours.is_empty(), "the store still has holds of ours: {ours:?}");
-                assert!(self.store.late.is_empty(), "requests that nobody withdrew: {:?}", self.store.late);
+                assert!(
+                    self.store.late.is_empty(),
+                    "requests that were not withdrawn: {:?}",
+                    self.store.late
+                );
                 assert!(self.machine.queued.is_none() && self.machine.poll_timeout() == Tick::MAX);
                 return;
             }
@@ -812,7 +820,7 @@ impl World {
                 self.keep_time(true);
             }
         }
-        panic!("nobody makes progress: {:?}", self.machine);
+        panic!("no progress: {:?}", self.machine);
     }
 }
 

@@ -48,7 +48,7 @@ impl Address {
         if let Some(name) = url.strip_prefix("memory:") {
             if name.starts_with("//") {
                 return Err(refused(
-                    "a store in memory has no host; write `memory:`, or `memory:name` to share it",
+                    "a store in memory has no host; write `memory:`, or `memory:name` for one that managers share",
                 ));
             }
             return Ok(Self::Memory(Some(name.to_owned()).filter(|name| !name.is_empty())));
@@ -58,14 +58,14 @@ impl Address {
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
-                Err(refused(&format!("a lock URL can't begin with {scheme:?}; it begins with {ACCEPTED}")))
+                Err(refused(&format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
             }
-            Some(_) => Err(refused(&format!("a lock URL begins with {ACCEPTED}"))),
+            Some(_) => Err(refused(&format!("this is not a lock URL; use {ACCEPTED}"))),
             None if url.starts_with("redis") && url.contains(':') => {
-                Err(refused(&format!("`//` is missing in the lock URL behind the first `:`; use {ACCEPTED}")))
+                Err(refused(&format!("`//` is missing behind the first `:` of the lock URL; use {ACCEPTED}")))
             }
             None => Err(refused(&format!(
-                "the scheme of the lock URL is missing, as in redis://host:6379; it begins with {ACCEPTED}"
+                "the lock URL has no scheme, such as `redis://` in `redis://host:6379`; use {ACCEPTED}"
             ))),
         }
     }
@@ -73,10 +73,12 @@ impl Address {
     fn quorum(urls: &str) -> Result<Self, ConnectError> {
         let parts: Vec<&str> = urls.split('|').map(str::trim).collect();
         if parts.iter().any(|url| url.is_empty()) {
-            return Err(refused("one of the URLs of a quorum is empty; write `quorum:url1|url2|url3`"));
+            return Err(refused("one of the URLs of a quorum is empty; use `quorum:url1|url2|url3`"));
         }
         let each = parts.into_iter().map(|url| match Self::parse(url) {
-            Ok(Self::Quorum(_)) => Err(refused("a quorum is of plain stores, not of quorums")),
+            Ok(Self::Quorum(_)) => {
+                Err(refused("a quorum can't contain another quorum; list the stores themselves"))
+            }
             address => address,
         });
         let each = each.collect::<Result<Vec<_>, _>>()?;
@@ -85,14 +87,13 @@ impl Address {
             .enumerate()
             .any(|(index, one)| each.iter().skip(index + 1).any(|other| one.shares(other)))
         {
-            let what = "a quorum has one of its stores twice, which has one vote; name another server (another \
-                        database of the same one falls with it)";
+            let what = "a quorum lists the same server or store twice; list different ones, since databases of one \
+                        server fail together";
             return Err(refused(what));
         }
         let in_memory = each.iter().filter(|address| matches!(address, Self::Memory(_))).count();
         if in_memory > 0 && in_memory < each.len() {
-            let what =
-                "a quorum is of stores in memory, for tests, or of servers; not of both: their clocks differ";
+            let what = "a quorum can't mix stores in memory with servers, because their clocks differ; use one or the other";
             return Err(refused(what));
         }
         Ok(Self::Quorum(each))
@@ -172,8 +173,8 @@ impl Address {
                 if engine.lease > store.max_lease {
                     let (lease, most) = (engine.lease, store.max_lease);
                     return Err(refused(&format!(
-                        "the lease of {lease:?} is longer than the longest of this quorum, {most:?}; set `max_lease`, in \
-                         all programs that use these servers"
+                        "the lease of {lease:?} exceeds the maximum lease of this quorum, {most:?}; set a shorter \
+                         lease, or set `max_lease` in all programs that use these servers"
                     )));
                 }
                 let each = each.into_iter().map(|address| address.open(settings, clock, runtime));

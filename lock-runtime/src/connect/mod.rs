@@ -101,11 +101,14 @@ impl LockManagerBuilder {
     pub async fn from_env(self) -> Result<LockManager, ConnectError> {
         match std::env::var("LOCK_URL") {
             Ok(url) if !url.is_empty() => self.connect(url).await,
-            _ => Err(ConnectError::misconfigured(format!("LOCK_URL is not set; set it to {ACCEPTED}"))),
+            _ => Err(ConnectError::misconfigured(format!(
+                "the environment variable LOCK_URL is not set; set it to {ACCEPTED}"
+            ))),
         }
     }
 
-    /// Makes a manager on the caller's own store.
+    /// Makes a manager on the caller's own store: a type that implements the trait [`LockStore`] of
+    /// the crate `lock-core`.
     ///
     /// # Errors
     ///

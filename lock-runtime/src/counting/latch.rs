@@ -35,6 +35,29 @@ const REMEMBERED: u32 = 8;
 /// A latch that does not exist counts as zero, so a wait for it ends at once. A latch is gone once
 /// it has reached zero, and can then be made again.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
+/// # use std::time::Duration;
+/// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+/// let imported = locks.latch("files-imported");
+/// imported.try_set_count(2).await?; // `false`: it exists already
+/// // In each process that imports a file:
+/// imported.count_down().await?;
+/// # imported.count_down().await?;
+/// // In each process that waits for all of them:
+/// imported.wait(Duration::from_secs(60)).await?;
+/// # Ok(()) }
+/// ```
+///
+/// | method | | bounds |
+/// |---|---|---|
+/// | [`try_set_count`](Self::try_set_count) | makes the latch, unless it exists | at least 1 |
+/// | [`count_down`](Self::count_down) | lowers the count by one | |
+/// | [`wait`](Self::wait) | waits for zero, up to a limit | a limit of zero looks once |
+/// | [`wait_forever`](Self::wait_forever) | waits for zero without limit | |
+/// | [`count`](Self::count) | returns the count | |
+/// | [`delete`](Self::delete) | removes the latch, so that all waiters go on | |
+///
 /// The name must not have a hash tag, that is, no braces. Redisson puts its own braces around the
 /// name, and in a Redis Cluster the two would be in different slots.
 #[derive(Clone)]
@@ -70,8 +93,7 @@ impl CountDownLatch {
     pub async fn try_set_count(&self, count: u32) -> Result<bool, LockError> {
         let (name, latches, timeout) = self.parts()?;
         if count == 0 {
-            let reason =
-                format!("latch {name}: a count of zero is a latch that does not exist; use 1 or more");
+            let reason = format!("latch {name}: a latch can't have a count of zero; use 1 or more");
             return Err(LockError::Misconfigured { reason: reason.into() });
         }
         let (engine, key) = (Arc::clone(&self.counting.engine), name.clone());
@@ -214,8 +236,8 @@ impl CountDownLatch {
 /// Refuses a name with a hash tag: Redisson puts the whole name between braces, whatever is in it.
 fn without_hash_tag(name: LockKey) -> Result<LockKey, LockError> {
     if name.as_str().contains('{') {
-        let reason = "it has a hash tag, which a latch can't have: Redisson's name of its channel is in another slot of a \
-                      cluster then; use a name without braces";
+        let reason = "a latch can't have a hash tag, because Redisson would use a channel in another slot of a cluster; use a name \
+                      without braces";
         return Err(InvalidKey::new(name.as_str(), reason).into());
     }
     Ok(name)
@@ -267,7 +289,7 @@ impl Waiter<'_> {
                         Box::pin(async move {
                             let watch = engine.bounded(|_| latches.watch(name.clone(), timeout)).await;
                             watch.inspect_err(
-                                |error| tracing::debug!(latch = %name, %error, "no subscription"),
+                                |error| tracing::debug!(latch = %name, %error, "the store did not subscribe the latch; its count is polled"),
                             )
                         })
                     });

@@ -38,7 +38,7 @@ impl Counting {
     fn semaphores(&self, name: &LockKey) -> Result<Arc<dyn SemaphoreStore>, LockError> {
         self.engine.semaphores().cloned().ok_or_else(|| {
             LockError::misconfigured(format!(
-                "semaphore {name}: the store {:?} has no semaphores",
+                "semaphore {name}: the store {:?} has no semaphores; use another store for it",
                 self.engine.store
             ))
         })
@@ -48,7 +48,7 @@ impl Counting {
         let latches = self.latches.get_or_init(|| self.engine.store.latches());
         latches.clone().ok_or_else(|| {
             LockError::misconfigured(format!(
-                "latch {name}: the store {:?} has no latches",
+                "latch {name}: the store {:?} has no latches; use another store for it",
                 self.engine.store
             ))
         })

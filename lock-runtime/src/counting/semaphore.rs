@@ -37,9 +37,27 @@ use crate::guard::LockGuard;
 /// # Ok(()) }
 /// ```
 ///
-/// Set how many permits one call takes, the wait and the lease; then call
-/// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) as often as you like. There is
-/// no re-entry: each call takes further permits.
+/// | method | sets | default | bounds |
+/// |---|---|---|---|
+/// | [`permits`](Self::permits) | how many permits one call takes, all or none | 1 | 1 to 1000 |
+/// | [`wait`](Self::wait) | how long to wait for them | the manager's `default_wait`, 10 s | zero is `no_wait` |
+/// | [`wait_forever`](Self::wait_forever) | a wait without limit | | |
+/// | [`no_wait`](Self::no_wait) | a single attempt | | |
+/// | [`lease`](Self::lease) | a fixed lease, which is not renewed | the manager's `lease`, 30 s, renewed | 100 ms to 366 days, at least four round trips |
+/// | [`name`](Self::name) | the label `lock` in metrics | the empty text | |
+///
+/// Call [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire) as often as you like.
+/// There is no re-entry: each call takes further permits. With values out of bounds, the call fails
+/// with [`Misconfigured`](LockError::Misconfigured).
+///
+/// The size of a semaphore is at the store, for all processes:
+///
+/// | method | |
+/// |---|---|
+/// | [`try_set_permits`](Self::try_set_permits) | sets the size, unless it was set before |
+/// | [`set_permits`](Self::set_permits) | sets the size |
+/// | [`add_permits`](Self::add_permits) | changes the size by a difference |
+/// | [`available_permits`](Self::available_permits), [`acquired_permits`](Self::acquired_permits), [`total_permits`](Self::total_permits) | return how many permits are left, held, and both together |
 ///
 /// # Fairness
 ///
@@ -167,7 +185,7 @@ impl Semaphore {
         let name = self.name?;
         if !(1..=MAX_PERMITS).contains(&self.permits) {
             return Err(LockError::misconfigured(format!(
-                "semaphore {name}: {} permits were asked for; ask for 1 to {MAX_PERMITS}",
+                "semaphore {name}: one call can't take {} permits; take 1 to {MAX_PERMITS}",
                 self.permits
             )));
         }

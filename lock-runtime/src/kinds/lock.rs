@@ -5,7 +5,6 @@ use std::ops::AsyncFnOnce;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::Kind;
 use lock_core::{LockKey, Replication, TokenRetention};
 use lock_engine::Engine;
 #[cfg(feature = "layer")]
@@ -31,6 +30,32 @@ const SHORTEST_HOLD: Duration = Duration::from_millis(1);
 /// A value of this type is a request that has not been made yet. Set the wait and the lease, then
 /// call [`acquire`](Self::acquire), [`try_acquire`](Self::try_acquire) or [`with`](Self::with).
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_runtime::LockError> {
+/// # use std::time::Duration;
+/// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+/// let order = locks.mutex("order:42").wait(Duration::from_secs(5)).max_hold(Duration::from_secs(60));
+/// let guard = order.acquire().await?;
+/// println!("shipping with token {}", guard.fencing_token());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+///
+/// | method | sets | default | bounds |
+/// |---|---|---|---|
+/// | [`wait`](Self::wait) | how long to wait for the lock | the manager's `default_wait`, 10 s | zero is `no_wait` |
+/// | [`wait_forever`](Self::wait_forever) | a wait without limit | | |
+/// | [`no_wait`](Self::no_wait) | a single attempt | | |
+/// | [`lease`](Self::lease) | a fixed lease, which is not renewed | the manager's `lease`, 30 s, renewed | 100 ms to 366 days, at least four round trips and `min_hold` |
+/// | [`max_hold`](Self::max_hold) | the longest time for which the lock is held | no limit | at least 1 ms and `min_hold` |
+/// | [`min_hold`](Self::min_hold) | the shortest time for which the key stays taken | none | at most a fixed `lease`, and `max_hold` |
+/// | [`max_waiters`](Self::max_waiters) | the cap on callers of this process that wait for the key | the manager's caps | at least 1 |
+/// | [`token_retention`](Self::token_retention) | how long the fencing counter is kept | the manager's, 15 min | at least 1 s |
+/// | [`replication`](Self::replication) | the replicas that confirm the grant | the manager's, none | |
+/// | [`name`](Self::name) | the label `lock` in metrics | the empty text | |
+///
+/// With values out of bounds, the acquire fails with [`Misconfigured`](LockError::Misconfigured).
+///
 /// # Re-entrancy
 ///
 /// A call inside a locked body that asks for the body's own key enters at once and shares the
@@ -53,9 +78,6 @@ pub struct Lock {
     label: lock_engine::metrics::Label,
     max_waiters: Option<usize>,
 }
-
-/// A lock of the kind [`mutex`](crate::LockManager::mutex). All kinds have the same builder.
-pub type Mutex = Lock;
 
 impl Lock {
     pub(crate) fn new(
@@ -199,7 +221,6 @@ impl Lock {
     }
 
     /// Returns this lock for other keys.
-    #[cfg(feature = "layer")]
     pub(crate) fn of(mut self, keys: Result<(LockKey, Spec), LockError>) -> Self {
         self.keys = keys;
         self
@@ -231,12 +252,6 @@ impl Lock {
     pub(crate) fn refusal(&self) -> Option<String> {
         let engine = self.engine.as_ref().ok()?;
         self.checked_lease(&engine.settings).map_or_else(Some, |lease| out_of_range(lease.duration))
-    }
-
-    /// Returns this lock as a mutex of another key.
-    pub(crate) fn at(mut self, key: LockKey) -> Self {
-        self.keys = Ok((key, Spec::one(Kind::Mutex)));
-        self
     }
 
     pub(crate) fn engine(&self) -> Result<&Arc<Engine>, LockError> {
@@ -340,16 +355,20 @@ impl Lock {
             None => Lease::renewed(settings.lease.max(self.min_hold)),
         };
         if lease.duration < self.min_hold {
-            return Err("the lease is shorter than min_hold; make it longer".into());
+            return Err("the lease is shorter than min_hold; set a longer lease or a shorter min_hold".into());
         }
         if let Some(short) = self.max_hold.filter(|&max_hold| max_hold < SHORTEST_HOLD) {
-            return Err(format!("a max_hold of {short:?} would lose the lock at once; leave it out"));
+            return Err(format!(
+                "a max_hold of {short:?} would end the lock at once; use {SHORTEST_HOLD:?} or more, or leave it out"
+            ));
         }
         if self.max_hold.is_some_and(|max_hold| max_hold < self.min_hold) {
-            return Err("max_hold is shorter than min_hold; make it longer".into());
+            return Err(
+                "max_hold is shorter than min_hold; set a longer max_hold or a shorter min_hold".into()
+            );
         }
         if self.max_waiters == Some(0) {
-            return Err("max_waiters of zero lets nobody in; use 1 or more, or `no_wait`".into());
+            return Err("a max_waiters of zero refuses every caller; use 1 or more, or `no_wait`".into());
         }
         Ok(Lease { retention, ..lease })
     }

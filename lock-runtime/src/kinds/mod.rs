@@ -3,7 +3,7 @@
 mod lock;
 mod multi;
 
-pub use lock::{Lock, Mutex};
+pub use lock::Lock;
 #[cfg(feature = "layer")]
 pub(crate) use multi::MOST_KEYS;
 pub use multi::MultiKey;

@@ -73,7 +73,7 @@ pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKe
     sorted.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
     sorted.dedup();
     if sorted.len() > MOST_KEYS {
-        let reason = format!("a lock of {} keys; the most is {MOST_KEYS}", sorted.len());
+        let reason = format!("{} keys were given for one lock; give at most {MOST_KEYS}", sorted.len());
         return Err(LockError::misconfigured(reason));
     }
     let twice = sorted.windows(2).find_map(|pair| match pair {
@@ -82,13 +82,13 @@ pub(crate) fn sorted(keys: impl IntoIterator<Item = MultiKey>) -> Result<(LockKe
     });
     match twice {
         Some(key) => Err(LockError::misconfigured(format!(
-            "lock {key} is named twice, in two kinds; name it once, in the stronger one"
+            "lock {key} is given twice, in two kinds; give it once, in the stronger kind"
         ))),
         None => {
             let mut keys = sorted.into_iter();
             let first = keys.next();
-            let (key, kind) =
-                first.ok_or_else(|| LockError::misconfigured("a lock of no keys; name one at least"))?;
+            let (key, kind) = first
+                .ok_or_else(|| LockError::misconfigured("no key was given for a lock; give at least one"))?;
             Ok((key, Spec { kind, more: keys.collect(), permits: 0 }))
         }
     }

@@ -39,9 +39,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for HeldLock {
 /// is 500; the log says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this request runs without a lock: there is no `LockLayer` around the route, or it skips the request's method, or lets \
-     requests without a key pass, or those that come while the store is down. Where that is meant, take an \
-     `Option<HeldLock>`"
+    "this request runs without a lock: there is no `LockLayer` around its route, or the layer skips its method, or lets it \
+     pass because it has no key or the store is down. If that is intended, use the extractor `Option<HeldLock>`"
 )]
 pub struct NotLocked(());
 
@@ -50,7 +49,7 @@ impl IntoResponse for NotLocked {
         // The client can't do anything about a mistake in the program.
         static TOLD: Told = Told::new();
         if TOLD.is_due("") {
-            tracing::error!(error = %self, "a handler asked for the lock of its request (said once a minute)");
+            tracing::error!(error = %self, "a handler asked for the lock of its request, which has none (logged once a minute)");
         }
         let refusal = Refusal::new(Reason::Misconfigured, Protocol::Http);
         ProblemDetails.refuse(&refusal).map(Body::from)

@@ -155,7 +155,7 @@ where
         let Some(guard) = this.guard.as_ref() else { return Poll::Ready(None) };
         let error = LockError::Lost { key: guard.key().clone(), why: guard.loss() };
         end(this.body, this.lost, this.guard);
-        tracing::warn!(%error, "the lock was lost while the body of a response was sent");
+        tracing::warn!(%error, "the lock was lost while the body of a response was being sent");
         Poll::Ready(Some(match this.protocol {
             Protocol::Http => Err(error.into()),
             Protocol::Grpc => {

@@ -150,7 +150,7 @@ impl<K, R: Refuse> Shared<K, R> {
             tracing::error!(
                 mistake,
                 error,
-                "requests are refused because something is set up wrongly (said once a minute)"
+                "requests are refused because something is set up wrongly (logged once a minute)"
             );
         } else {
             tracing::debug!(%reason, mistake, error, "a request was refused");
@@ -193,7 +193,7 @@ impl<K, R: Refuse> Shared<K, R> {
         }
         metrics::unlocked(&self.settings.label);
         if self.state.unlocked_told.is_due("") {
-            tracing::warn!(%error, "requests go on without their locks (said once a minute, see the metric)");
+            tracing::warn!(%error, "requests go on without their locks (logged once a minute, see the metric `lock_layer_unlocked_total`)");
         } else {
             tracing::debug!(%error, "a request goes on without its lock");
         }

@@ -21,6 +21,45 @@ use crate::manager::LockManager;
 
 /// A tower layer that locks each request with its own key; see the [module](super) for details.
 ///
+/// ```
+/// use std::time::Duration;
+/// use lock_runtime::layer::{LockLayer, header};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+/// let per_customer = LockLayer::new(locks, header("x-customer-id").prefix("customer:"))
+///     .wait(Duration::from_secs(2))
+///     .max_waiters_per_key(20)
+///     .name("orders");
+/// # Ok(()) }
+/// ```
+///
+/// | method | sets | default | bounds |
+/// |---|---|---|---|
+/// | [`kind`](Self::kind), [`kind_for`](Self::kind_for) | the kind of lock, for all or for some methods | a [mutex](LockManager::mutex) | |
+/// | [`wait`](Self::wait) | how long a request waits for its lock | the manager's `default_wait`, 10 s | zero is `no_wait` |
+/// | [`wait_forever`](Self::wait_forever) | a wait without limit | | |
+/// | [`no_wait`](Self::no_wait) | a single attempt, refused with 409 | | |
+/// | [`lease`](Self::lease) | a fixed lease, which is not renewed | the manager's `lease`, 30 s, renewed | 100 ms to 366 days, at least `min_hold` |
+/// | [`max_hold`](Self::max_hold) | the longest time for which a request holds its lock | 60 s; none with a fixed lease | at least 1 ms and `min_hold` |
+/// | [`min_hold`](Self::min_hold) | the shortest time for which the key stays taken | none | at most a fixed `lease`, and `max_hold` |
+/// | [`hold`](Self::hold) | until when the lock is held | the [response](HeldUntil::Response) | |
+/// | [`skip_methods`](Self::skip_methods), [`only_methods`](Self::only_methods) | which methods are locked | all but GET, HEAD, OPTIONS, TRACE and CONNECT | |
+/// | [`on_missing_key`](Self::on_missing_key) | the answer to a request without a key | 400 | |
+/// | [`on_store_down`](Self::on_store_down) | the answer while the store is down | 503 | |
+/// | [`on_lost`](Self::on_lost) | the fate of a handler whose lock is lost | dropped; 500 | |
+/// | [`max_waiters`](Self::max_waiters) | the cap on waiting requests | 10 000 | at least 1 |
+/// | [`max_waiters_per_key`](Self::max_waiters_per_key) | the cap on waiting callers for one key | 1000 | at least 1 |
+/// | [`longest_retry_after`](Self::longest_retry_after) | the longest `Retry-After` | 5 s | |
+/// | [`refuse_with`](Self::refuse_with) | what builds refusals | [`ProblemDetails`] | |
+/// | [`token_retention`](Self::token_retention) | how long fencing counters are kept | the manager's, 15 min | at least 1 s |
+/// | [`replication`](Self::replication) | the replicas that confirm a grant | the manager's, none | |
+/// | [`detached`](Self::detached) | handlers run in their own tasks | in the task of the request | |
+/// | [`name`](Self::name) | the label `lock` in metrics | `layer` | |
+/// | [`enabled`](Self::enabled) | whether the layer does anything | yes | |
+///
+/// Caps of zero count as 1. Other values out of bounds panic when they are set.
+///
 /// `K` finds the key, `R` builds the response to a refused request, and `M` is where handlers run.
 #[must_use = "a layer does nothing before it is put around a service"]
 pub struct LockLayer<K, R = ProblemDetails, M = Inline> {
@@ -34,27 +73,7 @@ pub type DetachedLockLayer<K, R = ProblemDetails> = LockLayer<K, R, Detached>;
 
 impl<K> LockLayer<K> {
     /// Returns a layer that locks each request with the key that `keys` finds in its head. `locks`
-    /// takes the locks.
-    ///
-    /// | setting | default |
-    /// |---|---|
-    /// | [`kind`](Self::kind), [`kind_for`](Self::kind_for) | a [mutex](LockManager::mutex) |
-    /// | [`wait`](Self::wait) | the manager's `default_wait`, 10 s |
-    /// | [`lease`](Self::lease) | the manager's, 30 s, renewed |
-    /// | [`max_hold`](Self::max_hold) | 60 s; none with a fixed lease |
-    /// | [`min_hold`](Self::min_hold) | none |
-    /// | [`token_retention`](Self::token_retention), [`replication`](Self::replication) | the manager's |
-    /// | [`hold`](Self::hold) | until the handler returns |
-    /// | [`skip_methods`](Self::skip_methods), [`only_methods`](Self::only_methods) | GET, HEAD, OPTIONS, TRACE and CONNECT are not locked |
-    /// | [`on_missing_key`](Self::on_missing_key) | refused with 400 |
-    /// | [`on_store_down`](Self::on_store_down) | refused with 503 |
-    /// | [`on_lost`](Self::on_lost) | the handler is dropped; 500 |
-    /// | [`max_waiters`](Self::max_waiters) | 10 000 |
-    /// | [`max_waiters_per_key`](Self::max_waiters_per_key) | 1000 |
-    /// | [`longest_retry_after`](Self::longest_retry_after) | 5 s |
-    /// | [`refuse_with`](Self::refuse_with) | [`ProblemDetails`] |
-    /// | [`name`](Self::name) | `layer` |
-    /// | [`enabled`](Self::enabled) | yes |
+    /// takes the locks. The table [above](Self) lists the settings and their defaults.
     pub fn new(locks: LockManager, keys: K) -> Self
     where
         K: KeyExtractor,
@@ -63,7 +82,7 @@ impl<K> LockLayer<K> {
     }
 
     /// Like [`new`](Self::new), for any [`AsyncKeyExtractor`](super::AsyncKeyExtractor): a key that
-    /// has to be waited for or is in the body, such as those of [`body`](super::body()) and
+    /// has to be awaited or is in the body, such as those of [`body`](super::body()) and
     /// `extractor`.
     pub fn new_async(locks: LockManager, keys: K) -> Self {
         Self::made(locks, Arc::new(keys), Arc::new(ProblemDetails), Settings::default())

@@ -10,7 +10,7 @@ const EMPTY: &str =
     "the value of the placeholder at its end is empty; two different things would share one lock";
 const RESERVED: &str = "the value of the placeholder at its end has `{`, `}` or a control character; braces are \
                         hash tags and belong into the template";
-const MISSING: &str = "the placeholder at its end names an item that is not there";
+const MISSING: &str = "the placeholder at its end names an item that does not exist";
 const UNPRINTABLE: &str = "the `Display` of the placeholder at its end returned an error";
 
 /// A value for a placeholder of a template: any type that is [`Display`].

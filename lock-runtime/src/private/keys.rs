@@ -44,7 +44,7 @@ impl KeyOfKind for &MultiKey {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not several lock keys",
     label = "expected an array, a `Vec` or an iterator of `LockKey`, `&str`, `String` or `MultiKey`",
-    note = "a single key is given by `key = …`"
+    note = "use `key = …` for a single key"
 )]
 pub trait SomeKeys {
     /// Adds the items to `keys`.

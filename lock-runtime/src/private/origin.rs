@@ -32,7 +32,7 @@ impl Origin {
                         tracing::warn!(
                             function,
                             "a key has the text `<{placeholder}>`, which is not replaced by a value: only a text in \
-                             quotes is a template (said once); write it as in `key = \"order:<id>\"`, or put the \
+                             quotes is a template (logged once); write it as in `key = \"order:<id>\"`, or put the \
                              value in by `format!`"
                         );
                     });

@@ -20,7 +20,7 @@ pub enum StockError {
     /// At one moment, all segments together had fewer units than wanted, and no units were moving
     /// between them. Units of expired reservations were counted. Reserved units may still come
     /// back.
-    #[error("stock {stock}: {wanted} were wanted, {available} are left")]
+    #[error("stock {stock}: {wanted} units were wanted, {available} are available")]
     SoldOut {
         /// The stock.
         stock: LockKey,
@@ -33,7 +33,9 @@ pub enum StockError {
     /// enough, and this one may have enough for a smaller order. Release it and
     /// [take](super::SegmentedStock::take) from all segments, as
     /// [`take_locked`](super::SegmentedStock::take_locked) does by itself.
-    #[error("stock {stock}: {wanted} were wanted of segment {segment}, {available} are left there")]
+    #[error(
+        "stock {stock}: {wanted} units were wanted from segment {segment}, {available} are available there"
+    )]
     SegmentShort {
         /// The stock.
         stock: LockKey,
@@ -47,13 +49,13 @@ pub enum StockError {
     },
     /// There may be enough units, but others came in between whenever they were counted or put
     /// together. Or there are more overdue reservations than one call ends. Try again.
-    #[error("stock {stock}: others come in between; try again")]
+    #[error("stock {stock}: other calls changed the stock at the same time; try again")]
     Contended {
         /// The stock.
         stock: LockKey,
     },
     /// The id was used for another operation. Give each operation its own id.
-    #[error("stock {stock}: the operation {operation} was {was}; give each operation an id of its own")]
+    #[error("stock {stock}: the id {operation} was already used for {was}; use a new id for each operation")]
     Different {
         /// The stock.
         stock: LockKey,
@@ -63,7 +65,7 @@ pub enum StockError {
         was: String,
     },
     /// The operation was cancelled, perhaps before it arrived.
-    #[error("stock {stock}: the operation {operation} is cancelled")]
+    #[error("stock {stock}: the operation {operation} was cancelled")]
     Cancelled {
         /// The stock.
         stock: LockKey,
@@ -79,7 +81,7 @@ pub enum StockError {
         operation: OperationId,
     },
     /// The units that the operation had taken were given back.
-    #[error("stock {stock}: what {operation} had taken was given back")]
+    #[error("stock {stock}: the units of the operation {operation} were given back")]
     GivenBack {
         /// The stock.
         stock: LockKey,
@@ -87,7 +89,7 @@ pub enum StockError {
         operation: OperationId,
     },
     /// The reservation is confirmed: it can be given back, but no longer cancelled.
-    #[error("stock {stock}: the reservation {operation} is confirmed; give it back instead")]
+    #[error("stock {stock}: the reservation {operation} is confirmed; call `give_back` instead")]
     Confirmed {
         /// The stock.
         stock: LockKey,
@@ -95,7 +97,7 @@ pub enum StockError {
         operation: OperationId,
     },
     /// The units are reserved and not sold: cancel the reservation instead.
-    #[error("stock {stock}: {operation} is a reservation; cancel it instead")]
+    #[error("stock {stock}: the operation {operation} is a reservation; call `cancel` instead")]
     StillHeld {
         /// The stock.
         stock: LockKey,
@@ -103,7 +105,9 @@ pub enum StockError {
         operation: OperationId,
     },
     /// The units were taken without a reservation: there is nothing to confirm or cancel.
-    #[error("stock {stock}: {operation} was taken without a reservation; give it back instead")]
+    #[error(
+        "stock {stock}: the operation {operation} was a sale without a reservation; call `give_back` instead"
+    )]
     NotReserved {
         /// The stock.
         stock: LockKey,
@@ -111,7 +115,7 @@ pub enum StockError {
         operation: OperationId,
     },
     /// There is no such operation, or its retention is over.
-    #[error("stock {stock}: there is no operation {operation}, or its record is over")]
+    #[error("stock {stock}: there is no operation {operation}, or its retention is over")]
     UnknownOperation {
         /// The stock.
         stock: LockKey,
@@ -120,13 +124,13 @@ pub enum StockError {
     },
     /// The lock of the segment was lost. Either the process knows it, or the store does, because a
     /// holder with a newer token has sold from the segment. Nothing was taken.
-    #[error("stock {stock}: the lock of the segment was lost; nothing was taken")]
+    #[error("stock {stock}: the lock of the segment was lost; nothing was taken, take the lock again")]
     Stale {
         /// The stock.
         stock: LockKey,
     },
     /// No stock of this name was made.
-    #[error("stock {stock}: there is none; make it with `initialize`")]
+    #[error("stock {stock} does not exist; create it with `initialize`")]
     Missing {
         /// The stock.
         stock: LockKey,
@@ -143,7 +147,7 @@ pub enum StockError {
     },
     /// The operation was done at the primary, but too few replicas confirmed it in time: a failover
     /// may undo it. Send the same operation again: that only waits for the replicas once more.
-    #[error("stock {stock}: done, but not confirmed by replicas: {cause}")]
+    #[error("stock {stock}: the operation is done, but too few replicas confirmed it: {cause}")]
     NotReplicated {
         /// The stock.
         stock: LockKey,

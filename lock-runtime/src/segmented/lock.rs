@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
+use lock_core::store::Kind;
 use lock_core::{LockKey, Replication};
 use lock_engine::scope::Scope;
+use lock_engine::spec::Spec;
 use lock_engine::terms::Wait;
 
 use super::order::order;
@@ -37,8 +39,16 @@ pub const MAX_SEGMENTS: u32 = 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// Settings are those of a [`Lock`], and apply to each segment that is taken. A stock sells under
-/// these locks with [`take_locked`](super::SegmentedStock::take_locked).
+/// A stock sells under these locks with [`take_locked`](super::SegmentedStock::take_locked).
+///
+/// | method | sets | default |
+/// |---|---|---|
+/// | [`wait`](Self::wait) | how long a call waits, for all its segments together | the manager's `default_wait`, 10 s |
+/// | [`wait_forever`](Self::wait_forever) | a wait without limit | |
+/// | [`no_wait`](Self::no_wait) | a single attempt for each segment | |
+/// | [`lease`](Self::lease), [`max_hold`](Self::max_hold), [`min_hold`](Self::min_hold), [`max_waiters`](Self::max_waiters), [`replication`](Self::replication), [`name`](Self::name) | as for a [`Lock`], for each segment | as for a [`Lock`] |
+///
+/// The number of segments is 1 to [`MAX_SEGMENTS`]. Bounds of the settings are those of a [`Lock`].
 #[must_use = "nothing is locked before `acquire_any`, `acquire` or `acquire_all`"]
 #[derive(Clone)]
 pub struct SegmentedLock {
@@ -56,7 +66,7 @@ impl Segments {
     fn new(name: &LockKey, count: u32) -> Result<Self, LockError> {
         if !(1..=MAX_SEGMENTS).contains(&count) {
             return Err(LockError::misconfigured(format!(
-                "{name}: {count} segments were asked for; ask for 1 to {MAX_SEGMENTS}"
+                "lock {name}: {count} segments are out of range; use 1 to {MAX_SEGMENTS}"
             )));
         }
         let keys: Result<_, _> = (0..count).map(|index| LockKey::new(format!("{name}:{index}"))).collect();
@@ -165,13 +175,14 @@ impl SegmentedLock {
     async fn take(&self, segments: &Segments, index: u32, budget: Budget) -> Result<SegmentGuard, LockError> {
         let Some(key) = segments.keys.get(index as usize) else {
             return Err(LockError::misconfigured(format!(
-                "there is no segment {index}: they are numbered from 0 to {}",
+                "there is no segment {index}; the segments are 0 to {}",
                 segments.keys.len() - 1
             )));
         };
         let clock = &self.lock.engine()?.clock;
         let left = budget.left(clock.now());
-        let guard = self.lock.clone().at(key.clone()).acquire_within(left).await;
+        let guard =
+            self.lock.clone().of(Ok((key.clone(), Spec::one(Kind::Mutex)))).acquire_within(left).await;
         let guard = guard.map_err(|error| match (error, budget.wait) {
             // Nothing was left of the wait, so for the caller it has timed out.
             (LockError::Busy { key, remaining }, Wait::For(_)) => {

@@ -17,6 +17,5 @@ pub use stock::{Reservation, SegmentedStock, Taken};
 pub use sweeper::Sweeper;
 
 pub use lock_core::store::stock::{
-    Audit, AuditAnswer, IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts,
-    Snapshot, StockStore, Swept,
+    Audit, IntoOperationId, InvalidOperationId, Layout, OperationId, Part, SegmentCounts, Snapshot, Swept,
 };

@@ -98,7 +98,34 @@ impl Reservation {
 }
 
 /// The stock of an item that many buyers buy at once; made by
-/// [`LockManager::stock`](crate::LockManager::stock), or by [`on`](Self::on) for your own store.
+/// [`LockManager::stock`](crate::LockManager::stock), or by [`on`](Self::on) for stocks in SQL and
+/// for your own store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # let locks = lock_runtime::LockManager::connect("memory:").await?;
+/// let stock = locks.stock("console");
+/// stock.initialize(1000, 10).await?; // 1000 units in 10 segments, before the sale
+/// stock.take("order-41", 2).await?;
+/// stock.reserve("order-42", 1, Duration::from_secs(600)).await?;
+/// stock.confirm("order-42").await?; // once it is paid
+/// assert_eq!(stock.available().await?, 997);
+/// # Ok(()) }
+/// ```
+///
+/// | method | sets | default |
+/// |---|---|---|
+/// | [`retention`](Self::retention) | how long the id of an operation is known | 24 h |
+/// | [`timeout`](Self::timeout) | the maximum duration of a call | 2 s |
+/// | [`replication`](Self::replication) | the replicas that confirm an operation | none |
+/// | [`layout`](Self::layout) | where the store keeps the stock | [one slot](Layout::OneSlot) |
+///
+/// | number | bounds |
+/// |---|---|
+/// | segments, for [`initialize`](Self::initialize) and [`resize`](Self::resize) | 1 to [`MAX_SEGMENTS`] |
+/// | units of a stock, and of one operation | at most 9 007 199 254 740 991 (2^53 - 1) |
+/// | the time of a [reservation](Self::reserve) | at least 1 ms, less than the retention |
 ///
 /// Its units are in segments, so that sales under different locks, at different servers or in
 /// different rows do not wait for each other. A sale takes from the segment that it looks at first
@@ -146,7 +173,8 @@ pub struct SegmentedStock {
 }
 
 impl SegmentedStock {
-    /// Returns the stock of this name on this store.
+    /// Returns the stock of this name on this store: `SqlStocks`, or a type that implements the
+    /// trait [`StockStore`] of the crate `lock-core`.
     #[must_use]
     pub fn on(store: Arc<dyn StockStore>, name: impl IntoLockKey) -> Self {
         let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
@@ -199,6 +227,7 @@ impl SegmentedStock {
     /// Makes each take a call by itself, even if several that are ready could share one. This is
     /// for measuring the effect of sharing.
     #[cfg(feature = "testing")]
+    #[doc(hidden)]
     #[must_use]
     pub fn one_by_one(self) -> Self {
         Self { alone: true, ..self }
@@ -225,7 +254,7 @@ impl SegmentedStock {
     pub async fn initialize(&self, units: u64, segments: u32) -> Result<bool, StockError> {
         let at = self.place()?;
         if units > MAX_QUANTITY {
-            return Err(at.mistake(format_args!("{units} units are more than {MAX_QUANTITY}")));
+            return Err(at.mistake(format_args!("{units} units are too many; use at most {MAX_QUANTITY}")));
         }
         at.check_segments(segments)?;
         let each = lock_core::internal::plan::fill(&vec![0; segments as usize], units);
@@ -330,7 +359,7 @@ impl SegmentedStock {
         let at = self.place()?;
         if hold < Duration::from_millis(1) || hold >= self.retention {
             return Err(at.mistake(format_args!(
-                "a reservation for {hold:?} was asked for; ask for 1 ms or more, and less than the retention ({:?})",
+                "a reservation can't last for {hold:?}; use 1 ms or more, and less than the retention of {:?}",
                 self.retention
             )));
         }
@@ -387,11 +416,11 @@ impl SegmentedStock {
             RestockAnswer::Done { .. } => Ok(()),
             RestockAnswer::Different { quantity } => {
                 let (stock, operation) = (at.name.clone(), request.operation.clone());
-                Err(StockError::Different { stock, operation, was: format!("used for {quantity} units") })
+                Err(StockError::Different { stock, operation, was: format!("{quantity} units") })
             }
-            RestockAnswer::TooMany => {
-                Err(at.mistake(format_args!("with {quantity} more there would be more than {MAX_QUANTITY}")))
-            }
+            RestockAnswer::TooMany => Err(at.mistake(format_args!(
+                "with {quantity} more units, the stock would have more than {MAX_QUANTITY}"
+            ))),
             RestockAnswer::Missing => Err(at.missing()),
         }
     }
@@ -535,14 +564,14 @@ impl At<'_> {
         if (1..=MAX_QUANTITY).contains(&quantity) {
             return Ok(());
         }
-        Err(self.mistake(format_args!("a quantity of {quantity} was given; give 1 to {MAX_QUANTITY}")))
+        Err(self.mistake(format_args!("a quantity of {quantity} is out of range; use 1 to {MAX_QUANTITY}")))
     }
 
     fn check_segments(&self, segments: u32) -> Result<(), StockError> {
         if (1..=MAX_SEGMENTS).contains(&segments) {
             return Ok(());
         }
-        Err(self.mistake(format_args!("{segments} segments were asked for; ask for 1 to {MAX_SEGMENTS}")))
+        Err(self.mistake(format_args!("{segments} segments are out of range; use 1 to {MAX_SEGMENTS}")))
     }
 
     async fn taken(
@@ -569,8 +598,8 @@ impl At<'_> {
             TakeAnswer::Over(State::GivenBack) => StockError::GivenBack { stock, operation },
             TakeAnswer::Over(_) => StockError::Cancelled { stock, operation },
             TakeAnswer::Different { quantity, reserved } => {
-                let how = if reserved { "a reservation of" } else { "used for" };
-                StockError::Different { stock, operation, was: format!("{how} {quantity} units") }
+                let how = if reserved { "a reservation of " } else { "" };
+                StockError::Different { stock, operation, was: format!("{how}{quantity} units") }
             }
             TakeAnswer::Short { available } => match request.only {
                 None => StockError::SoldOut { stock, wanted: quantity, available },

@@ -74,10 +74,10 @@ impl SegmentedStock {
     pub fn sweeper(&self, period: Duration) -> Result<Sweeper, StockError> {
         let mistake = |reason: &str| StockError::Misconfigured { reason: reason.into() };
         if period.is_zero() {
-            return Err(mistake("a sweeper with a period of zero was asked for; a second is a good one"));
+            return Err(mistake("a sweeper can't have a period of zero; use a second, for example"));
         }
         let runtime = Handle::try_current()
-            .map_err(|_| mistake("a sweeper runs on tokio: make it inside of a runtime"))?;
+            .map_err(|_| mistake("a sweeper needs a tokio runtime; make it inside one"))?;
         let (stock, totals) = (self.clone(), Arc::<Totals>::default());
         let task = runtime.spawn(run(stock, period, Arc::clone(&totals)));
         Ok(Sweeper { task, totals })
@@ -102,7 +102,7 @@ async fn run(stock: SegmentedStock, period: Duration, totals: Arc<Totals>) {
             }
             // Logged once, however long it lasts.
             Err(error) if !failing => {
-                tracing::warn!(%error, "a stock can't be swept; it is tried again");
+                tracing::warn!(%error, "a stock could not be swept; the sweeper tries again after its period");
                 failing = true;
             }
             Err(_) => {}

@@ -5,6 +5,15 @@
 //! `#[distributed_lock]` functions their own manager for one test, so that tests run side by side.
 //! [`lose`] simulates the loss of a lock.
 //!
+//! | function | |
+//! |---|---|
+//! | [`memory_manager`] | returns a manager on a fresh store in memory |
+//! | [`lose`] | makes a manager believe that it has lost a lock |
+//! | [`leftovers`] | counts what a manager still has, to find leaks |
+//! | [`manager_on`], [`store_of`], [`memory_store`], [`named_memory_store`] | stores to wrap, so that calls are counted, delayed or fail |
+//!
+//! A store that wraps another one implements the trait `LockStore` of the crate `lock-core`.
+//!
 //! ```
 //! # #[cfg(feature = "macros")] fn main() {
 //! use lock_runtime::{LockError, distributed_lock, testing, with_default};
@@ -26,6 +35,7 @@
 //! # #[cfg(not(feature = "macros"))] fn main() {}
 //! ```
 
+#[doc(hidden)]
 pub mod simulation;
 
 use std::sync::Arc;
@@ -33,9 +43,7 @@ use std::sync::Arc;
 use crate::manager::LockManager;
 
 use lock_core::IntoLockKey;
-pub use lock_core::internal::chance::set_jitter;
 use lock_core::internal::clock::Clock;
-pub use lock_core::internal::steps::on_stock_step;
 use lock_core::store::LockStore;
 pub use lock_engine::Leftovers;
 

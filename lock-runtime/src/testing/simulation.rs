@@ -2,7 +2,7 @@
 //! clocks that differ, processes that stop, and a server that is a value.
 //!
 //! Use them on a current-thread runtime under paused time. The network between the processes and
-//! the server is the simulation's own.
+//! the server is the simulation's own. Not public API: our own tests use it.
 
 use std::sync::Arc;
 

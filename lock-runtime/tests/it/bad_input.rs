@@ -133,8 +133,8 @@ async fn a_manager_refuses_durations_that_make_no_sense_and_works_with_the_other
     let rows: [(Setting, [&str; 4]); 10] = [
         (("lease", LockManagerBuilder::lease), ["too short", "too short", "too long", "too long"]),
         (("default_wait", LockManagerBuilder::default_wait), [""; 4]),
-        (("call_timeout", LockManagerBuilder::call_timeout), ["can't be met", "can't be met", "", ""]),
-        (("connect_timeout", LockManagerBuilder::connect_timeout), ["can't be met", "can't be met", "", ""]),
+        (("call_timeout", LockManagerBuilder::call_timeout), ["too short", "too short", "", ""]),
+        (("connect_timeout", LockManagerBuilder::connect_timeout), ["too short", "too short", "", ""]),
         (("cohort_window", LockManagerBuilder::cohort_window), [""; 4]),
         (("subscription_linger", LockManagerBuilder::subscription_linger), [""; 4]),
         (("fallback_poll", LockManagerBuilder::fallback_poll), ["without pause", "without pause", "", ""]),
@@ -299,7 +299,7 @@ fn a_quorum_that_is_none_is_refused() {
         ("quorum:memory:a||memory:b", "is empty"),
         ("quorum:memory:a|memory:b|", "is empty"),
         ("quorum:memory:a|memory:b|memory:a", "twice"),
-        ("quorum:quorum:memory:a|memory:b|memory:c", "not of quorums"),
+        ("quorum:quorum:memory:a|memory:b|memory:c", "can't contain another quorum"),
         ("quorum:memory:|memory:|http://ann:hunter2@h", "can't begin with \"http\""),
     ]);
 }
@@ -321,7 +321,7 @@ mod redis {
     #[test]
     fn a_quorum_of_servers_has_each_of_them_once() {
         check_urls(&[
-            ("quorum:redis://a|redis://b|memory:", "not of both"),
+            ("quorum:redis://a|redis://b|memory:", "can't mix"),
             ("quorum:redis://a|redis://b|redis://c", ""),
             ("quorum:redis://a:1|redis://a:2|redis://a:3", ""),
             ("quorum:redis://a|redis://b|redis://a", "twice"),

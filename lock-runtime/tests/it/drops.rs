@@ -13,8 +13,8 @@ use crate::gated::polled::{runtime, settle};
 use crate::gated::scenes::{
     LEASE, MS, SECOND, Scene, World, held_by_rival, leaks_of, lost, no_leaks, once_more, world,
 };
+use lock_core::store::LockStore;
 use lock_runtime::LockGuard;
-use lock_runtime::store::LockStore;
 use tokio::time::advance;
 
 // ---- futures ------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ fn a_forgotten_waiter_is_found() {
 
 #[test]
 fn a_forgotten_subscription_is_found() {
-    use lock_runtime::store::{AcquireRequest, Item, Kind};
+    use lock_core::store::{AcquireRequest, Item, Kind};
     let leaks = found(async |world| {
         let key = lock_runtime::LockKey::new("k").unwrap();
         let item = Item { key, kind: Kind::Mutex, owner: lock_runtime::OwnerId::new("o") };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::store::{BoxFuture, LockStatus, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::{BoxFuture, LockStatus, LockStore, StoreError, StoreErrorKind};
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
 use lock_runtime::{LockError, LockKey, LockManager};
 

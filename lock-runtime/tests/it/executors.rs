@@ -148,8 +148,8 @@ fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
 mod hanging {
     use std::sync::Arc;
 
+    use lock_core::store::*;
     use lock_runtime::LockKey;
-    use lock_runtime::store::*;
 
     #[derive(Debug)]
     pub(crate) struct Hanging;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::passes_on::passes_on;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, Watch,
 };
 use lock_runtime::testing::{manager_on, named_memory_store};

@@ -318,7 +318,7 @@ async fn several_keys_in_opposite_orders_do_not_block_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_of_several_enters_again_what_is_held_already() {
+async fn a_lock_of_several_keys_enters_held_keys_again() {
     let [a, b] = processes();
     let outer = a.mutex("b").acquire().await.unwrap();
     let guard = outer.scope(a.multi(["a", "b", "c"]).acquire()).await.unwrap();

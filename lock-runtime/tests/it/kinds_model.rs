@@ -12,7 +12,7 @@ use crate::gated::leaks::look_for_leaks;
 use crate::gated::polled::{Polled, runtime, settle};
 use crate::gated::random::{KEYS, PROCESSES, Process, Waits, plans, processes, random_runs};
 use crate::gated::{Bug, Plan};
-use lock_runtime::store::LockStore;
+use lock_core::store::LockStore;
 use lock_runtime::testing::manager_on;
 use lock_runtime::{FencingToken, Kind, Lock, LockError, LockGuard, LockKey, LockManager, MultiKey};
 use proptest::prelude::*;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::passes_on::passes_on;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStore, StoreError, Watch,
 };
 use lock_runtime::{LockManager, testing};
@@ -77,7 +77,7 @@ impl LockStore for Slow {
 // current place in the queue.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_heard_of_after_it_ended_is_none() {
-    testing::set_jitter(0.5);
+    lock_core::internal::chance::set_jitter(0.5);
     let store = testing::memory_store();
     let ((call_gate, calls), (notice_gate, notices)) = (watch::channel(true), watch::channel(false));
     let on = |store: Arc<dyn LockStore>| testing::manager_on(LockManager::builder(), store);

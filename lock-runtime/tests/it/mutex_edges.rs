@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::block_on::block_on;
 use crate::passes_on::passes_on;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, Notice, ReleaseRequest,
     Released, StoreError, Watch,
 };

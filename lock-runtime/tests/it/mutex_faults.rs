@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::passes_on::passes_on;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, CountDownRequest, KeepRequest, Kept, LatchStore, LockStore,
     ReleaseRequest, Released, StoreError, StoreErrorKind, Watch, Withdrawn,
 };

@@ -16,7 +16,7 @@ use crate::gated::random::{
     KEYS, LEASE, LONGEST_DELAY, PROCESSES, Process, Waits, plans, processes, random_runs,
 };
 use crate::gated::{Bug, Plan};
-use lock_runtime::store::LockStore;
+use lock_core::store::LockStore;
 use lock_runtime::{HeldLock, LockError, LockGuard, LockKey};
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_runtime::store::{StoreError, StoreErrorKind};
+use lock_core::store::{StoreError, StoreErrorKind};
 use lock_runtime::{ConnectError, LockError, LockManager, LockManagerBuilder, TokenRetention};
 use tokio::time::sleep;
 

@@ -1,22 +1,22 @@
 //! [`passes_on!`], for stores that change some steps of another store.
 
-use lock_runtime::store::{BoxFuture, StoreError};
+use lock_core::store::{BoxFuture, StoreError};
 
 /// The types of the steps, each under one name.
 #[allow(unused_imports, dead_code, reason = "each test program passes on other steps")]
 pub(crate) mod types {
     use std::sync::Arc;
 
-    pub(crate) use lock_runtime::LockKey;
-    use lock_runtime::store::{AcquireRequest, KeepRequest, ReleaseRequest};
-    pub(crate) use lock_runtime::store::{
+    use lock_core::store::{AcquireRequest, KeepRequest, ReleaseRequest};
+    pub(crate) use lock_core::store::{
         Acquired, LockStatus, Released, ScanRequest, Scanned, Watch, Withdrawn,
     };
+    pub(crate) use lock_runtime::LockKey;
 
     pub(crate) type Acquire = Arc<AcquireRequest>;
     pub(crate) type Release = Arc<ReleaseRequest>;
     pub(crate) type Keep = Arc<KeepRequest>;
-    pub(crate) type Kept = Vec<lock_runtime::store::Kept>;
+    pub(crate) type Kept = Vec<lock_core::store::Kept>;
     pub(crate) type Freed = bool;
 }
 

@@ -186,7 +186,7 @@ async fn who_enters_again_is_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cap_of_nobody_is_refused() {
+async fn a_waiter_cap_of_zero_is_refused() {
     let error = manager().await.mutex("k").max_waiters(0).acquire().await.unwrap_err();
     assert!(matches!(&error, LockError::Misconfigured { .. }) && error.to_string().contains("no_wait"));
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::passes_on::passes_on;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, LockStatus, LockStore, ReleaseRequest, Released, StoreError,
     StoreErrorKind, Withdrawn,
 };
@@ -340,7 +340,7 @@ async fn who_comes_while_a_policy_is_set_back_is_served_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_error_of_an_attempt_with_a_policy_is_told_to_others() {
+async fn an_error_of_an_attempt_with_a_policy_does_not_reach_others() {
     let store = Primary::with_replicas(1);
     store.refuses.store(true, Ordering::SeqCst);
     let locks = store.manager();
@@ -357,7 +357,7 @@ async fn no_error_of_an_attempt_with_a_policy_is_told_to_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_confirmed_grant_is_for_who_wanted_it_confirmed() {
+async fn a_confirmed_grant_goes_to_the_caller_with_the_policy() {
     let store = Primary::with_replicas(0);
     let locks = store.manager();
     let policy = tokio::spawn(locks.mutex("k").wait_forever().replication(one()).acquire());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::captured::alone;
 use crate::passes_on::passes_on;
-use lock_runtime::store::{BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::{BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
 use lock_runtime::{LockGuard, LockManager};
 use tokio::time::sleep;

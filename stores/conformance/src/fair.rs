@@ -109,7 +109,7 @@ pub async fn keep_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subj
     }
 }
 
-pub async fn keep_of_who_is_not_queued_says_so(Subject { store, .. }: Subject) {
+pub async fn keeping_a_place_outside_the_queue_answers_gone(Subject { store, .. }: Subject) {
     assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
     grant(&store, wish(Kind::Fair, "a", 1)).await;
     assert_eq!(keep_waiter(&store, fair("a", 2)).await, Kept::Gone);

@@ -80,7 +80,7 @@ pub async fn a_refused_request_joins_every_queue(Subject { store, other, .. }: S
 }
 
 /// Otherwise two requests could each be the first in one queue, and wait for each other.
-pub async fn a_request_that_lost_one_of_its_places_takes_all_anew(Subject { store, other, .. }: Subject) {
+pub async fn a_request_that_lost_one_place_queues_again_for_all_keys(Subject { store, other, .. }: Subject) {
     let held = vec![item_of(Kind::Fair, "a", 9), item_of(Kind::Fair, "b", 9)];
     grant(&store, wish_of(held.clone())).await;
     let (first, second) = (fair_pair(1), fair_pair(2));

@@ -132,7 +132,7 @@ macro_rules! conformance {
                 a_mutex_passes_the_queue
                 status_counts_the_queue
                 keep_says_how_long_a_waiter_has_to_wait
-                keep_of_who_is_not_queued_says_so
+                keeping_a_place_outside_the_queue_answers_gone
                 withdraw_gives_up_the_place
                 a_late_request_does_not_join
                 a_place_that_is_not_kept_is_lost
@@ -201,7 +201,7 @@ macro_rules! conformance {
                 nothing_is_taken_when_one_item_is_busy
                 busy_names_the_first_busy_item_of_any_kind
                 a_refused_request_joins_every_queue
-                a_request_that_lost_one_of_its_places_takes_all_anew
+                a_request_that_lost_one_place_queues_again_for_all_keys
                 a_refused_request_that_does_not_wait_leaves_no_trace
                 a_refused_request_announces_its_writers
                 a_request_of_several_is_told_and_not_granted

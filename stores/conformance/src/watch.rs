@@ -118,7 +118,7 @@ pub async fn listeners_are_counted_without_our_own(Subject { store, other, .. }:
         assert_eq!(others(&store, kind, name, 0).await, 0);
         let _ours = watch_for(&store, &wish).await;
         assert_eq!(others(&store, kind, name, 1).await, 0);
-        assert!(others(&store, kind, name, 0).await >= 1, "it belongs to somebody else here");
+        assert!(others(&store, kind, name, 0).await >= 1, "another owner holds it here");
         let _another = watch_for(&store, &wish).await;
         assert_eq!(others(&store, kind, name, 2).await, 0);
         assert!(others(&store, kind, name, 1).await >= 1);

@@ -58,8 +58,8 @@ impl MemoryLatches {
             let name = handle.full_name(&key);
             if name.contains('{') {
                 let what = format!(
-                    "the latch {name:?} can't have a hash tag: it could not be kept on a Redis Cluster, where Redisson's \
-                     name of its channel is in another slot. Use a name and a prefix without braces"
+                    "the latch {name:?} can't have a hash tag: on a Redis Cluster, its Redisson channel would be in \
+                     another slot. Use a name and a prefix without braces"
                 );
                 return Err(StoreError::new(StoreErrorKind::Unsupported, what));
             }

@@ -31,8 +31,9 @@ pub(super) fn refuse_lease(quorum: &Quorum, lease: Duration) -> Result<(), Store
         return Ok(());
     }
     let message = format!(
-        "a lease of {lease:?} is longer than the longest of this quorum, {longest:?}: for so long a store that lost its \
-         data is not believed. Use a shorter lease or a shorter `min_hold`; locks that are renewed may be held for any time"
+        "a lease of {lease:?} exceeds the maximum of this quorum, {longest:?}, for which the vote of a store that \
+         lost its data does not count. Use a shorter lease or a shorter `min_hold`; a renewed lock can be held for \
+         any time"
     );
     Err(StoreError::new(StoreErrorKind::Unsupported, message))
 }
@@ -63,7 +64,7 @@ pub(super) fn withdrawn() -> StoreError {
 }
 
 fn unsettled() -> StoreError {
-    let message = "an earlier attempt of this request is under way, or being undone; a new owner is needed";
+    let message = "an earlier attempt of this request is under way, or being undone; use a new owner";
     StoreError::new(StoreErrorKind::Unsettled, message)
 }
 
@@ -138,7 +139,7 @@ impl Election {
                 Ok(Acquired::Granted(granted)) => {
                     quorum.round_trip_was(quorum.now().since(asked));
                     // Until its marker shows whether the vote counts.
-                    self.tally.put(node, Vote::Void(unanswered("its marker was not asked for")));
+                    self.tally.put(node, Vote::Void(unanswered("its marker has not been checked")));
                     return Ok(Gate::Passed(node, granted));
                 }
                 Ok(Acquired::Busy(busy)) => {
@@ -217,7 +218,7 @@ impl Election {
     async fn won(&mut self, gate: usize, mut late: Answers<Vote>) -> Result<Option<Granted>, StoreError> {
         let quorum = Arc::clone(&self.quorum);
         for &node in late.silent() {
-            self.tally.put(node, Vote::Unknown(unanswered("not waited for")));
+            self.tally.put(node, Vote::Unknown(unanswered("its answer was not needed")));
         }
         let grants = self.tally.grants();
         let server_time = grants.iter().map(|(_, granted)| granted.server_time).max();

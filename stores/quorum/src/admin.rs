@@ -87,7 +87,9 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
                 _ => Err(too_few(&quorum, &[(node, error)])),
             };
         }
-        None => return Err(StoreError::new(StoreErrorKind::Refused, "a cursor that no page has had")),
+        None => {
+            return Err(StoreError::new(StoreErrorKind::Refused, "the cursor is not from an earlier page"));
+        }
     };
     let mut locks = Vec::new();
     // All at once, so that a hanging store costs its time-out only once.
@@ -108,7 +110,7 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
         }
         Some(_) => {
             let message =
-                "a store has too many keys for its locks to be listed through a quorum; ask it directly";
+                "a store has too many keys to list its locks through a quorum; list them at the store itself";
             return Err(StoreError::new(StoreErrorKind::Unsupported, message));
         }
         None => after(failed),
@@ -132,7 +134,8 @@ pub(super) async fn check(quorum: Arc<Quorum>) -> Result<(), StoreError> {
     }
     for (node, error) in &errors {
         let store = node + 1;
-        tracing::warn!(target: TARGET, store, %error, "a store of the quorum can't be used; the others are enough for now");
+        tracing::warn!(target: TARGET, store, %error, "a store of the quorum can't be used; the other stores are \
+                                                       enough for a majority");
     }
     first::first_use(&quorum, quorum.options.connect_timeout / 8).await;
     Ok(())

@@ -24,7 +24,8 @@ pub(super) fn quarantine(marked: Marked, max_lease: Duration) -> Option<Duration
 /// Returns the reason why the store's vote does not count.
 pub(super) fn distrust(left: Duration) -> StoreError {
     let message = format!(
-        "this store was started a short time ago and may have forgotten locks; its vote counts in {left:?}, when they are over"
+        "this store was started recently and may have forgotten locks; its vote counts after {left:?}, when their \
+         leases have ended"
     );
     StoreError::new(StoreErrorKind::NotReady, message)
 }

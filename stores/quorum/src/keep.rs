@@ -154,7 +154,7 @@ async fn renew(
         _ => {}
     }
     match failed {
-        Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed: {error}"))),
+        Some(error) => Err(StoreError::new(error.kind(), format!("no store has renewed the lease: {error}"))),
         None => Ok(outcome),
     }
 }

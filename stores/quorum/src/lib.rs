@@ -86,7 +86,7 @@ impl QuorumStore {
     pub fn new(stores: Vec<Arc<dyn LockStore>>, options: QuorumOptions) -> Result<Self, StoreError> {
         let refuse = |why: String| Err(StoreError::new(StoreErrorKind::Unsupported, why));
         match stores.len() {
-            0 => return refuse("a quorum of no stores; give it three".to_owned()),
+            0 => return refuse("a quorum of no stores can't work; use three".to_owned()),
             1 => {
                 return refuse(
                     "a quorum of one store is no safer than that store; use its URL alone, or add two"
@@ -94,22 +94,26 @@ impl QuorumStore {
                 );
             }
             2 => {
-                return refuse("a quorum of 2 stores stands no failure, as one store does; use 3".to_owned());
+                return refuse(
+                    "a quorum of 2 stores tolerates no failure, like a single store; use 3".to_owned(),
+                );
             }
             even if even % 2 == 0 => {
                 let (fewer, more) = (even - 1, even + 1);
                 return refuse(format!(
-                    "a quorum of {even} stores stands no more failures than one of {fewer}; use {more} or {fewer}"
+                    "a quorum of {even} stores tolerates no more failures than one of {fewer}; use {more} or {fewer}"
                 ));
             }
             many if many > MOST => {
-                return refuse(format!("a quorum of {many} stores; use {MOST} at most, three or five do"));
+                return refuse(format!(
+                    "a quorum of {many} stores is too large; use {MOST} at most, three or five are enough"
+                ));
             }
             _ => {}
         }
         for (index, store) in stores.iter().enumerate() {
             if stores.iter().skip(index + 1).any(|other| Arc::ptr_eq(store, other)) {
-                return refuse(format!("the quorum has {store:?} twice; each of its stores has one vote"));
+                return refuse(format!("the quorum has {store:?} twice; give each store once"));
             }
         }
         Ok(Self { quorum: Quorum::new(stores, options) })

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_was_there_unless_a_majority_has_not_had_it() {
+    fn a_hold_existed_unless_a_majority_had_none() {
         assert_eq!(held(&[Some(true), Some(true), None], 1), Some(true));
         assert_eq!(held(&[Some(true), Some(false), None], 1), None);
         assert_eq!(held(&[Some(true), Some(false), None], 0), Some(true));

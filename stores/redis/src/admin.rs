@@ -81,7 +81,7 @@ impl Node {
                 target: TARGET,
                 store = ?self.address,
                 missing,
-                "the user lacks rights: locks that need them will fail, see docs/book/src/servers.md"
+                "the user lacks rights: locks that need them will fail, see docs/book/src/stores/redis.md"
             );
         }
         Ok(())

@@ -50,7 +50,7 @@ pub(super) async fn check(
         Ok(value) => reply::info(&value).unwrap_or_default().to_owned(),
         Err(error) if is_final(&error) => return Err(error),
         Err(error) => {
-            tracing::warn!(target: TARGET, %error, "INFO is not allowed, the server can be checked only in part");
+            tracing::warn!(target: TARGET, %error, "INFO is not allowed, so the server can be checked only in part");
             String::new()
         }
     };
@@ -77,7 +77,7 @@ pub(super) async fn check(
     }
     let role = field(&info, "role").map(str::to_owned).or_else(|| entry(&hello, "role"));
     if let Some(role) = role.filter(|role| role != "master") {
-        let what = format!("the server's role is {role}; locks need the primary, connect to that");
+        let what = format!("the server's role is {role}; locks need the primary: connect to it");
         return Err(address.error(StoreErrorKind::ReadOnly, what));
     }
 
@@ -88,7 +88,7 @@ pub(super) async fn check(
     match policy {
         Some(policy) if policy != "noeviction" => {
             let what = format!(
-                "maxmemory-policy is {policy}: the server may throw locks away when memory is short; set noeviction"
+                "maxmemory-policy is {policy}: the server may evict locks when memory is short; set noeviction"
             );
             if strict {
                 return Err(address.error(StoreErrorKind::Unsupported, what));
@@ -99,7 +99,7 @@ pub(super) async fn check(
         None => tracing::warn!(
             target: TARGET,
             store = ?address,
-            "maxmemory-policy can't be read; it must be noeviction, or the server may throw locks away"
+            "maxmemory-policy can't be read; it must be noeviction, or the server may evict locks"
         ),
     }
 
@@ -146,14 +146,14 @@ pub(super) async fn clocks_apart(
         let there = answer.as_ref().and_then(reply::time)?.as_micros();
         let apart = Duration::from_micros(here.abs_diff(there)).saturating_sub(took + now.since(asked));
         let (how, harm) = if there < here {
-            ("behind", "locks of dead holders stay taken that much longer")
+            ("behind", "locks of dead holders stay taken longer by that time")
         } else {
-            ("ahead of", "leases end that much earlier, also those of live holders")
+            ("ahead of", "leases end earlier by that time, even those of live holders")
         };
         (apart > CLOCKS_APART).then(|| {
             format!(
-                "the clock of the replica at {host}:{port} is {apart:.1?} {how} the primary's: after a failover to it, {harm}. \
-                 Keep the servers' clocks together, with NTP for example"
+                "the clock of the replica at {host}:{port} is {apart:.1?} {how} the primary's: after a failover to \
+                 it, {harm}. Keep the servers' clocks in sync, for example with NTP"
             )
         })
     };

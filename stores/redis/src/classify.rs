@@ -72,8 +72,8 @@ impl Address {
         match error.kind() {
             ErrorKind::RESP3NotSupported => self.error(
                 StoreErrorKind::Unsupported,
-                "the server, or a proxy in front of it, does not know HELLO 3, with which RESP3 begins; use Redis or Valkey, \
-                 6.2 or newer, without a proxy",
+                "the server, or a proxy in front of it, does not support HELLO 3, which RESP3 needs; use Redis or \
+                 Valkey, 6.2 or newer, without a proxy",
             ),
             ErrorKind::AuthenticationFailed => {
                 let kind = if self.changes { StoreErrorKind::NotReady } else { StoreErrorKind::Denied };
@@ -87,7 +87,7 @@ impl Address {
             // A proxy may answer like this for a moment, and an answer may be cut off.
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => self.error(
                 StoreErrorKind::Unreachable,
-                format!("what listens there does not answer like a Redis server: {}", in_one_line(error)),
+                format!("this address does not answer like a Redis server: {}", in_one_line(error)),
             ),
             _ => self.error(StoreErrorKind::Unreachable, format!("no connection: {}", advised(error))),
         }
@@ -114,33 +114,34 @@ impl Address {
         };
         let hint = match (kind, code) {
             (StoreErrorKind::NotReady, "NOAUTH" | "WRONGPASS") => {
-                "; the provider of credentials is asked again at the next connection"
+                "; the next connection asks the credentials provider again"
             }
             (StoreErrorKind::NotReady, "READONLY") => {
-                "; this is a replica now, the sentinels are asked for the primary"
+                "; the server is a replica now, so the sentinels are asked for the primary"
             }
-            (StoreErrorKind::ReadOnly, _) => "; locks need the primary, this is a replica",
+            (StoreErrorKind::ReadOnly, _) => "; locks need the primary, but this server is a replica",
             (StoreErrorKind::Full, "MISCONF") => {
-                "; its last save to disk failed, so it refuses writes: look at its log, and at the space on its disk"
+                "; its last save to disk failed, so it refuses writes: check its log and its free disk space"
             }
             (StoreErrorKind::Full, _) => "; it refuses writes until memory is free",
             (StoreErrorKind::ForeignData, "WRONGTYPE") => {
-                "; the key of a lock, or of its counter, holds somebody's data that is no lock"
+                "; the key of the lock, or of its fencing counter, has data of another kind; use another key or \
+                 prefix"
             }
-            (StoreErrorKind::ForeignData, _) => "; the fencing counter can't be counted on",
+            (StoreErrorKind::ForeignData, _) => "; the counter is not an integer that can be incremented",
             (StoreErrorKind::Unsupported, "MOVED" | "ASK" | "CROSSSLOT") => {
                 "; this is a Redis Cluster: write redis+cluster://host:port, or rediss+cluster:// with TLS"
             }
             (StoreErrorKind::Denied, "NOAUTH") => {
-                "; the server wants a password, which goes into the URL: redis://:password@host, or with a user \
+                "; the server needs a password; put it into the URL: redis://:password@host, or with a user \
                  redis://user:password@host"
             }
-            (StoreErrorKind::Denied, "WRONGPASS") => "; look at user and password in the URL",
+            (StoreErrorKind::Denied, "WRONGPASS") => "; check the user and password in the URL",
             (StoreErrorKind::Unsupported, "ERR") if detail.contains("DB index") => {
-                "; the URL ends in the number of a database that the server does not have"
+                "; the URL ends in a database number that the server does not have"
             }
             (StoreErrorKind::Unsupported, "ERR") if is_unknown_command(detail) => {
-                "; it is too old, or forbids this to all, or is a sentinel, whose address is \
+                "; the server is too old, has disabled the command, or is a sentinel, whose address is \
                  redis+sentinel://host:26379/master"
             }
             _ => "",
@@ -179,7 +180,7 @@ fn advised(error: &RedisError) -> String {
     // The client's message when it cannot honour `#insecure`.
     const INSECURE: &str = "tls-rustls-insecure";
     let start = if text.contains(INSECURE) {
-        "; `#insecure` with rustls takes the feature `tls-rustls-insecure` of the crate `redis`. Better:"
+        "; `#insecure` with rustls needs the feature `tls-rustls-insecure` of the crate `redis`. Better:"
     } else if UNTRUSTED.iter().any(|words| text.contains(words)) {
         ";"
     } else {
@@ -189,8 +190,8 @@ fn advised(error: &RedisError) -> String {
         "leave out one of the features `tls-rustls` and `tls-native`; with both the Redis client reads no certificate \
          store. Or give `connect_client` a client from `redis::Client::build_with_tls`"
     } else {
-        "trust the server's authority in the system's certificate store, in the file that SSL_CERT_FILE names, or in a \
-         client from `redis::Client::build_with_tls` for `connect_client`"
+        "add the server's certificate authority to the system's certificate store, to the file in SSL_CERT_FILE, or \
+         to a client from `redis::Client::build_with_tls` for `connect_client`"
     };
     format!("{text}{start} {advice}")
 }

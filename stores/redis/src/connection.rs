@@ -198,8 +198,7 @@ impl Connector {
                 if matches!(&state.phase, Phase::Connecting { task, .. } if task.is_finished()) {
                     state.phase = Phase::Idle;
                 }
-                let what =
-                    "no connection: the connecting task ended early, its runtime has gone or it panicked";
+                let what = "no connection: the connecting task panicked, or its runtime has shut down";
                 Err(self.error(StoreErrorKind::Unreachable, what))
             }
             // The last attempt's error says more than that there was no time for another attempt.
@@ -326,8 +325,7 @@ impl Connector {
                 Err(_) => None,
             };
             if said.is_none() {
-                let what =
-                    "INFO does not say the run_id: a restart of the server with old data will not be noticed";
+                let what = "INFO has no run_id, so a restart of the server with old data will not be noticed";
                 tracing::warn!(target: TARGET, store = ?self.dialer.address, "{what}");
             }
             Ok(said)

@@ -62,7 +62,7 @@ impl Dialer {
     /// Returns a client for the same server in the protocol that servers before version 6 know too.
     pub(super) async fn older_protocol(&self) -> Result<Client, StoreError> {
         let Route::Fixed(info) = &self.route else {
-            let what = "sentinels are not asked in the older protocol";
+            let what = "sentinels are not used with RESP2";
             return Err(self.address.error(StoreErrorKind::Unsupported, what));
         };
         let (info, address) = self.login.prepare(info, false).await?;

@@ -184,7 +184,7 @@ pub(super) async fn alone<S: Step>(
 }
 
 fn gone(node: &Node) -> StoreError {
-    node.address.error(StoreErrorKind::Unanswered, "the task that sends the request is gone")
+    node.address.error(StoreErrorKind::Unanswered, "the task that sends the request has ended")
 }
 
 /// Fails the members when the task that has promised to send them is dropped with its runtime.

@@ -18,7 +18,7 @@ use super::script::{self, Invocation, Script};
 use super::steps::{about_key, millis};
 use super::topology::{Topology, call, step};
 
-const NOT_A_COUNT: &str = "its value is no count";
+const NOT_A_COUNT: &str = "its value is not a count";
 
 /// The names of a latch's key and channel.
 pub(super) struct LatchNames {
@@ -33,8 +33,8 @@ impl LatchNames {
             // Redisson always puts braces around the whole name. If the name has braces, the
             // channel gets into another slot.
             let what = format!(
-                "the latch {count:?} can't have a hash tag: Redisson's name of its channel is in another slot of a \
-                 cluster then. Use a name and a prefix without braces"
+                "the latch {count:?} can't have a hash tag: on a Redis Cluster, its Redisson channel would be in \
+                 another slot. Use a name and a prefix without braces"
             );
             return Err(StoreError::new(StoreErrorKind::Unsupported, what));
         }

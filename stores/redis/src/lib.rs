@@ -227,7 +227,8 @@ impl LockStore for RedisStore {
     fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
         step!(self, call_in_task, |node| Ok(node.mark(&request).await?), |cluster| async move {
             // Each primary of a cluster may lose its data independently.
-            let what = "a cluster can't be one of a quorum: it keeps no marker that says when it has lost locks; use single servers";
+            let what = "a cluster can't be a store of a quorum: it keeps no marker that shows a loss of locks; use \
+                        single servers";
             Err(cluster.address.error(StoreErrorKind::Unsupported, what))
         })
     }

@@ -19,8 +19,7 @@ impl Node {
         let ready = self.connector.ready(At::once(request.timeout)).await?;
         let run = self.connector.run_id(&ready).await?;
         if run.is_none() && self.options.strict {
-            let what =
-                "INFO does not say the run_id, so nobody would notice that the server was started again";
+            let what = "INFO has no run_id, so a restart of the server would not be noticed";
             return Err(self.address.error(StoreErrorKind::Denied, what).into());
         }
         let run = run.unwrap_or("-");
@@ -38,7 +37,7 @@ impl Node {
         let value = self.connector.run(&ready, &invocation).await?;
         if reply::text(&value).is_some() {
             let what = format!(
-                "the key {name:?} is not the marker of a quorum: it is somebody's data and is left alone"
+                "the key {name:?} is not the marker of a quorum. Its data is left unchanged; use another prefix"
             );
             return Err(self.address.error(StoreErrorKind::ForeignData, what).into());
         }

@@ -22,7 +22,7 @@ impl<'a> Names<'a> {
         if !LockKey::is_plain(prefix)
             && let Err(invalid) = LockKey::check_text(&format!("{prefix}{key}"))
         {
-            let what = format!("the manager's prefix and the key make no lock name: {invalid}");
+            let what = format!("the manager's prefix and the key do not make a valid name: {invalid}");
             return Err(StoreError::new(StoreErrorKind::Unsupported, what));
         }
         let tagged = prefix.contains('{') || key.as_str().contains('{');

@@ -66,8 +66,8 @@ impl Pool {
         let permits = Arc::clone(&self.permits);
         let Ok(Ok(permit)) = tokio::time::timeout(timeout, permits.acquire_owned()).await else {
             let what = format!(
-                "all {MOST} connections for what replicas confirm were in use, nothing was sent; if this \
-                 lasts, fewer replicas are up than the policy asks for"
+                "all {MOST} connections for calls that wait for replicas were in use, so nothing was sent; if this \
+                 lasts, fewer replicas are up than the policy needs"
             );
             return Err(self.dialer.address.error(StoreErrorKind::Unreachable, what));
         };

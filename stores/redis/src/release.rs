@@ -109,14 +109,15 @@ impl Node {
             return None;
         }
         if let Some(why) = reply::text(grant) {
-            tracing::debug!(target: TARGET, store = ?self.address, answer = why, "released, but could not acquire in the same step");
+            tracing::debug!(target: TARGET, store = ?self.address, answer = why, "released, but failed to acquire \
+                                                                                  in the same step");
             return None;
         }
         match self.read_grant(ready, grant, names, then.request.tokens) {
             Ok(Ok(Acquired::Granted(granted))) => Some(granted),
             Ok(_) => None,
             Err(error) => {
-                tracing::debug!(target: TARGET, %error, "released, but could not acquire in the same step");
+                tracing::debug!(target: TARGET, %error, "released, but failed to acquire in the same step");
                 None
             }
         }
@@ -139,7 +140,7 @@ impl Node {
                             target: TARGET,
                             store = ?self.address,
                             channel = %names.channel(item.kind),
-                            "locks are released, but the user may not PUBLISH: waiters elsewhere find out by polling"
+                            "locks are released, but the user may not PUBLISH, so waiters in other processes poll"
                         );
                     }
                     0

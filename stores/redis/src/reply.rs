@@ -36,7 +36,7 @@ impl Reason {
     pub(super) fn explain(self) -> &'static str {
         match self {
             Self::NoTtl => "it has no time to live",
-            Self::Field => "it is a hash with fields that no lock has",
+            Self::Field => "it is a hash with other fields than a lock",
         }
     }
 }

@@ -53,8 +53,8 @@ pub(super) fn read(value: &Value) -> Option<Answer> {
     let rest = values.get(2..)?;
     if code == 3 {
         return match reply::text(rest.first()?)? {
-            "number" => Some(Answer::Foreign("its value is no number of permits")),
-            "permit" => Some(Answer::Foreign("its list of held permits has something else in it")),
+            "number" => Some(Answer::Foreign("its value is not a number of permits")),
+            "permit" => Some(Answer::Foreign("its list of held permits has other entries")),
             _ => None,
         };
     }
@@ -69,8 +69,7 @@ impl Node {
     /// Returns the error for foreign data that is not a semaphore or a latch.
     pub(super) fn foreign_to(&self, kind: &str, key: &str, reason: &str) -> StoreError {
         let what = format!(
-            "the key {key:?} is not a {kind}: {reason}. It is somebody's data and is left alone; use another name or \
-             prefix"
+            "the key {key:?} is not a {kind}: {reason}. Its data is left unchanged; use another name or prefix"
         );
         self.address.error(StoreErrorKind::ForeignData, what)
     }
@@ -217,7 +216,8 @@ impl Node {
             (4, _) => {
                 let left = numbers.first().copied().unwrap_or_default();
                 let what = format!(
-                    "the semaphore {:?} would have {left} permits left; Java counts them in an `int`, so use {} at most",
+                    "the semaphore {:?} would have {left} permits left; Java counts them in an `int`, so the \
+                     maximum is {}",
                     names.permits,
                     i32::MAX
                 );

@@ -53,19 +53,20 @@ impl Node {
 
     /// Returns the error for an answer that this version does not know: what was done is unknown.
     pub(super) fn senseless(&self, value: &Value) -> StoreError {
-        self.address.error(StoreErrorKind::Unanswered, format!("an answer that makes no sense: {value:?}"))
+        self.address.error(StoreErrorKind::Unanswered, format!("unexpected answer: {value:?}"))
     }
 
     pub(super) fn foreign(&self, lock: Name<'_>, reason: Reason) -> StoreError {
         let what = format!(
-            "the key {lock:?} is not a lock: {}. It is somebody's data and is left alone; use another key or prefix",
+            "the key {lock:?} is not a lock: {}. Its data is left unchanged; use another key or prefix",
             reason.explain()
         );
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 
     fn bad_counter(&self, counter: Name<'_>) -> StoreError {
-        let what = format!("LOCKTOKEN the key {counter:?} is not a fencing counter: its value is no integer");
+        let what =
+            format!("LOCKTOKEN the key {counter:?} is not a fencing counter: its value is not an integer");
         self.address.error(StoreErrorKind::ForeignData, what)
     }
 

@@ -78,7 +78,7 @@ impl Node {
         self.foreign_to(
             "stock",
             &names.stock().to_string(),
-            "it, or a record of one of its operations, has something else in it",
+            "it, or a record of one of its operations, has data of another kind",
         )
         .into()
     }
@@ -93,9 +93,9 @@ impl Node {
 
     pub(super) fn another_generation(&self, names: Names<'_>) -> Fault {
         let what = format!(
-            "the stock {} is not the one that this instance has used before: the server has lost that one, or it was \
-             made anew, and what it had sold would be sold again. Find out what was sold; then restart the instance to \
-             go on, or use another name",
+            "the stock {} is not the one that this instance has used before: the server has lost it, or it was \
+             created again, and its units could be sold twice. Find out which units were sold; then restart the \
+             instance to go on, or use another name",
             names.stock()
         );
         self.address.error(StoreErrorKind::ForeignData, what).into()

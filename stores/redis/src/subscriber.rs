@@ -272,7 +272,7 @@ impl Shared {
         if self.warned.swap(true, Ordering::Relaxed) {
             tracing::debug!(target: TARGET, ?store, %channel, %answer, "SUBSCRIBE was refused");
         } else {
-            tracing::warn!(target: TARGET, ?store, %channel, %answer, "SUBSCRIBE was refused, waiters poll instead");
+            tracing::warn!(target: TARGET, ?store, %channel, %answer, "SUBSCRIBE was refused, so waiters poll");
         }
         self.inner().registry.refused(channel, self.dialer.clock.now());
     }
@@ -398,7 +398,7 @@ async fn attend(shared: &Shared, mut connection: MultiplexedConnection, generati
             if let Ok(Ok(Value::ServerError(error))) = &pong
                 && shared.dialer.address.is_logged_out(error.code())
             {
-                return End::Lost("it does not know who we are any more");
+                return End::Lost("the server has dropped the login of this connection");
             }
             // A push may come in its place, see `sharded`.
             if !matches!(pong, Ok(Ok(ref pong)) if !matches!(pong, Value::Push { .. })) {

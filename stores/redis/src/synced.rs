@@ -166,12 +166,12 @@ impl Node {
                 if why.kind() == StoreErrorKind::Denied {
                     *lock(&self.synced.denied) = Some((why.clone(), self.options.clock.now()));
                 }
-                let what = format!("the replicas could not be waited for: {why}");
+                let what = format!("waiting for the replicas failed: {why}");
                 return Err(StoreError::new(StoreErrorKind::NotReplicated, what));
             }
         };
         if ready.is_over() {
-            let what = "the connection was lost or another server became the primary just after it was done";
+            let what = "the connection was lost or another server became the primary just after the call";
             return Err(self.address.error(StoreErrorKind::Unanswered, what));
         }
         if confirmed >= wanted {

@@ -144,7 +144,7 @@ fn seeds(url: &str, base: &str, rest: &str) -> Result<Seeds, StoreError> {
     const FORM: &str = "redis+cluster://user:password@host:port,host:port";
     let parts = parts(url, base, rest, &[])?.0;
     if !matches!(parts.path, "" | "0") {
-        return Err(refusal(url, "names a database; a cluster has none but 0, leave it out"));
+        return Err(refusal(url, "names a database, but a cluster has only database 0; leave it out"));
     }
     let places = parts.places(REDIS_PORT).map_err(|what| refusal(url, what))?;
     let seed = |place: &String| info(url, &format!("{base}://{}{place}{}", parts.auth, parts.fragment), FORM);
@@ -163,7 +163,7 @@ fn info(whole: &str, url: &str, form: &str) -> Result<ConnectionInfo, StoreError
     })?;
     // The client accepts every number, and servers give no helpful error.
     if !(0..=i64::from(i32::MAX)).contains(&info.redis_settings().db()) {
-        return Err(refusal(whole, "has a database number that no server has; they are counted from 0"));
+        return Err(refusal(whole, "has an invalid database number; the first database is 0"));
     }
     Ok(info)
 }

@@ -31,8 +31,7 @@ impl<'a> Parts<'a> {
             ("", _) | ("#insecure", "rediss") => {}
             _ => {
                 return Err(
-                    "has a `#`; only `#insecure` behind `rediss` means something, and in user and password \
-                            a `#` is written `%23`"
+                    "has a `#`; only `#insecure` in a `rediss` URL has a meaning; in user and password, write `%23`"
                         .to_owned(),
                 );
             }
@@ -66,8 +65,8 @@ impl<'a> Parts<'a> {
                     if port.starts_with('+') || !port.parse::<u16>().is_ok_and(|port| port > 0) =>
                 {
                     Err(
-                        "has a port that is no number from 1 to 65535; and if it is the password, `@host` is missing \
-                         behind it",
+                        "has a port that is not a number from 1 to 65535; if it is the password, `@host` is missing \
+                         after it",
                     )
                 }
                 Some(_) => Ok(place.to_owned()),
@@ -119,7 +118,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-const NO_HOST: &str = "has a place without a host; write host:port, with special characters in user and password percent-encoded";
+const NO_HOST: &str = "has an address without a host; write host:port, with special characters in user and password \
+                       percent-encoded";
 const COLONS: &str = "has a host with too many colons; an IPv6 address goes in brackets, as in [::1]:6379, and user \
                       and password end with `@`";
 
@@ -130,8 +130,7 @@ fn check_encoding(text: &str) -> Result<(), String> {
     };
     if text.split('%').skip(1).any(broken) {
         return Err(
-            "has a `%` in user or password that is not percent-encoding; the character itself is written \
-                    `%25`"
+            "has a `%` in user or password that is not percent-encoding; write `%25` for the character itself"
                 .to_owned(),
         );
     }

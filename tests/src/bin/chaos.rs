@@ -84,7 +84,8 @@ impl Options {
                     let minutes: f64 = text.parse().map_err(|_| format!("{arg} {text:?} is not a number"))?;
                     let time =
                         Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|time| !time.is_zero());
-                    options.time = Some(time.ok_or_else(|| format!("{arg} {text:?} is no time to run for"))?);
+                    options.time =
+                        Some(time.ok_or_else(|| format!("{arg} {text:?} is not a valid run time"))?);
                 }
                 "--once" => options.time = None,
                 "--seed" => {
@@ -110,8 +111,8 @@ impl Options {
                 "--report" => options.report = Some(value()?.into()),
                 _ => {
                     return Err(format!(
-                        "chaos knows no {arg:?}; it takes --minutes, --once, --seed, --topology, --only, --break, \
-                         --replication, --lease, --skew, --report, --keep, --judge"
+                        "unknown argument {arg:?}; chaos takes --minutes, --once, --seed, --topology, --only, \
+                         --break, --replication, --lease, --skew, --report, --keep, --judge"
                     ));
                 }
             }

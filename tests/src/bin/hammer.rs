@@ -18,7 +18,7 @@ use lock_tests::overlap::Recorder;
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [url, log, tasks, keys, time, lock] = args.as_slice() else {
-        println!("!six arguments, please: {args:?}");
+        println!("!six arguments are needed: {args:?}");
         return;
     };
     let number = |text: &String| text.parse::<usize>().expect("a number");
@@ -48,7 +48,7 @@ async fn main() {
         }
     }
     if let Lock::Real(locks) = &*lock {
-        locks.shutdown(Duration::from_secs(10)).await.expect("everything was given back");
+        locks.shutdown(Duration::from_secs(10)).await.expect("all locks were released");
     }
     println!("done {sections} {lost}");
 }
@@ -74,7 +74,7 @@ async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Insta
                     .wait(Duration::from_secs(60))
                     .acquire()
                     .await
-                    .expect("everybody gets a turn");
+                    .expect("each wait ends with a grant");
                 let section = recorder.enter(&key, guard.fencing_token().get(), || guard.remaining());
                 work(sections).await;
                 recorder.leave(section, || guard.remaining());

@@ -61,7 +61,7 @@ async fn main() {
         }
         let mut words = line.split_whitespace();
         let (Some(command), Some(key)) = (words.next(), words.next()) else {
-            println!("!a command and a key, please: {line:?}");
+            println!("!a command and a key are needed: {line:?}");
             continue;
         };
         let key = key.to_owned();

@@ -20,12 +20,12 @@ use lock_tests::stocks::{Habits, Journal, Kept, Seller};
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [kept, url, stock, journal, name, numbers @ ..] = args.as_slice() else {
-        println!("!ten arguments, please: {args:?}");
+        println!("!ten arguments are needed: {args:?}");
         return;
     };
     let numbers: Vec<u64> = numbers.iter().map(|text| text.parse().expect("a number")).collect();
     let &[seed, tasks, most, from, to] = numbers.as_slice() else {
-        println!("!five numbers, please: {numbers:?}");
+        println!("!five numbers are needed: {numbers:?}");
         return;
     };
     let kept = Kept::named(kept).expect("stocks are kept in some way");

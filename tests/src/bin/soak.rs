@@ -48,7 +48,7 @@ fn ms(millis: u64) -> Duration {
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [url, seed, time, leak] = args.as_slice() else {
-        return println!("!four arguments, please: {args:?}");
+        return println!("!four arguments are needed: {args:?}");
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
     let (dice, time, leak) = (Dice::new(number(seed)), ms(number(time)), number(leak));

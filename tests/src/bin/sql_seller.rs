@@ -10,15 +10,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lock_core::internal::steps::on_stock_step;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::StockError;
-use lock_runtime::testing::on_stock_step;
 use lock_tests::stock_sql::{Deed, PATIENCE, open, stock};
 
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [database, locks, what, name, rest @ ..] = &args[..] else { panic!("see the head of this file") };
+    let [database, locks, what, name, rest @ ..] = &args[..] else {
+        panic!("arguments as in the doc comment of this file")
+    };
     let locks = LockManager::connect(locks).await.unwrap();
     let stocks = open(database, &locks, 4).await;
     let stock = stock(&stocks, name);
@@ -55,7 +57,7 @@ async fn main() {
             }
             println!("sold {sold}");
         }
-        _ => panic!("see the head of this file"),
+        _ => panic!("arguments as in the doc comment of this file"),
     }
     locks.shutdown(PATIENCE).await.unwrap();
 }

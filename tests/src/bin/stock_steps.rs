@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use lock_core::internal::steps::on_stock_step;
 use lock_runtime::LockManager;
-use lock_runtime::testing::on_stock_step;
 use lock_tests::stock_steps::{Scenario, spread};
 use rustix::process::{Signal, getpid, kill_process};
 

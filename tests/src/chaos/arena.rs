@@ -49,7 +49,7 @@ impl FromStr for Topology {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|topology| topology.name() == text);
         found.ok_or_else(|| {
-            format!("no topology {text:?}; there are: {}", Self::ALL.map(Self::name).join(", "))
+            format!("unknown topology {text:?}; there are: {}", Self::ALL.map(Self::name).join(", "))
         })
     }
 }

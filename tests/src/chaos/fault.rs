@@ -202,7 +202,7 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, String> {
         TABLE.iter().find(|entry| entry.name == text).map(|entry| entry.fault).ok_or_else(|| {
             let names: Vec<&str> = TABLE.iter().map(|entry| entry.name).collect();
-            format!("no fault {text:?}; there are: {}", names.join(", "))
+            format!("unknown fault {text:?}; there are: {}", names.join(", "))
         })
     }
 }

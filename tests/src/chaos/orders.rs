@@ -50,7 +50,7 @@ impl FromStr for Broken {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(broken, _)| *broken);
         let names = || Self::NAMES.map(|(_, name)| name).join(", ");
-        found.ok_or_else(|| format!("nothing breaks like {text:?}; there are: {}", names()))
+        found.ok_or_else(|| format!("unknown way to break a lock {text:?}; there are: {}", names()))
     }
 }
 
@@ -91,7 +91,10 @@ impl FromStr for Confirmed {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text).map(|(policy, _)| *policy);
         found.ok_or_else(|| {
-            format!("no replication {text:?}; there are: {}", Self::NAMES.map(|(_, name)| name).join(", "))
+            format!(
+                "unknown replication {text:?}; there are: {}",
+                Self::NAMES.map(|(_, name)| name).join(", ")
+            )
         })
     }
 }
@@ -149,7 +152,7 @@ impl Orders {
             text.parse().map_err(|_| format!("{what} is not understood: {text:?}"))
         }
         let [url, resource, log, name, seed, tasks, lease, patience, broken, replication] = args else {
-            return Err(format!("ten arguments, please: {args:?}"));
+            return Err(format!("ten arguments are needed: {args:?}"));
         };
         Ok(Self {
             url: url.clone(),

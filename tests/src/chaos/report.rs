@@ -186,8 +186,8 @@ impl fmt::Display for Outcome {
         let Losses { overlaps, taken, tokens, not_replicated } = self.losses;
         writeln!(
             f,
-            "lost, by faults that may: {overlaps} overlaps, {taken} locks gone while valid, {tokens} tokens out of order; \
-             {not_replicated} requests refused for want of replicas"
+            "lost, by faults that may: {overlaps} overlaps, {taken} locks gone while valid, {tokens} tokens out of \
+             order; {not_replicated} requests refused for lack of replicas"
         )?;
         write!(f, "{} violations", self.violations.len())?;
         for violation in self.violations.iter().take(SHOWN) {

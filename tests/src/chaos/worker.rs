@@ -74,7 +74,7 @@ pub async fn work(orders: Orders) -> Result<(), String> {
             "die holding" => worker.doom.store(HOLDING, Ordering::SeqCst),
             "die waiting" => worker.doom.store(WAITING, Ordering::SeqCst),
             "die releasing" => worker.doom.store(RELEASING, Ordering::SeqCst),
-            _ => return Err(format!("what is {line:?}?")),
+            _ => return Err(format!("unknown order {line:?}")),
         }
     }
     worker.ended.store(true, Ordering::SeqCst);

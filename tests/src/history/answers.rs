@@ -22,7 +22,7 @@ pub(super) fn missing(history: &History, limits: &Limits) -> Vec<String> {
         let Some(grant) = grant else { continue };
         match (&grant.ended, &grant.out) {
             _ if life.killed.is_some() => {}
-            (None, _) => found.push(format!("{key}: {id} never gave back what it had")),
+            (None, _) => found.push(format!("{key}: {id} never began to release its grant")),
             (Some(_), None) => found.push(format!("{key}: the release of {id} never ended")),
             (Some((from, _)), Some((to, _))) if life.running(*from, *to) > allowed(Duration::ZERO) => {
                 found.push(format!("{key}: the release of {id} took {:.1?}", life.running(*from, *to)));

@@ -139,7 +139,7 @@ mod tests {
             assert_eq!((with("unavailable", who, 100), with("unavailable", who, 90)), (0, 1), "{who}");
             assert_eq!(with("shut-down", who, 100), 1, "{who}");
         }
-        assert_eq!(with("unavailable", "1.0", 100), 1, "somebody else did");
+        assert_eq!(with("unavailable", "1.0", 100), 1, "another process reached the store");
         assert_eq!(with("unavailable", "witness-2", 9000), 0, "and before");
         let early = format!("0 {} 0 stood 60", 10 * S + S / 15);
         let late = format!("0 {} 0 stood 60", 10 * S + S / 5);

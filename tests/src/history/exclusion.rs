@@ -397,7 +397,7 @@ mod tests {
             "the counter began again"
         );
         assert_eq!(with(LOSS, handed, other(2)), 1, "the counter did not");
-        assert_eq!(with(LOSS, &[(5, 20, 150), (7, 250, 500)], other(6)), 1, "somebody was between");
+        assert_eq!(with(LOSS, &[(5, 20, 150), (7, 250, 500)], other(6)), 1, "another grant was in between");
         assert_eq!(with(LOSS, &[(6, 250, 500)], other(1000)), 1, "nothing was there to hand on");
         let without = &[(5, 120, 150), (6, 250, 500)];
         assert_eq!(with(LOSS, without, other(1000)), 1, "the first was granted after the loss");

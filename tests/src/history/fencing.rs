@@ -10,7 +10,7 @@ pub(super) fn lost_elements(history: &History, _: &Limits) -> Vec<String> {
     let mut found = Vec::new();
     for (set, writes) in &history.writes {
         let Some(contents) = history.contents.get(set) else {
-            found.push(format!("{set}: nobody has looked what is in it"));
+            found.push(format!("{set}: its contents were never read"));
             continue;
         };
         let there: HashSet<&str> = contents.iter().map(String::as_str).collect();
@@ -47,6 +47,6 @@ mod tests {
         assert_eq!((with("x"), with("x,z")), (0, 0));
         assert_eq!((with("z"), with("-")), (1, 1), "lost");
         assert_eq!((with("x,y"), with("x,x")), (1, 1), "refused, and twice");
-        assert_eq!(found(Fencing, &[("0.0", wrote)]), 1, "nobody looked");
+        assert_eq!(found(Fencing, &[("0.0", wrote)]), 1, "the contents were not read");
     }
 }

@@ -18,7 +18,10 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
         for (before, after) in pairs.filter(|(before, after)| !lost(before.at, after.at)) {
             let holder = after.holders.first().map_or("", String::as_str);
             for id in passed_over(before, after) {
-                found.push(format!("{key}: {holder} came before {id}, who waited, at {} ns", after.at));
+                found.push(format!(
+                    "{key}: {holder} was granted before {id}, which had waited longer, at {} ns",
+                    after.at
+                ));
             }
         }
     }

@@ -159,6 +159,6 @@ mod tests {
         assert_eq!(with(4 * S, 10 * S + half, "unavailable"), 0);
         assert_eq!(with(4 * S, 10 * S + half, "-"), 1, "the server ran");
         assert_eq!(with(4 * S, 9 * S, "unavailable"), 1, "it went on before");
-        assert_eq!(with(8 * S, 10 * S + half, "unavailable"), 1, "nothing was under way any more");
+        assert_eq!(with(8 * S, 10 * S + half, "unavailable"), 1, "no request was under way");
     }
 }

@@ -410,7 +410,7 @@ mod tests {
         history.add("p", &format!("{ASK}1 20 90 gra")).unwrap();
         assert_eq!(history.requests.len(), 1);
         assert!(history.add("p", "nonsense\n").is_err());
-        assert!(history.add("p", "1 20 90 granted 5\n").is_err(), "nobody has asked");
+        assert!(history.add("p", "1 20 90 granted 5\n").is_err(), "no request before the grant");
     }
 
     #[test]

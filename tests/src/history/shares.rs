@@ -204,6 +204,6 @@ mod tests {
         let with = |own: &str| found(Shares, &[("0.0", own), ("run", &run)]);
         assert_eq!(with(&waiter(1, 3)), 0);
         assert_eq!(with(&format!("1 {S} 0 ask mutex patient 60000 - 1 a")), 1);
-        assert_eq!(with(&waiter(0, 1)), 0, "it wanted nothing any more");
+        assert_eq!(with(&waiter(0, 1)), 0, "it no longer waited");
     }
 }

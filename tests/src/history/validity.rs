@@ -19,7 +19,7 @@ pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
         }
         if let Some((over, noticed)) = late(request, grant, life, limits, history.end) {
             found.push(format!(
-                "{key}: {id} was not valid any more at {over} ns, and not told by {noticed} ns"
+                "{key}: the validity of {id} ended at {over} ns, and {id} had not noticed by {noticed} ns"
             ));
         }
     }

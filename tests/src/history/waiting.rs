@@ -13,7 +13,7 @@ use super::event::{ErrorClass, Kind, Outcome, Want};
 use super::request::{Fault, History, Life, Request};
 use super::spans::{Spans, nanos};
 
-/// How long a dead writer keeps new readers out: `lock_runtime::store::INTENT_LIFE`.
+/// How long a dead writer keeps new readers out: `lock_core::store::INTENT_LIFE`.
 const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 /// Returns when the store may be out of reach.
@@ -180,7 +180,7 @@ pub(super) fn held_by_the_dead(history: &History, limits: &Limits) -> Vec<String
             if let Some((waiter, by)) = forgotten {
                 let id = &waiter.id;
                 found.push(format!(
-                    "{key}: {process} was killed at {killed} ns, and {id} had nothing by {by} ns"
+                    "{key}: {process} was killed at {killed} ns, and {id} had no grant by {by} ns"
                 ));
             }
         }
@@ -278,7 +278,7 @@ mod tests {
     #[cfg(feature = "helpers")]
     #[test]
     fn an_intent_lives_for_as_long_as_the_store_says() {
-        assert_eq!(super::INTENT_LIFE, lock_runtime::store::INTENT_LIFE);
+        assert_eq!(super::INTENT_LIFE, lock_core::store::INTENT_LIFE);
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(waits(13 * S, ""), 1);
         let fault =
             |errors: &str| format!("0 {} 0 fault nothing {errors} cut\n0 {} 0 fault-over cut", 4 * S, 8 * S);
-        assert_eq!(waits(13 * S, &fault("unavailable")), 0, "nobody could ask");
+        assert_eq!(waits(13 * S, &fault("unavailable")), 0, "no process could ask");
         assert_eq!(waits(13 * S, &fault("-")), 1, "not kept from asking");
         assert_eq!(waits(13 * S, &fault("unavailable").replace("cut", "slow")), 1, "slow, and within reach");
     }

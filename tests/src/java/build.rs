@@ -76,10 +76,15 @@ fn java() -> PathBuf {
 
 /// Creates a folder next to the programs that cargo has built, including this one.
 fn work_folder() -> Result<PathBuf, String> {
-    let exe = std::env::current_exe().map_err(|error| format!("where are we? {error}"))?;
-    let folder = exe.parent().ok_or("where are we?")?;
+    let exe =
+        std::env::current_exe().map_err(|error| format!("the path of this program is unknown: {error}"))?;
+    let folder = exe.parent().ok_or("this program is in no folder")?;
     // Tests are in `deps`, a subfolder of the other programs' folder.
-    let folder = if folder.ends_with("deps") { folder.parent().ok_or("where are we?")? } else { folder };
+    let folder = if folder.ends_with("deps") {
+        folder.parent().ok_or("this program is in no folder")?
+    } else {
+        folder
+    };
     let work = folder.join("interop");
     std::fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     Ok(work)

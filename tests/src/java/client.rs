@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lock_runtime::store::BoxFuture;
+use lock_core::store::BoxFuture;
 use serde_json::Value;
 use tokio::sync::oneshot;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_runtime::store::{AcquireRequest, Notice, Watch};
+use lock_core::store::{AcquireRequest, Notice, Watch};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, sleep_until};

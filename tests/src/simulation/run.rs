@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::store::LockStore;
+use lock_core::store::LockStore;
 use lock_runtime::testing::leftovers;
 use lock_runtime::testing::simulation::{Process, SimClock, manager, seed};
 use lock_runtime::{LockKey, LockManager};

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::LockKey;
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, KeepRequest, Kept, Kind, LockStatus, LockStore,
     MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError,
     StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
+use lock_runtime::LockKey;
 use lock_runtime::testing::simulation::{ServerHandle, SimClock};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lock_core::store::{Item, KeepItem, KeepRequest, Mark, ServerTime};
 use lock_runtime::LockKey;
-use lock_runtime::store::{Item, KeepItem, KeepRequest, Mark, ServerTime};
 use lock_runtime::testing::simulation::{MemoryServer, SimClock};
 use tokio::time::Instant;
 

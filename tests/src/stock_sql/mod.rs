@@ -10,9 +10,9 @@ use std::sync::Once;
 use std::task::Poll;
 use std::time::Duration;
 
+use lock_core::internal::steps::on_stock_step;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::{SegmentedStock, SqlStocks, StockError};
-use lock_runtime::testing::on_stock_step;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
@@ -220,7 +220,7 @@ impl FromStr for Deed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|deed| deed.name() == text).ok_or_else(|| format!("no deed {text}"))
+        Self::ALL.into_iter().find(|deed| deed.name() == text).ok_or_else(|| format!("unknown deed {text}"))
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::segmented::{OperationId, Part, SegmentedStock, SqlStocks, StockError, StockStore};
-use lock_runtime::store::stock::{MAX_QUANTITY, StockCall, TakeAnswer, TakeRequest};
+use lock_core::store::stock::{MAX_QUANTITY, StockCall, StockStore, TakeAnswer, TakeRequest};
+use lock_runtime::segmented::{OperationId, Part, SegmentedStock, SqlStocks, StockError};
 use lock_runtime::testing::{leftovers, lose, memory_manager};
 use lock_runtime::{FencingToken, LockKey, LockManager};
 
@@ -298,7 +298,7 @@ pub async fn reservations_end_by_the_databases_clock(url: &str) {
     tokio::time::sleep(hold * 2).await;
     assert!(matches!(stock.confirm("seen").await, Err(StockError::Expired { .. })));
     assert!(matches!(stock.reserve("seen", 400, hold).await, Err(StockError::Expired { .. })));
-    assert_eq!(stock.snapshot().await.unwrap().held(), 500, "nobody has looked at it");
+    assert_eq!(stock.snapshot().await.unwrap().held(), 500, "no call has touched it since");
     assert!(matches!(stock.reserve("held", 500, hold).await, Err(StockError::Expired { .. })));
     assert_eq!(stock.available().await.unwrap(), 1000);
     for operation in 0..250_u64 {

@@ -96,7 +96,7 @@ impl Ledger {
                 (order.open, order.asked) = (Some(ask), entry.at);
             }
             Ok(answer) => {
-                let Some(ask) = order.open.take() else { panic!("nobody has asked: {entry}") };
+                let Some(ask) = order.open.take() else { panic!("an answer without a request: {entry}") };
                 let before = order.standing;
                 order.told(&entry.order, ask, answer);
                 if order.standing != before {

@@ -88,7 +88,7 @@ where
             answer => return answer,
         }
     }
-    panic!("others come in between for ever");
+    panic!("contended in every attempt");
 }
 
 /// Takes several times under one id at once, while other callers give it back. Of the callers that
@@ -157,7 +157,7 @@ pub fn counts(stock: &SegmentedStock) -> impl Future<Output = (u64, u64, u64)> {
             Err(StockError::Misconfigured { .. }) => {} // It is spread.
             Err(error) => panic!("{caller}: {error}"),
         }
-        assert_eq!(snapshot.in_transit, 0, "{caller}: nobody is under way: {snapshot:?}");
+        assert_eq!(snapshot.in_transit, 0, "{caller}: no units are in transit: {snapshot:?}");
         (snapshot.available(), snapshot.held(), snapshot.sold())
     }
 }

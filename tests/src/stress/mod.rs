@@ -76,7 +76,7 @@ impl FromStr for Kinds {
         [Self::Mutex, Self::All]
             .into_iter()
             .find(|kinds| kinds.name() == text)
-            .ok_or_else(|| format!("no kinds {text:?}; there are: mutex, all"))
+            .ok_or_else(|| format!("unknown kinds {text:?}; there are: mutex, all"))
     }
 }
 
@@ -109,7 +109,9 @@ impl FromStr for Lock {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(lock, _)| *lock).ok_or_else(|| format!("no lock {text:?}; there are: {}", Self::names()))
+        found
+            .map(|(lock, _)| *lock)
+            .ok_or_else(|| format!("unknown lock {text:?}; there are: {}", Self::names()))
     }
 }
 
@@ -166,7 +168,7 @@ impl Orders {
             text.parse().map_err(|_| format!("{what} is not a number: {text:?}"))
         }
         let [url, log, name, seed, tasks, keys, lease, patience, lock, kinds] = args else {
-            return Err(format!("ten arguments, please: {args:?}"));
+            return Err(format!("ten arguments are needed: {args:?}"));
         };
         Ok(Self {
             url: url.clone(),

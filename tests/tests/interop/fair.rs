@@ -467,18 +467,18 @@ async fn status_shows_the_holders_and_waiters_of_both_sides() {
     let status = locks.status("f").await.unwrap();
     let holders: Vec<_> = status.holders.iter().map(|(owner, count)| (owner.to_string(), *count)).collect();
     assert_eq!((holders, status.waiters), (vec![(owner, 2)], 2));
-    assert_eq!(status.kind, Some(lock_runtime::store::Kind::Fair));
+    assert_eq!(status.kind, Some(lock_runtime::Kind::Fair));
 
     let (writer, reader) = (java.lock("w", "write", "rw"), java.lock("w", "read", "rw"));
     writer.lock().await.done();
     reader.lock().await.done();
     let status = locks.status("rw").await.unwrap();
-    assert_eq!(status.kind, Some(lock_runtime::store::Kind::Write));
+    assert_eq!(status.kind, Some(lock_runtime::Kind::Write));
     assert_eq!(status.holders.len(), 2, "it reads too: {status:?}");
     writer.unlock().await.done();
     let guard = locks.read("rw").wait(SLACK).acquire().await.unwrap();
     let status = locks.status("rw").await.unwrap();
-    assert_eq!((status.kind, status.holders.len()), (Some(lock_runtime::store::Kind::Read), 2));
+    assert_eq!((status.kind, status.holders.len()), (Some(lock_runtime::Kind::Read), 2));
 
     let mut listed = Vec::new();
     let mut list = locks.list("");

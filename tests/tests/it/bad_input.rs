@@ -16,10 +16,10 @@ async fn refused(url: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_database_that_the_server_has_not_is_named() {
+async fn the_error_names_a_missing_database() {
     let server = RedisServer::start();
     for (path, said) in [
-        ("/99", "a database that the server does not have"),
+        ("/99", "a database number that the server does not have"),
         ("/-1", "database number"),
         ("/abc", "database number"),
     ] {
@@ -31,7 +31,7 @@ async fn a_database_that_the_server_has_not_is_named() {
     let asked = locks.mutex("k").wait(600 * SECOND).acquire();
     let error = tokio::time::timeout(60 * SECOND, asked).await.expect("at once").unwrap_err();
     assert!(
-        matches!(&error, LockError::Misconfigured { reason } if reason.contains("a database that the server does not have")),
+        matches!(&error, LockError::Misconfigured { reason } if reason.contains("a database number that the server does not have")),
         "{error:?}"
     );
 
@@ -45,10 +45,10 @@ async fn a_database_that_the_server_has_not_is_named() {
 }
 
 #[tokio::test]
-async fn a_database_that_the_primary_has_not_is_named_through_sentinels() {
+async fn the_error_names_a_missing_database_through_sentinels() {
     let group = Sentinels::start();
     for (path, said) in [
-        ("/99", "a database that the server does not have"),
+        ("/99", "a database number that the server does not have"),
         ("/-1", "database number"),
         ("/abc", "database number"),
     ] {

@@ -217,7 +217,9 @@ fn every_page_of_the_guide_is_in_its_summary_and_its_examples_are_compiled() {
         let is_named = name == "SUMMARY.md" || summary.contains(&format!("({name})"));
         assert!(is_named, "{name} is not in SUMMARY.md");
         let is_compiled = library.contains(&format!("docs/book/src/{name}\""));
-        let has_code = std::fs::read_to_string(&path).unwrap().contains("```rust");
+        // A program that is included whole is compiled where it is.
+        let text = std::fs::read_to_string(&path).unwrap().replace("```rust\n{{#include", "");
+        let has_code = text.contains("```rust");
         assert!(is_compiled || !has_code, "{name} is not among the documents in lock-runtime/src/lib.rs");
     }
 }

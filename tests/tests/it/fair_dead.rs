@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_runtime::store::{AcquireRequest, Acquired, Item, LockStore, WAITER_LIFE};
+use lock_core::store::{AcquireRequest, Acquired, Item, LockStore, WAITER_LIFE};
 use lock_runtime::testing::named_memory_store;
 use lock_runtime::{Kind, LockKey, LockManager, OwnerId};
 use lock_tests::kinds::{status, waiters_are};
@@ -83,7 +83,7 @@ async fn a_head_that_dies_as_it_is_granted_holds_the_others_up_for_a_short_lease
     let start = Instant::now();
     held.release().await.unwrap();
     let guard = waiter.await.unwrap().unwrap();
-    let bound = lock_runtime::store::DIRECT_LEASE + WAITER_LIFE;
+    let bound = lock_core::store::DIRECT_LEASE + WAITER_LIFE;
     assert!(start.elapsed() < bound, "{:?}", start.elapsed());
     guard.release().await.unwrap();
 }

@@ -101,7 +101,7 @@ async fn a_waiter_is_served_within_a_moment_of_the_release() {
 async fn what_a_quorum_cannot_do_is_said_clearly() {
     let [locks, _] = managers("limits").await;
     let error = locks.mutex("a").lease(SECOND * 90).acquire().await.unwrap_err();
-    assert!(error.to_string().contains("longer than the longest of this store, 60s"), "{error}");
+    assert!(error.to_string().contains("exceeds the maximum of this store, 60s"), "{error}");
     let error: LockError = locks.semaphore("s").try_acquire().await.unwrap_err();
     assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
     assert!(error.to_string().contains("has no semaphores"), "{error}");
@@ -115,7 +115,7 @@ async fn what_a_quorum_cannot_do_is_said_clearly() {
         ("quorum:memory:", "no safer than that store"),
         ("quorum:", "url1|url2|url3"),
         ("quorum:memory:a|memory:a|memory:b", "twice"),
-        ("quorum:memory:|quorum:memory:|memory:", "not of quorums"),
+        ("quorum:memory:|quorum:memory:|memory:", "can't contain another quorum"),
         ("quorum:memory:|memory:|etcd://user:secret@host", "etcd"),
     ] {
         let error = LockManager::connect(url).await.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The users defined in docs/book/src/servers.md have exactly the rights that it describes.
+//! The users defined in docs/book/src/stores/redis.md have exactly the rights that it describes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// Returns the rules of a user from the page.
 fn rules(user: &str) -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/servers.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/stores/redis.md");
     let page = std::fs::read_to_string(page).unwrap();
     let start = page.find(&format!("ACL SETUSER {user} ")).expect("the page makes the user");
     let block = page[start..].split("```").next().unwrap();

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::store::stock::{OperationId, StockCall, StockStore, TakeAnswer, TakeRequest};
 use lock_runtime::segmented::{SegmentedStock, StockError, Taken};
-use lock_runtime::store::stock::{OperationId, StockCall, StockStore, TakeAnswer, TakeRequest};
 use lock_runtime::testing::store_of;
 use lock_runtime::{FencingToken, LockKey, LockManager};
 use lock_tests::RedisServer;
@@ -97,7 +97,7 @@ async fn an_operation_that_is_twice_in_a_call_is_done_once() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_one_operation_is_no_matter_of_the_others() {
+async fn an_error_of_one_operation_does_not_affect_the_others() {
     let redis = RedisServer::start();
     let (_locks, stock) = a_stock(&redis, 1000).await;
     redis.cli(&["HSET", RECORDS, "7", "no record", "9", "S 0 x"]);
@@ -107,7 +107,9 @@ async fn what_is_wrong_with_one_operation_is_no_matter_of_the_others() {
     }))
     .await
     .into_iter()
-    .filter_map(|(id, taken)| taken.err().map(|error| (id, error.to_string().contains("somebody's data"))))
+    .filter_map(|(id, taken)| {
+        taken.err().map(|error| (id, error.to_string().contains("data of another kind")))
+    })
     .collect();
     assert_eq!(failed, HashSet::from([(7, true), (9, true)]));
     assert_eq!(sold(&stock).await, 63);

@@ -749,7 +749,7 @@ on_every_stock! {
         assert_eq!(counts(&stock).await, (100, 0, 0));
     }
 
-    async fn nothing_comes_of_a_stock_that_nobody_has_made(place: Place) {
+    async fn calls_on_a_missing_stock_answer_missing(place: Place) {
         let stock = place.client().await.stock(NAME);
         let all = [
             word(&stock.take("a", 1).await),

@@ -74,7 +74,5 @@ fn difference(old: &str, new: &str) -> String {
         0 => String::new(),
         more => format!("\n… and {more} lines more"),
     };
-    format!(
-        "docs/public-api.txt is not what the code says: run `cargo xtask api` and review the diff{shown}{more}"
-    )
+    format!("docs/public-api.txt is outdated: run `cargo xtask api` and review the diff{shown}{more}")
 }

@@ -18,7 +18,7 @@ impl Floors {
         let mut all: Vec<&String> = floors.iter().flatten().collect();
         all.sort();
         match all.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(format!("the room `{}` is there twice", pair[0])),
+            Some(pair) => Err(format!("the table has the room `{}` twice", pair[0])),
             None => Ok(Self(floors)),
         }
     }

@@ -106,7 +106,7 @@ fn a_file_without_a_room_and_a_room_without_a_file_are_errors() {
     ];
     assert_eq!(failures(&files), expected);
     for (wrong, why) in [
-        (FLOORS.replace("`top`", "`store`"), "`store` is there twice"),
+        (FLOORS.replace("`top`", "`store`"), "the room `store` twice"),
         (FLOORS.replace("`small`", "`large`"), "no table"),
         (FLOORS.replace("## Floors", "## Rooms"), "no section"),
     ] {

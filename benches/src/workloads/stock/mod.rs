@@ -156,7 +156,8 @@ impl Run<'_> {
     /// Compares, without locks, a bare DECRBY, takes of one call each, takes that share calls, and
     /// those from one segment.
     async fn scripts(&mut self) -> Result<[Rates; 4], String> {
-        let url = self.urls.measured.as_deref().ok_or("stocks are measured beside a server")?;
+        let url =
+            self.urls.measured.as_deref().ok_or("stocks are compared with a server, and there is none")?;
         let (ten, one) = (format!("{}:script", self.name), format!("{}:script:1", self.name));
         let takes = stock(&self.manager, &ten, SEGMENTS).await?;
         let plain = Way::Plain { connection: backend::connect(url).await?, key: format!("{ten}:plain") };
@@ -210,7 +211,7 @@ impl Run<'_> {
             // After an error it is unknown whether a unit was sold.
             if !snapshot.balances() || (self.errors == 0 && snapshot.sold() != *sold) {
                 return Err(format!(
-                    "{name} has sold {}, by our books {sold}: {snapshot:?}",
+                    "{name} has sold {}, but the sellers counted {sold}: {snapshot:?}",
                     snapshot.sold()
                 ));
             }

@@ -63,7 +63,7 @@ impl Way {
 pub(super) async fn manager(options: &Options, urls: &Urls) -> Result<LockManager, String> {
     match Backend::connect(options, urls).await? {
         Backend::Ours(manager) => Ok(manager),
-        _ => Err("stocks are ours only".to_owned()),
+        _ => Err("only --lib ours has stocks".to_owned()),
     }
 }
 

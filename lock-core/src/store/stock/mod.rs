@@ -108,7 +108,7 @@ impl StockCall {
         if self.replication.is_none() {
             return Ok(());
         }
-        let message = "no replica can confirm anything here: this store has none; leave out `replication`";
+        let message = "this store has no replicas that could confirm a change; leave out `replication`";
         Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 

@@ -41,7 +41,7 @@ impl OperationId {
         } else if text.chars().any(char::is_control) {
             "it has a control character; ids are printable text"
         } else if text.contains(['{', '}']) {
-            "it has braces, which in a Redis Cluster decide where a key is; leave them out"
+            "it has braces, which choose the slot of a key in a Redis Cluster; leave them out"
         } else {
             return Ok(Self(Arc::from(text)));
         };
@@ -69,8 +69,8 @@ impl fmt::Debug for OperationId {
 
 /// A type that converts into an [`OperationId`]: texts and numbers.
 #[diagnostic::on_unimplemented(
-    message = "no operation id can be made of `{Self}`",
-    note = "ids are made of texts (`&str`, `String`), of `u64`, and of `OperationId`; use `.to_string()` or `u64::from`"
+    message = "`{Self}` can't be turned into an operation id",
+    note = "expected a `&str`, `String`, `u64` or `OperationId`; use `.to_string()` or `u64::from`"
 )]
 pub trait IntoOperationId {
     /// Converts the value into an id.

@@ -43,7 +43,7 @@ impl PathParam {
         let value = values.next().map(str::to_owned);
         if values.next().is_some() {
             return Err(Rejection::misconfigured(format!(
-                "This route has two path parameters `{name}`: give one of them another name."
+                "This route has two path parameters `{name}`; rename one of them."
             )));
         }
         if value.is_none() && !self.optional {
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(get(&number, "/orders/007").await, found("7"));
         assert_eq!(
             get(&number, "/orders/x").await,
-            (400, "The path parameter `id` can't be read as what is expected there.".to_owned())
+            (400, "The path parameter `id` has the wrong format.".to_owned())
         );
         let expected = KeyExtractor::expected(&path_param("id")).map(Cow::into_owned);
         assert_eq!(expected.unwrap(), "the path parameter `id`");

@@ -83,7 +83,7 @@ pub use super::refusal::Rejection;
 /// It is implemented by closures of the form `|head: &http::request::Parts| …` that return one of
 /// the types listed at [`IntoRequestKeys`], and by most extractors of [this module](self). `Arc`s
 /// of extractors implement it too, even `Arc<dyn KeyExtractor + Send + Sync>`. See
-/// [`AsyncKeyExtractor`] for a key that has to be waited for, or is in the body.
+/// [`AsyncKeyExtractor`] for a key that has to be awaited, or is in the body.
 ///
 /// ```
 /// use http::request::Parts;
@@ -106,7 +106,7 @@ pub use super::refusal::Rejection;
             `String`, a `RequestKeys`, or an `Option` or `Result` of one of them",
     note = "or take one from `lock_runtime::layer::key`: `header`, `query`, `path_segment`, `extension`, `constant`, …; \
             with the feature `axum` also `path_param`",
-    note = "what has to be waited for, such as `extractor(…)` and `body(…)`, goes into `LockLayer::new_async`"
+    note = "an extractor that has to be awaited, such as `extractor(…)` or `body(…)`, goes into `LockLayer::new_async`"
 )]
 pub trait KeyExtractor {
     /// Returns the keys to lock for this request. `None` means that the request has no key; the
@@ -159,7 +159,7 @@ mod closure {
                 a `String`, a `RequestKeys`, or an `Option` or `Result` of one of them",
         note = "or take one from `lock_runtime::layer::key`: `header`, `query`, `path_segment`, `extension`, \
                 `constant`, …; with the feature `axum` also `path_param`",
-        note = "what has to be waited for, such as `extractor(…)` and `body(…)`, goes into `LockLayer::new_async`"
+        note = "an extractor that has to be awaited, such as `extractor(…)` or `body(…)`, goes into `LockLayer::new_async`"
     )]
     pub trait KeyFn {
         type Keys;
@@ -180,7 +180,7 @@ mod closure {
     }
 }
 
-/// Finds the lock that a request needs, if the key has to be waited for or is in the body. `B` is
+/// Finds the lock that a request needs, if the key has to be awaited or is in the body. `B` is
 /// the type of the body. For [`LockLayer::new_async`](super::LockLayer::new_async).
 ///
 /// Every [`KeyExtractor`] is also an `AsyncKeyExtractor` that is ready at once. The extractor

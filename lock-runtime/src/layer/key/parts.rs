@@ -18,6 +18,22 @@ use super::{Found, KeyExtractor, Rejection};
 /// braces, control characters, or invisible characters. Invisible characters include those that
 /// change the direction of text. Braces would let a client choose the slot of a Redis Cluster. See
 /// [`hashed`](Self::hashed) for values that may contain such characters.
+///
+/// | method | sets | default |
+/// |---|---|---|
+/// | [`prefix`](Self::prefix) | the text before the value | none |
+/// | [`longest`](Self::longest) | the maximum length of a value, in bytes | 256; 8192 if hashed |
+/// | [`parsed`](Self::parsed) | the type that the value has to be | any text |
+/// | [`hashed`](Self::hashed) | the SHA-1 of the value instead of the value | the value |
+/// | [`of_method_and_path`](Self::of_method_and_path) | a lock of its own for each method and path | one lock for all |
+#[cfg_attr(
+    feature = "axum",
+    doc = "| [`of_route`](Self::of_route) | a lock of its own for each method and route | one lock for all |"
+)]
+#[cfg_attr(
+    feature = "axum",
+    doc = "| [`optional`](Self::optional) | a path parameter may be missing | 500 |"
+)]
 #[derive(Clone, Debug)]
 pub struct PartKey {
     part: Part,
@@ -58,7 +74,7 @@ pub fn header(name: impl TryInto<HeaderName>) -> PartKey {
 fn header_name(name: impl TryInto<HeaderName>) -> HeaderName {
     match name.try_into() {
         Ok(name) => name,
-        Err(_) => panic!("a layer takes its key from a header whose name can't be that of a header"),
+        Err(_) => panic!("a layer takes its key from a header whose name is not a valid header name"),
     }
 }
 
@@ -94,7 +110,10 @@ pub fn path_segment(index: usize) -> PartKey {
 pub fn grpc_metadata(name: impl AsRef<str>) -> PartKey {
     let name = name.as_ref();
     let binary = name.get(name.len().saturating_sub(4)..).is_some_and(|end| end.eq_ignore_ascii_case("-bin"));
-    assert!(!binary, "`{name}` is metadata of bytes, which are no key: use `key::header({name:?}).hashed()`");
+    assert!(
+        !binary,
+        "`{name}` is binary metadata, which can't be a key as it is; use `key::header({name:?}).hashed()`"
+    );
     PartKey::new(Part::Metadata(header_name(name)))
 }
 
@@ -370,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "can't be that of a header")]
+    #[should_panic(expected = "not a valid header name")]
     fn a_wrong_name_is_told_at_once() {
         let _ = header("a b");
     }

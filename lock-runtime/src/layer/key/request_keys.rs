@@ -86,8 +86,8 @@ impl From<LockKey> for RequestKeys {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the key of a request",
     label = "expected a `LockKey`, `String`, `RequestKeys`, a `Vec` of keys, or an `Option` or `Result` of one of them",
-    note = "make a text of it, with a word that says what it is about: `format!(\"order:{{id}}\")`",
-    note = "what has to be awaited is no key either: see `AsyncKeyExtractor`"
+    note = "build a text first, with a prefix that says what it is: `format!(\"order:{{id}}\")`",
+    note = "a future is not a key: for a key that has to be awaited, see `AsyncKeyExtractor`"
 )]
 pub trait IntoRequestKeys {
     /// Returns the keys, or `None` if the request has none.

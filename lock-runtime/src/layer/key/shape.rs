@@ -103,7 +103,7 @@ impl Shape {
         }
         if text.chars().any(|c| c.is_control() || is_invisible(c)) {
             return Err(Rejection::new(format!(
-                "The {part} has control characters or invisible ones, which are not allowed in it."
+                "The {part} has control characters or invisible characters, which are not allowed in it."
             )));
         }
         Ok(text)
@@ -126,7 +126,7 @@ impl Shape {
             None => Ok(Cow::Borrowed(text)),
             Some(parse) => match parse(text) {
                 Some(text) => Ok(Cow::Owned(text)),
-                None => Err(Rejection::new(format!("The {part} can't be read as what is expected there."))),
+                None => Err(Rejection::new(format!("The {part} has the wrong format."))),
             },
         }
     }

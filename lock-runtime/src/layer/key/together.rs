@@ -99,7 +99,7 @@ impl<K: tuple::Extractors> KeyExtractor for Joined<K> {
                 Some(Keys::One(key)) => key,
                 Some(Keys::Several(_)) => {
                     return Err(Rejection::misconfigured(
-                        "A part of a joined key is several keys: name one.",
+                        "One part of a joined key names several keys; it has to name one.",
                     ));
                 }
                 None => return Ok(None),
@@ -132,7 +132,7 @@ mod tuple {
     #[diagnostic::on_unimplemented(
         message = "`{Self}` is not two to six key extractors",
         label = "expected a tuple, as in `(header(\"x-tenant\"), path_segment(1))`",
-        note = "each of them is a `KeyExtractor`; one that has to be waited for can't be among them"
+        note = "each of them is a `KeyExtractor`; an extractor that has to be awaited can't be among them"
     )]
     pub trait Extractors {
         /// Returns them in their order.

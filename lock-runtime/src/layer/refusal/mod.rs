@@ -165,7 +165,7 @@ impl<'a> Refusal<'a> {
                 if TOLD.is_due(&error.to_string()) {
                     tracing::error!(
                         %error,
-                        "a handler can't take its locks because of a mistake in the program (said once a minute)"
+                        "a handler can't take its locks because of a mistake in the program (logged once a minute)"
                     );
                 }
                 return refusal;

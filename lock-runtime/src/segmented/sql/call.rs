@@ -94,7 +94,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn first<'r>(&self, rows: &'r [Row]) -> Result<&'r Row, StoreError> {
-        rows.first().ok_or_else(|| self.broken("a statement answered nothing"))
+        rows.first().ok_or_else(|| self.broken("a statement returned no row"))
     }
 
     /// Returns the error for tables with unexpected content.
@@ -155,9 +155,10 @@ impl<'a> Call<'a> {
             Err(_) => {
                 let (kind, outcome) = match during {
                     During::Work => (StoreErrorKind::NotReady, "nothing was changed"),
-                    During::Commit => {
-                        (StoreErrorKind::Unanswered, "whether it is committed will be told to the next")
-                    }
+                    During::Commit => (
+                        StoreErrorKind::Unanswered,
+                        "send the same operation again to learn whether it was committed",
+                    ),
                 };
                 let text = format!("{database}: no answer within {:?}; {outcome}", self.timeout);
                 Err(StoreError::new(kind, text).into())
@@ -197,7 +198,7 @@ impl Open<'_> {
         if changed == rows as u64 {
             return Ok(());
         }
-        let what = format_args!("{changed} rows were changed instead of {rows}: its books do not add up");
+        let what = format_args!("{changed} rows were changed instead of {rows}, so its counts do not add up");
         Err(self.call.broken(what).into())
     }
 

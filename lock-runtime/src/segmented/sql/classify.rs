@@ -24,7 +24,7 @@ pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
             Meaning::NoTables => (
                 StoreErrorKind::Unsupported,
                 format!(
-                    "{error}; the tables are made by `SqlStocks::create_tables`, once, by a user who may"
+                    "{error}; create the tables once with `SqlStocks::create_tables`, as a user with that right"
                 ),
             ),
             Meaning::Kind(kind) => (kind, error.to_string()),
@@ -41,7 +41,7 @@ pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
         | sqlx::Error::ColumnIndexOutOfBounds { .. }
         | sqlx::Error::Decode(_) => (
             StoreErrorKind::ForeignData,
-            format!("{error}; were the tables lock_stock* made by something else?"),
+            format!("{error}; the tables `lock_stock*` may have been created by another program"),
         ),
         error if during == During::Commit => (StoreErrorKind::Unanswered, error.to_string()),
         error => (StoreErrorKind::Unreachable, error.to_string()),

@@ -10,7 +10,10 @@ pub(super) fn micros(duration: Duration) -> i64 {
 
 pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
     u64::try_from(number).map_err(|_| {
-        StoreError::new(StoreErrorKind::ForeignData, format!("a stock in SQL has the number {number}"))
+        StoreError::new(
+            StoreErrorKind::ForeignData,
+            format!("the tables of a stock contain a negative number, {number}"),
+        )
     })
 }
 

@@ -69,7 +69,7 @@ impl Record {
             "B" => (false, Some(State::GivenBack)),
             "N" => (true, Some(State::Cancelled)),
             "R" => (false, None),
-            other => return Err(call.broken(format_args!("an operation in the state {other:?}"))),
+            other => return Err(call.broken(format_args!("an operation has the unknown state {other:?}"))),
         };
         let parts = row.maybe_text(at + 3).map_err(unreadable)?.unwrap_or_default();
         let record = Self {
@@ -77,8 +77,9 @@ impl Record {
             never_came,
             reserved: row.int(at + 1).map_err(unreadable)? == 1,
             quantity: unsigned(row.int(at + 2).map_err(unreadable)?)?,
-            parts: read_parts(&parts)
-                .ok_or_else(|| call.broken(format_args!("an operation with the parts {parts:?}")))?,
+            parts: read_parts(&parts).ok_or_else(|| {
+                call.broken(format_args!("an operation has the unreadable parts {parts:?}"))
+            })?,
             deadline: row.maybe_int(at + 4).map_err(unreadable)?.unwrap_or_default(),
             kept_until: row.maybe_int(at + 5).map_err(unreadable)?,
         };
@@ -135,7 +136,7 @@ impl Call<'_> {
     }
 
     pub(super) fn segment(&self, number: i64) -> Result<u32, StoreError> {
-        u32::try_from(number).map_err(|_| self.broken(format_args!("a segment {number}")))
+        u32::try_from(number).map_err(|_| self.broken(format_args!("a segment has the number {number}")))
     }
 
     /// Reads the counts, and the totals of the records if the statement selects them. It is one

@@ -173,7 +173,9 @@ impl Call<'_> {
         for row in rows.iter().take(limit as usize) {
             let text = |at| row.maybe_text(at).map_err(|error| self.unreadable(&error));
             let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
-            let parts = read_parts(&parts).ok_or_else(|| self.broken(format_args!("parts {parts:?}")))?;
+            let parts = read_parts(&parts).ok_or_else(|| {
+                self.broken(format_args!("an operation has the unreadable parts {parts:?}"))
+            })?;
             over.push((operation, parts));
         }
         if over.is_empty() {

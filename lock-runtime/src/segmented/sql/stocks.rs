@@ -47,7 +47,7 @@ impl SqlStocks {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Denied`](crate::store::StoreErrorKind::Denied) if the user lacks the
+    /// [`StoreErrorKind::Denied`](crate::StoreErrorKind::Denied) if the user lacks the
     /// permission; any other error of the database.
     ///
     /// # Cancel safety

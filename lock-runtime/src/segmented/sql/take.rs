@@ -211,7 +211,7 @@ impl Call<'_> {
         if self.make_room().await? {
             Ok(None)
         } else {
-            Err(Fault::Again("others end what is overdue".into()))
+            Err(Fault::Again("other calls are ending overdue reservations".into()))
         }
     }
 

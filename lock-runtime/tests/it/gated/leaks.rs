@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_runtime::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ReleaseRequest};
+use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ReleaseRequest};
 use lock_runtime::testing::{leftovers, manager_on};
 use lock_runtime::{LockKey, LockManager, OwnerId};
 use tokio::runtime::Handle;

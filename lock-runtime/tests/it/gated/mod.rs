@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, Item, KeepRequest, Kept, Kind, LockStatus, LockStore,
     ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use lock_runtime::testing::set_jitter;
+use lock_core::internal::chance::set_jitter;
 
 #[derive(Debug)]
 struct Woken(AtomicBool);

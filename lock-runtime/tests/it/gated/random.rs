@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_runtime::store::LockStore;
+use lock_core::store::LockStore;
 use lock_runtime::testing::{manager_on, named_memory_store};
 use lock_runtime::{Lock, LockManager};
 use proptest::prelude::*;

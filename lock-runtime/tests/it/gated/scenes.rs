@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_runtime::store::LockStore;
+use lock_core::store::LockStore;
 use lock_runtime::testing::{lose, manager_on, named_memory_store};
 use lock_runtime::{Lock, LockManager};
 use tokio::time::sleep;

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use lock_core::store::StoreErrorKind;
 use lock_runtime::layer::{HeldUntil, LockLayer, MissingKey, StoreDown, Unlocked};
-use lock_runtime::store::StoreErrorKind;
 use lock_runtime::{HeldLock, Kind};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 

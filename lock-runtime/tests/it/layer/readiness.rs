@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
+use lock_core::store::StoreErrorKind;
 use lock_runtime::HeldLock;
 use lock_runtime::layer::{
     AsyncKeyExtractor, Extraction, LockLayer, MissingKey, PartKey, Rejection, RequestKeys, StoreDown, header,
 };
-use lock_runtime::store::StoreErrorKind;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower::buffer::BufferLayer;

@@ -9,12 +9,13 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
+use lock_core::internal::chance::set_jitter;
+use lock_core::store::StoreErrorKind;
 use lock_runtime::layer::{
     AsyncKeyExtractor, LockLayer, PartKey, ProblemDetails, Protocol, Reason, Refusal, Refuse, Rejection,
     header, path_segment,
 };
-use lock_runtime::store::StoreErrorKind;
-use lock_runtime::testing::{lose, set_jitter};
+use lock_runtime::testing::lose;
 use lock_runtime::{LockManager, TokenRetention};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, service_fn};

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use lock_core::store::StoreErrorKind;
 use lock_runtime::layer::{
     AsyncKeyExtractor, Extraction, KeyExtractor, LockBody, LockLayer, LockWait, MissingKey, ProblemDetails,
     Rejection, RequestKeys, StoreDown, Unlocked, body, header,
 };
-use lock_runtime::store::StoreErrorKind;
 use lock_runtime::{HeldLock, InvalidKey, Kind, LockKey, LockManager};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};

@@ -14,10 +14,10 @@ use bytes::Bytes;
 use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame};
 use http_body_util::Full;
-use lock_runtime::layer::{BoxError, PartKey, path_segment};
-use lock_runtime::store::{
+use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, LockStore, ReleaseRequest, Released, StoreError, StoreErrorKind,
 };
+use lock_runtime::layer::{BoxError, PartKey, path_segment};
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{FencingToken, HeldLock, LockManager, LockManagerBuilder};
 use tokio::sync::mpsc;

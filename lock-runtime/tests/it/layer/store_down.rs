@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 
 use http::{Response, StatusCode};
+use lock_core::store::StoreErrorKind;
 use lock_runtime::HeldLock;
 use lock_runtime::layer::{LockLayer, PartKey, StoreDown, Unlocked};
-use lock_runtime::store::StoreErrorKind;
 use tokio::time::Instant;
 use tower::{Layer, service_fn};
 

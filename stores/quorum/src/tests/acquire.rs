@@ -170,7 +170,7 @@ async fn a_lease_beyond_the_longest_is_refused_and_says_why() {
     let long = AcquireRequest::new(vec![item("a", 1)], MAX_LEASE + SECOND, SECOND);
     let error = process.acquire(Arc::new(long)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported);
-    assert!(error.to_string().contains("21s is longer than the longest of this quorum, 20s"), "{error}");
+    assert!(error.to_string().contains("21s exceeds the maximum of this quorum, 20s"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,7 +67,8 @@ impl Cluster {
         places.sort_unstable();
         let cursor = Cursor::read(request.cursor);
         let changed = || {
-            let what = "the servers of the cluster have changed while the locks were listed; begin again";
+            let what = "the servers of the cluster have changed while the locks were listed; begin again without a \
+                        cursor";
             self.error(StoreErrorKind::Refused, what)
         };
         let mark = mark(&places);
@@ -79,7 +80,10 @@ impl Cluster {
         let page = ScanRequest { cursor: cursor.own, timeout: left, ..request.clone() };
         let scanned = self.node(place)?.scan(&page).await.map_err(|fault| {
             self.doubt(&fault.error);
-            let what = format!("the list of locks is not whole, one server can't be asked: {}", fault.error);
+            let what = format!(
+                "the list of locks is incomplete, because one server can't be asked: {}",
+                fault.error
+            );
             StoreError::new(fault.error.kind(), what)
         })?;
         let next = match scanned.next {

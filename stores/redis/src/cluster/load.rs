@@ -61,7 +61,7 @@ impl Cluster {
                     return Err(error.clone());
                 }
             }
-            Ok(Err(_)) => return Err(unreachable("the task that looks for the servers is gone")),
+            Ok(Err(_)) => return Err(unreachable("the task that looks for the servers has ended")),
             Err(_) => return Err(unreachable("no server of the cluster has answered in time")),
         }
         self.map.borrow().clone().ok_or_else(|| unreachable("the servers of the cluster are not known"))
@@ -192,7 +192,7 @@ async fn ask(
     let map = SlotMap::read(&slots, place).ok_or_else(|| {
         let what = match reply::array(&slots) {
             Some([]) => "CLUSTERDOWN no slot has a server yet".to_owned(),
-            _ => format!("an answer to CLUSTER SLOTS that makes no sense: {slots:?}"),
+            _ => format!("unexpected answer to CLUSTER SLOTS: {slots:?}"),
         };
         address.error(StoreErrorKind::NotReady, what)
     })?;

@@ -90,7 +90,7 @@ impl Cluster {
         let places: Option<Vec<_>> =
             seeds.seeds.iter().map(|info| Some((place_of(info.addr())?, info.clone()))).collect();
         let refuse = |what| StoreError::new(StoreErrorKind::Unsupported, what);
-        let seeds = places.ok_or_else(|| refuse("a cluster is spoken to over TCP"))?;
+        let seeds = places.ok_or_else(|| refuse("a cluster needs TCP addresses"))?;
         let (_, first) = seeds.first().ok_or_else(|| refuse("the address of a cluster names no server"))?;
         let address = options.login.address(first);
         Ok(Arc::new_cyclic(|weak| Self {
@@ -186,7 +186,7 @@ impl Cluster {
                 }
                 Turn::Lost => {
                     self.refresh();
-                    let what = format!("the servers do not agree who has the slot {slot}");
+                    let what = format!("the servers do not agree which of them has the slot {slot}");
                     return Err(self.error(StoreErrorKind::NotReady, &what).into());
                 }
             }

@@ -80,7 +80,7 @@ impl Cluster {
         let undone = join(taken.iter().map(|(share, _)| self.withdraw_part(share, deadline))).await;
         for undone in undone {
             if let Err(error) = undone {
-                let what = format!("taken in part, and not given back yet: {error}");
+                let what = format!("acquired in part, and not released yet: {error}");
                 return Err(StoreError::new(StoreErrorKind::Unanswered, what));
             }
         }

@@ -107,7 +107,8 @@ fn refused(error: StoreError) -> StoreError {
     if error.kind() != StoreErrorKind::Denied {
         return error;
     }
-    let what = "this is a sentinel: its password is sentinel_password, its user sentinel_user, at the end of the URL";
+    let what = "this is a sentinel: give its password as sentinel_password and its user as sentinel_user at the end \
+                of the URL";
     StoreError::new(error.kind(), format!("{error} ({what})"))
 }
 
@@ -128,7 +129,8 @@ pub(super) async fn view(
         async move {
             match connection.send_packed_command(&command).await {
                 Ok(Value::ServerError(error)) if is_unknown(&error) => {
-                    let what = "this is no sentinel: it does not know SENTINEL. Their port is mostly 26379";
+                    let what = "this is not a sentinel: it does not know the command SENTINEL. The usual port of \
+                                sentinels is 26379";
                     Err(address.error(StoreErrorKind::Unsupported, what))
                 }
                 Ok(Value::ServerError(error)) => Err(refused(address.refused(&error))),
@@ -155,7 +157,9 @@ pub(super) async fn view(
         },
     };
     let Some(place) = place else {
-        return Err(address.error(StoreErrorKind::Refused, "it names no place for the primary"));
+        return Err(
+            address.error(StoreErrorKind::Refused, "the sentinel gives no valid address of the primary")
+        );
     };
     // The user may have the right to no more than the first command.
     let number = |name| entry(details.as_ref().ok()?, name)?.parse::<u64>().ok();

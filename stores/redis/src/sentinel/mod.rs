@@ -247,7 +247,7 @@ impl Discovery {
         match &state.newest {
             Some(known) if self.is_superseded(view, known) => Ok(known.0.clone()),
             Some((known, _)) if known.epoch > view.epoch && views.len() < most => {
-                let what = "most of the sentinels do not answer, and what the others say is outdated";
+                let what = "most of the sentinels do not answer, and the answers of the others are outdated";
                 Err(self.address.error(StoreErrorKind::Unreachable, what))
             }
             _ => Ok(view.clone()),
@@ -262,7 +262,7 @@ impl Discovery {
     fn not_found(&self, certain: bool, unknown: Option<Vec<String>>, failed: &[StoreError]) -> StoreError {
         let master = &self.sentinels.master;
         if let Some(names) = unknown {
-            let known = if names.is_empty() { "no primary at all".to_owned() } else { names.join(", ") };
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let what = format!("the sentinels know no primary {master:?}; they know {known}");
             // A name that was right once is not a mistake in the URL.
             let kind = if certain { StoreErrorKind::Unsupported } else { StoreErrorKind::Unreachable };

@@ -51,7 +51,7 @@ async fn attend(weak: &Weak<Discovery>, turn: usize, backoff: &mut Backoff) -> O
         Some((connection, address))
     };
     let Ok(Some((connection, address))) = tokio::time::timeout(timeout, connect).await else {
-        return Some("it can't be listened to");
+        return Some("subscribing failed");
     };
     *backoff = Backoff::default();
     // Catches up on earlier messages.
@@ -86,7 +86,7 @@ async fn review(weak: &Weak<Discovery>) -> Option<()> {
     let deadline = discovery.clock.now() + discovery.connect_timeout;
     match discovery.resolve(deadline).await {
         Ok(view) => discovery.heard(&view, Source::Sentinels),
-        Err(error) => tracing::debug!(target: TARGET, %error, "can't ask the sentinels"),
+        Err(error) => tracing::debug!(target: TARGET, %error, "no answer from the sentinels"),
     }
     Some(())
 }

@@ -67,7 +67,7 @@ async fn status_counts_who_waits() {
         let own = store.watch(Arc::new(request(&[item_of(kind, "a")]))).await.unwrap();
         assert_eq!(status(&store, "a").await.waiters, 2, "{kind:?}");
         drop((own, watch));
-        assert_eq!(status(&store, "a").await.waiters, 1, "one's own idle subscription is known to be idle");
+        assert_eq!(status(&store, "a").await.waiters, 1, "the store knows that its own subscription is idle");
         release(&store, &mine).await.unwrap();
         // The others' subscriptions end with their connections.
         server.kill_clients("pubsub").await;

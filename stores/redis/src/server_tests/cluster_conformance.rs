@@ -71,7 +71,7 @@ mod apart {
             "a_refused_request_joins_every_queue",
             "a_request_behind_one_of_several_gets_its_turn",
             "a_request_of_several_is_told_and_not_granted",
-            "a_request_that_lost_one_of_its_places_takes_all_anew",
+            "a_request_that_lost_one_place_queues_again_for_all_keys",
             "takeover_can_be_withdrawn",
             "takeover_of_two_items",
         ])

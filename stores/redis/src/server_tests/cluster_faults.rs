@@ -129,7 +129,7 @@ async fn each_kind_of_address_is_refused_by_the_other_kind_of_server() {
 }
 
 #[tokio::test]
-async fn a_list_of_locks_has_those_of_all_servers_or_says_that_it_has_not() {
+async fn a_list_of_locks_covers_all_servers_or_fails() {
     let mut cluster = partial();
     let store = cluster.store();
     let mut expected = Vec::new();
@@ -157,7 +157,7 @@ async fn a_list_of_locks_has_those_of_all_servers_or_says_that_it_has_not() {
     let second = ports[1];
     cluster.nodes_mut().iter_mut().find(|server| server.port() == second).unwrap().kill();
     let error = store.scan(page(next)).await.unwrap_err();
-    assert!(error.to_string().contains("not whole") || error.to_string().contains("begin again"), "{error}");
+    assert!(error.to_string().contains("incomplete") || error.to_string().contains("begin again"), "{error}");
     let error = store.scan(page(next ^ 1 << 50)).await.unwrap_err();
     assert!(error.to_string().contains("begin again"), "{error}");
 }
@@ -201,7 +201,10 @@ async fn older_servers_tell_everybody_and_are_not_believed_about_listeners() {
     }
     let mine = [item("alone")];
     granted(&holder, &mine).await;
-    assert!(release(&holder, &mine).await.unwrap().other_listeners >= 1, "somebody may listen elsewhere");
+    assert!(
+        release(&holder, &mine).await.unwrap().other_listeners >= 1,
+        "another process may listen elsewhere"
+    );
 }
 
 #[test]

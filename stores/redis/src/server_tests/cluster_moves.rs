@@ -52,7 +52,7 @@ async fn a_slot_that_has_moved_is_found() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_follow_to_a_slot_on_its_way_is_told() {
+async fn a_user_without_the_right_to_asking_gets_an_error() {
     let cluster = Cluster::start();
     for server in cluster.nodes() {
         let _: () =

@@ -65,7 +65,7 @@ async fn a_forbidden_channel_is_an_unconfirmed_watch() {
     assert!(watch(&store, &[item_of(Kind::Read, "a")]).await.is_confirmed());
     let mine = [item("a")];
     granted(&store, &mine).await;
-    assert_eq!(release(&store, &mine).await.unwrap().held, [true], "nobody can be told, but it is free");
+    assert_eq!(release(&store, &mine).await.unwrap().held, [true], "no waiter can be told, but it is free");
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ async fn each_member_gets_its_own_answer() {
     for (name, released) in names.iter().zip(release_all(&store, &items).await) {
         assert_eq!(released.unwrap().held, [held.contains(name)], "{name}");
     }
-    assert_eq!(release(&store, &theirs).await.unwrap().held, [true], "still theirs");
+    assert_eq!(release(&store, &theirs).await.unwrap().held, [true], "the others still hold it");
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn holds_that_are_taken_over_together_get_each_their_own_answer() {
 }
 
 #[tokio::test]
-async fn one_members_missing_rights_are_no_matter_of_the_others() {
+async fn missing_rights_of_one_member_do_not_affect_the_others() {
     let server = RedisServer::start();
     let _: () = server
         .ask(&[

@@ -203,7 +203,7 @@ async fn who_is_refused_hears_how_many_listen() {
     }
     let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">x", "~*", "&*", "+@all", "-pubsub"]).await;
     let store = RedisStore::new(&server.client_as("ann", "x"), options()).unwrap();
-    assert_eq!(busy(&store, &[item("a")]).await.listeners, 0, "whoever may not ask does without");
+    assert_eq!(busy(&store, &[item("a")]).await.listeners, 0, "without the right, no listeners are counted");
 }
 
 #[tokio::test]
@@ -294,7 +294,7 @@ async fn two_stores_never_hold_a_lock_at_the_same_time() {
                         continue;
                     };
                     held += 1;
-                    assert_eq!(holder.swap(task as u64, Ordering::SeqCst), 0, "somebody else is in here");
+                    assert_eq!(holder.swap(task as u64, Ordering::SeqCst), 0, "another holder is inside");
                     let token = granted.tokens[0].first;
                     assert!(
                         highest.swap(token, Ordering::SeqCst) < token,

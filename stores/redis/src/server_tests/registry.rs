@@ -84,7 +84,7 @@ fn a_watch_during_an_unsubscribe_is_subscribed_again() {
     registry.subscribed(generation, "channel 0");
     ring(&mut registry);
     assert_eq!(ready.try_recv(), Ok(true));
-    assert!(notices.try_recv().is_err(), "whoever was told otherwise gets no notice");
+    assert!(notices.try_recv().is_err(), "no notice to a watch that already has its answer");
 }
 
 #[test]

@@ -243,7 +243,7 @@ async fn a_waiting_writer_keeps_new_readers_out() {
     let (reader, writer) = ([read("a")], [write("a")]);
     granted(&store, &reader).await;
     busy(&store, &writer).await;
-    assert_eq!(pttl(&server, INTENT).await, -2, "who does not wait leaves nothing");
+    assert_eq!(pttl(&server, INTENT).await, -2, "a request that does not wait leaves nothing");
     assert_eq!(waits(&store, &writer).await.item, 0);
     assert_eq!(server.ask::<String>(&["GET", INTENT]).await, writer[0].owner.as_str());
     assert!((1..=1000).contains(&pttl(&server, INTENT).await));

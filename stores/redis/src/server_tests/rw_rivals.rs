@@ -33,7 +33,7 @@ async fn nobody_is_inside_with_a_writer_and_every_writer_gets_in() {
                     let change = if kind == Kind::Read { 1 } else { ALONE };
                     let before = inside.fetch_add(change, Ordering::SeqCst);
                     if kind == Kind::Read {
-                        assert!(before >= 0, "a reader met somebody who is to be alone");
+                        assert!(before >= 0, "a reader met a writer or a mutex");
                         most_readers.fetch_max(before + 1, Ordering::SeqCst);
                     } else {
                         assert_eq!(before, 0, "{kind:?} is not alone");
@@ -48,7 +48,7 @@ async fn nobody_is_inside_with_a_writer_and_every_writer_gets_in() {
         })
         .collect();
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.expect("somebody starves").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), task).await.expect("a task starves").unwrap();
     }
     assert!(most_readers.load(Ordering::SeqCst) > 1, "readers share the lock");
     let left: Vec<String> = server.keys().await;

@@ -114,7 +114,7 @@ async fn a_lock_that_many_dead_hold_is_free_when_the_last_reader_goes() {
 }
 
 #[tokio::test]
-async fn a_reader_without_its_hold_key_is_gone_and_what_is_left_of_it_goes_too() {
+async fn a_reader_without_its_hold_key_is_removed_with_its_leftovers() {
     let server = RedisServer::start();
     let store = store(&server);
     let (mine, other) = ([read("a")], [read("a")]);
@@ -135,7 +135,7 @@ async fn a_reader_without_its_hold_key_is_gone_and_what_is_left_of_it_goes_too()
 }
 
 #[tokio::test]
-async fn somebodys_data_is_left_alone() {
+async fn foreign_data_is_left_unchanged() {
     let server = RedisServer::start();
     let store = store(&server);
     for make in [

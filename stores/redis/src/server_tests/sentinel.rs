@@ -86,7 +86,7 @@ async fn errors_say_what_was_asked() {
     let no_sentinel = format!("redis+sentinel://127.0.0.1:{}/m", server.port());
     let error = store_at(&no_sentinel, options()).check().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("this is no sentinel"), "{error}");
+    assert!(error.to_string().contains("this is not a sentinel"), "{error}");
 
     let set = sentinels();
     let error = store_at(&set.sentinels()[0].url(), options()).check().await.unwrap_err();
@@ -184,7 +184,7 @@ async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
         assert!(has(new, &format!("b{round}")).await);
         release(&store, &mine).await.unwrap();
     }
-    assert!(arrives_at(&set.store(), new).await, "also of those who come later");
+    assert!(arrives_at(&set.store(), new).await, "also of later watches");
     let role: (String, redis::Value, redis::Value) = old.ask(&["ROLE"]).await;
     assert_eq!(role.0, "master");
 }
@@ -324,5 +324,5 @@ async fn the_watcher_ends_with_the_store() {
     };
     until("a sentinel is listened to", &anyone).await;
     drop(store);
-    until("nobody listens any more", async || !anyone().await).await;
+    until("no listener is left", async || !anyone().await).await;
 }

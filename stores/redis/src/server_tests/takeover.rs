@@ -69,7 +69,7 @@ async fn listeners_of_others_stop_a_takeover_unless_they_are_ignored() {
     let next = Arc::new(request(&[item("a")]));
     granted(&store, &mine).await;
     let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 1)).await.unwrap();
-    assert!(released.then.is_some() && released.echo, "one's own watch does not count: {released:?}");
+    assert!(released.then.is_some() && released.echo, "the store's own watch does not count: {released:?}");
     assert_eq!(released.other_listeners, 0);
 
     let _watch = other.watch(Arc::new(request(&[item("a")]))).await.unwrap();

@@ -65,7 +65,7 @@ async fn ones_own_subscription_is_no_listener_but_an_echo() {
     assert_eq!(
         (released.other_listeners, released.echo),
         (0, false),
-        "subscribed still, but nobody hears it"
+        "still subscribed, but without a watch"
     );
 }
 
@@ -235,7 +235,7 @@ async fn nothing_is_left_of_a_dropped_store() {
     until("all tasks have ended", async || metrics.num_alive_tasks() <= before).await;
     let pending = tokio::time::timeout(Duration::from_millis(50), watch.notice()).await;
     assert!(pending.is_err(), "the watch stays silent");
-    until("the server sees nobody", async || {
+    until("the server has no subscribers", async || {
         connections(&server, "pubsub").await == 0 && connections(&server, "normal").await <= 1
     })
     .await;

@@ -80,7 +80,8 @@ impl Spread {
         let options = topology.options();
         let names = SpreadNames::new(&options.prefix, &call.stock)?;
         if !call.replication.is_none() {
-            let what = "replicas are not waited for where a stock is spread; keep it in one slot, or leave the policy out";
+            let what =
+                "a spread stock does not wait for replicas; keep it in one slot, or leave out `replication`";
             return Err(StoreError::new(StoreErrorKind::Unsupported, what));
         }
         Ok(Self {

@@ -30,8 +30,8 @@ impl SpreadNames {
         let name = Names::new(prefix, key)?.lock().to_string();
         if name.contains(['{', '}']) {
             let what = format!(
-                "the stock {name:?} can't be spread: braces in a name say where its keys are, and they are to be in \
-                 many places. Leave the braces out, or keep the stock in one slot"
+                "the stock {name:?} can't be spread: braces in a name put all its keys into one slot of a cluster. \
+                 Leave the braces out, or keep the stock in one slot"
             );
             return Err(StoreError::new(StoreErrorKind::Unsupported, what));
         }

@@ -37,7 +37,7 @@ impl Spread {
                 _ => return self.settled(operation, turned).await,
             }
         }
-        let what = "others came in between; send the same again";
+        let what = "other calls came in between; send the same call again";
         Err(StoreError::new(StoreErrorKind::Unanswered, what))
     }
 

@@ -167,8 +167,8 @@ impl Node {
             match code {
                 2 => Ok(Err(now)),
                 3 => {
-                    let what = "it, or what belongs to it, has something else in it";
-                    Err(self.foreign_to("stock that is spread", name, what).into())
+                    let what = "it, or a key that belongs to it, has data of another kind";
+                    Err(self.foreign_to("spread stock", name, what).into())
                 }
                 code => Ok(Ok(Said { now, code, values })),
             }
@@ -188,7 +188,7 @@ impl Spread {
         let args: Vec<String> = std::iter::once(how.to_owned()).chain(args).collect();
         let timeout = self.deadline.since(self.now());
         if timeout.is_zero() {
-            let what = "the call's time was over before it was done; send it again";
+            let what = "the call timed out before it was done; send the same call again";
             return Err(StoreError::new(StoreErrorKind::Unanswered, what));
         }
         fault_point(script.name, how);
@@ -211,7 +211,7 @@ impl Spread {
 
     fn senseless(&self, said: &Said) -> StoreError {
         let what =
-            format!("an answer of {} that makes no sense: {} {:?}", self.names.stock, said.code, said.values);
+            format!("unexpected answer of the stock {}: {} {:?}", self.names.stock, said.code, said.values);
         StoreError::new(StoreErrorKind::Unanswered, what)
     }
 

@@ -106,7 +106,7 @@ impl StockStore for RedisLayouts {
     fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
         match call.layout {
             Layout::Spread => Box::pin(async {
-                let what = "a stock that is spread has no audit: its records are in many places; keep it in one slot";
+                let what = "a spread stock has no audit, because its records are in many places; keep it in one slot";
                 Err(StoreError::new(StoreErrorKind::Unsupported, what))
             }),
             _ => self.one_slot.audit(call),

@@ -258,7 +258,7 @@ impl Spread {
         why: Refusal,
     ) -> Result<Option<End>, StoreError> {
         if record.kind == Column::Restocked {
-            let what = "units were put in, but not everywhere yet; send the same again";
+            let what = "the units were added to some segments, but not to all yet; send the same call again";
             return Err(StoreError::new(StoreErrorKind::Unanswered, what));
         }
         if record.given().next().is_some() {
@@ -406,7 +406,7 @@ impl Spread {
         match self.drive(operation, record, Search::ANYWHERE, &mut 0).await? {
             Some(End::At(_)) => Ok(RestockAnswer::Done { repeated }),
             _ => {
-                let what = "others came in between; send the same again";
+                let what = "other calls came in between; send the same call again";
                 Err(StoreError::new(StoreErrorKind::Unanswered, what))
             }
         }

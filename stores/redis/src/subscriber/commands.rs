@@ -99,7 +99,7 @@ async fn subscribe_sharded(
         let error = match answer {
             Value::ServerError(error) => error,
             answer if confirms(answer, channel, &PushKind::SSubscribe) => continue,
-            _ => return Err(End::Lost("the answers to SSUBSCRIBE are out of step")),
+            _ => return Err(End::Lost("the answers to SSUBSCRIBE are out of order")),
         };
         let address = &shared.dialer.address;
         match Redirect::read(error).as_deref() {
@@ -110,7 +110,7 @@ async fn subscribe_sharded(
             _ if address.refused(error).kind() == StoreErrorKind::Denied => {
                 shared.refused(channel, &error.details().unwrap_or_default());
             }
-            _ => return Err(End::Lost("SSUBSCRIBE can't be served now")),
+            _ => return Err(End::Lost("SSUBSCRIBE failed at this server")),
         }
     }
     Ok(())
@@ -125,7 +125,7 @@ async fn try_subscribe(
     match tokio::time::timeout(shared.timing.timeout, connection.subscribe(texts(batch))).await {
         Ok(Ok(())) => Ok(Ok(())),
         Ok(Err(error)) if error.code().is_some_and(|code| shared.dialer.address.is_logged_out(code)) => {
-            Err(End::Lost("it does not know who we are any more"))
+            Err(End::Lost("the server has dropped the login of this connection"))
         }
         Ok(Err(error)) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
             Ok(Err(error))

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lock_core::store::StoreErrorKind;
 use lock_runtime::segmented::{SegmentedStock, StockError};
-use lock_runtime::store::StoreErrorKind;
 use lock_tests::stocks::{Chance, Habits, Journal, Kept, Ledger, Seller, counts};
 use lock_tests::{RedisServer, eventually};
 
@@ -170,7 +170,7 @@ const FOREIGN: [&[&str]; 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebodys_data_is_told_and_left_alone() {
+async fn foreign_data_is_reported_and_left_unchanged() {
     let name = format!("{{lock:{NAME}}}");
     let [stock_key, holds, records_key] =
         ["lock_stock:", "lock_stock_holds:", "lock_stock_ops:"].map(|head| format!("{head}{name}"));
