@@ -298,7 +298,7 @@ mod several {
         with_default(testing::memory_manager(), async {
             named(&["a", "b"]).await.unwrap();
             given(vec![MultiKey::read("a"), MultiKey::write("b")]).await.unwrap();
-            assert!(reason(named(&[]).await.unwrap_err()).contains("no keys"));
+            assert!(reason(named(&[]).await.unwrap_err()).contains("no key was given"));
             let twice = vec![MultiKey::read("a"), MultiKey::write("a")];
             assert!(reason(given(twice).await.unwrap_err()).contains("twice"));
         })
