@@ -243,7 +243,7 @@ impl LockGuard {
     /// - [`LockError::NotHeld`]: the grant had already ended in good order, which is a mistake in
     ///   the program.
     /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the
-    ///   background until the lease is over.
+    ///   background until the store answers.
     ///
     /// # Cancel safety
     ///

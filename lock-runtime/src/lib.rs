@@ -81,7 +81,8 @@
 //!
 //! Begin with the mutex. In the attribute, the kind is `kind = fair | read | write`, and several
 //! keys are `keys = ["a:<from>", "a:<to>"]`. Locks of all kinds have the same builder ([`Lock`]),
-//! the same guard ([`LockGuard`]) and the same promises, and every grant has a fencing token.
+//! the same guard ([`LockGuard`]) and the same promises, and every grant has a fencing token. So do
+//! not semaphores and latches.
 //!
 //! # What is where
 //!
@@ -108,8 +109,8 @@
 //! therefore free again when the lease is over. A holder that was paused for longer than a lease
 //! has lost its lock: [`LockGuard::is_lost`] says so, from the local clock alone.
 //!
-//! A body under the attribute or under [`Lock::with`] is dropped at its next await when its lock is
-//! lost. No lock service can stop code between two awaits. Where a late write does harm, pass the
+//! A body under the attribute or under [`Lock::with`] is dropped at the await where it is suspended
+//! when its lock is lost. No lock service can stop code between two awaits. Where a late write does harm, pass the
 //! [`fencing_token`](LockGuard::fencing_token) along with it. Let the resource refuse tokens
 //! smaller than the largest that it has seen.
 //!

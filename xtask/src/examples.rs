@@ -32,7 +32,7 @@ const RECIPES: [(&str, &[&str]); 10] = [
     ("tenants", &[]),
     ("shutdown", &["check"]),
     ("outbox", &[]),
-    ("anyhow", &[]),
+    ("anyhow_program", &[]),
     ("migration", &[]),
     ("unit_test", &[]),
     ("blocking", &[]),

@@ -40,7 +40,7 @@ const REMEMBERED: u32 = 8;
 /// # use std::time::Duration;
 /// # let locks = lock_runtime::LockManager::connect("memory:").await?;
 /// let imported = locks.latch("files-imported");
-/// imported.try_set_count(2).await?; // `false`: it exists already
+/// imported.try_set_count(2).await?; // returns `false` if it exists already
 /// // In each process that imports a file:
 /// imported.count_down().await?;
 /// # imported.count_down().await?;

@@ -406,7 +406,7 @@ impl SemaphorePermit {
     /// - [`LockError::Lost`]: one of the permits had been lost before, so another caller may have
     ///   had it meanwhile. The other permits were given back.
     /// - [`LockError::Unconfirmed`]: the store did not confirm. The release is sent again in the
-    ///   background until the lease is over.
+    ///   background until the store answers.
     ///
     /// # Cancel safety
     ///

@@ -289,7 +289,7 @@ impl Lock {
     }
 
     /// Runs `body` under the lock: acquires, runs, releases. If the lock is lost, the body is
-    /// dropped at its last await and the call returns [`LockError::Lost`].
+    /// dropped at the await where it is suspended, and the call returns [`LockError::Lost`].
     ///
     /// The body gets a view of the lock, for its fencing token. Code between two awaits is not
     /// interrupted, tasks that the body spawned go on, and a commit in flight has an unknown

@@ -25,10 +25,10 @@ use super::{Found, KeyExtractor, Rejection};
 /// | [`longest`](Self::longest) | the maximum length of a value, in bytes | 256; 8192 if hashed |
 /// | [`parsed`](Self::parsed) | the type that the value has to be | any text |
 /// | [`hashed`](Self::hashed) | the SHA-1 of the value instead of the value | the value |
-/// | [`of_method_and_path`](Self::of_method_and_path) | a lock of its own for each method and path | one lock for all |
+/// | [`of_method_and_path`](Self::of_method_and_path) | a separate lock for each method and path | one lock for all |
 #[cfg_attr(
     feature = "axum",
-    doc = "| [`of_route`](Self::of_route) | a lock of its own for each method and route | one lock for all |"
+    doc = "| [`of_route`](Self::of_route) | a separate lock for each method and route | one lock for all |"
 )]
 #[cfg_attr(
     feature = "axum",
