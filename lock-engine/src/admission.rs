@@ -97,7 +97,7 @@ impl Admission {
         }
         if grant.is_renewed() {
             return Err(Failure::misconfigured(format!(
-                "lock {}: the watchdog renews this lock, so there is nothing to extend; acquire it with `.lease(…)`",
+                "lock {}: this lock is renewed, so there is nothing to extend; acquire it with a fixed `.lease(…)`",
                 self.key()
             )));
         }
@@ -143,8 +143,8 @@ impl Admission {
         };
         match answer {
             Some(Some(result)) => result,
-            Some(None) => Err(unanswered("the task that sends the release has ended")),
-            None => Err(unanswered("the release was not answered")),
+            Some(None) => Err(unanswered("the task that sends it has ended")),
+            None => Err(unanswered("the call was not answered")),
         }
     }
 

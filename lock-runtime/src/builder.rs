@@ -352,7 +352,7 @@ impl LockManagerBuilder {
         {
             if limit < SHORTEST_TIMEOUT {
                 return refuse(format!(
-                    "a {name} of {limit:?} is too short for any store; use {SHORTEST_TIMEOUT:?} or more, better a second"
+                    "a {name} of {limit:?} is too short for any store; use at least {SHORTEST_TIMEOUT:?}, better a second"
                 ));
             }
         }

@@ -74,8 +74,8 @@ pub enum LockError {
         remaining: Option<Duration>,
     },
     /// The lock was lost after it had been granted. A body under `#[distributed_lock]` or
-    /// [`with`](crate::Lock::with) was dropped at the await where it was suspended; code under a guard
-    /// goes on.
+    /// [`with`](crate::Lock::with) was dropped at the await where it was suspended; code under a
+    /// guard goes on.
     #[error("lock {key} was lost: {why}")]
     Lost {
         /// The key.
@@ -91,7 +91,9 @@ pub enum LockError {
     },
     /// The store did not confirm a release, a downgrade or an extension. The work under the lock
     /// had begun, or was done.
-    #[error("lock {key} was held, and the store did not confirm its release, extension or downgrade: {cause}")]
+    #[error(
+        "lock {key} was held, and the store did not confirm its release, extension or downgrade: {cause}"
+    )]
     Unconfirmed {
         /// The key.
         key: LockKey,

@@ -81,8 +81,8 @@
 //!
 //! Begin with the mutex. In the attribute, the kind is `kind = fair | read | write`, and several
 //! keys are `keys = ["a:<from>", "a:<to>"]`. Locks of all kinds have the same builder ([`Lock`]),
-//! the same guard ([`LockGuard`]) and the same promises, and every grant has a fencing token. So do
-//! not semaphores and latches.
+//! the same guard ([`LockGuard`]) and the same promises, and every grant has a fencing token.
+//! Semaphores and latches have no tokens, and only the settings on their own pages.
 //!
 //! # What is where
 //!
@@ -100,8 +100,9 @@
 //! | [`health`](LockManager::health), [`status`](LockManager::status), [`list`](LockManager::list), [`force_release`](LockManager::force_release), [`shutdown`](LockManager::shutdown) | for operators |
 //! | [`testing`] | helpers for the tests of code that uses locks |
 //!
-//! To keep locks in a store of your own, implement the trait `LockStore` of the crate `lock-core`,
-//! and give it to [`connect_store`](LockManagerBuilder::connect_store).
+//! A manager needs a tokio runtime, or its own thread: see *Runtime* at [`LockManager`]. To keep
+//! locks in a store of your own, implement the trait `LockStore` of the crate `lock-core`, in the
+//! same version, and give it to [`connect_store`](LockManagerBuilder::connect_store).
 //!
 //! # What a lock is, and is not
 //!
@@ -110,9 +111,9 @@
 //! has lost its lock: [`LockGuard::is_lost`] says so, from the local clock alone.
 //!
 //! A body under the attribute or under [`Lock::with`] is dropped at the await where it is suspended
-//! when its lock is lost. No lock service can stop code between two awaits. Where a late write does harm, pass the
-//! [`fencing_token`](LockGuard::fencing_token) along with it. Let the resource refuse tokens
-//! smaller than the largest that it has seen.
+//! when its lock is lost. No lock service can stop code between two awaits. Where a late write does
+//! harm, pass the [`fencing_token`](LockGuard::fencing_token) along with it. Let the resource
+//! refuse tokens smaller than the largest that it has seen.
 //!
 //! The page `docs/book/src/guarantees.md` of the guide lists every promise, with its tests and its
 //! limits.

@@ -31,7 +31,8 @@ impl LockList {
     /// # Errors
     ///
     /// [`LockError::Store`], or [`Misconfigured`](LockError::Misconfigured) where the store can't
-    /// list locks or is not allowed to. The same page may be asked for again.
+    /// list locks or is not allowed to. The same page may be asked for again. When the servers of
+    /// a cluster have changed, the error says to begin a new list.
     ///
     /// # Cancel safety
     ///

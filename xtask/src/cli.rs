@@ -121,7 +121,7 @@ All of it takes about two minutes a round. The machine should have nothing else 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";
 
 const HELP_API: &str = "\
-Writes docs/public-api.txt: the public items of lock-runtime with all features, one a line.
+Writes docs/public-api.txt: the public items of lock-runtime with all features and of lock-core, one a line.
 
 Usage: cargo xtask api
 
@@ -204,7 +204,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --seed <s>          decides faults and the choices of the processes; random by default, and always printed
   --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
   --only <fault>      only these; an unknown name lists all faults
-  --replication <n>   replicas that must confirm a grant: none (default), one, majority
+  --replication <who> replicas that must confirm a grant: none (default), one, majority
   --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
   --skew <seconds>    the clocks of every second and third server are ahead and behind by this much from the start
   --break <how>       break the lock, which the checkers must notice: double-grant, reused-token, leak, deaf-waiter,

@@ -124,7 +124,9 @@ pub enum StockError {
     },
     /// The lock of the segment was lost. Either the process knows it, or the store does, because a
     /// holder with a newer token has sold from the segment. Nothing was taken.
-    #[error("stock {stock}: the lock of the segment was lost; nothing was taken, take the lock again")]
+    #[error(
+        "stock {stock}: the lock of the segment was lost, and nothing was taken; send the operation again, after `take_at` under a new lock"
+    )]
     Stale {
         /// The stock.
         stock: LockKey,

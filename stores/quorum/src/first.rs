@@ -24,8 +24,8 @@ pub(super) fn quarantine(marked: Marked, max_lease: Duration) -> Option<Duration
 /// Returns the reason why the store's vote does not count.
 pub(super) fn distrust(left: Duration) -> StoreError {
     let message = format!(
-        "this store was started recently and may have forgotten locks; its vote counts after {left:?}, when their \
-         leases have ended"
+        "this store has lost its marker or was restarted, so it may have forgotten locks; its vote counts again after \
+         {left:?}, when their leases have ended"
     );
     StoreError::new(StoreErrorKind::NotReady, message)
 }

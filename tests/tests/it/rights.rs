@@ -1,28 +1,33 @@
-//! The users defined in docs/book/src/stores/redis.md have exactly the rights that it describes.
+//! The users defined on the pages of docs/book/src/stores have exactly the rights that these
+//! describe.
 
 use std::path::Path;
 use std::time::Duration;
 
 use lock_runtime::segmented::Layout;
 use lock_runtime::{LockManager, MultiKey};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{Cluster, RedisServer, Sentinels, eventually};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Returns the rules of a user from the page.
-fn rules(user: &str) -> Vec<String> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/stores/redis.md");
+/// Returns the words of the block of a page that begins with `start`.
+fn block(page: &str, start: &str) -> Vec<String> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/stores").join(page);
     let page = std::fs::read_to_string(page).unwrap();
-    let start = page.find(&format!("ACL SETUSER {user} ")).expect("the page makes the user");
-    let block = page[start..].split("```").next().unwrap();
-    block.split_whitespace().skip(2).map(str::to_owned).collect()
+    let block = page.split("```").map(|block| block.trim_start_matches("text\n"));
+    let block = block.into_iter().find(|block| block.starts_with(start)).expect("the page has the block");
+    block.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Makes a user at a server by the words of `ACL SETUSER`.
+fn make(server: &RedisServer, words: &[String]) {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    assert_eq!(server.cli(&words).trim(), "OK");
 }
 
 /// Connects a manager as such a user, and then clears the log of refusals.
 async fn user(server: &RedisServer, user: &str) -> LockManager {
-    let rules = rules(user);
-    let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(rules.iter().map(String::as_str)).collect();
-    assert_eq!(server.cli(&words).trim(), "OK");
+    make(server, &block("redis.md", &format!("ACL SETUSER {user} ")));
     let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
     let locks = LockManager::builder().lease(Duration::from_secs(5)).strict().connect(&url).await.unwrap();
     // Connecting tries more than the user needs.
@@ -143,4 +148,45 @@ async fn the_user_for_stocks_can_use_both_layouts() {
         stock.snapshot().await.unwrap();
     }
     assert_eq!(refused(&server).trim(), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_user_for_sentinels_finds_the_primary_and_its_successor() {
+    let servers = Sentinels::start();
+    for sentinel in servers.sentinels() {
+        make(sentinel, &block("sentinel.md", "ACL SETUSER watcher "));
+        sentinel.cli(&["ACL", "LOG", "RESET"]);
+    }
+    let url = format!("{}?sentinel_user=watcher&sentinel_password=secret", servers.url());
+    let locks = LockManager::builder().strict().connect(&url).await.unwrap();
+    locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
+    servers.failover();
+    locks.mutex("a").wait(LONG).acquire().await.unwrap().release().await.unwrap();
+    for sentinel in servers.sentinels() {
+        assert_eq!(refused(sentinel).trim(), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_user_for_locks_has_what_a_cluster_needs_too() {
+    let cluster = Cluster::start();
+    let mut words = block("redis.md", "ACL SETUSER locks ");
+    words.extend(block("cluster.md", "+cluster|slots"));
+    cluster.nodes().iter().for_each(|node| make(node, &words));
+    let url = cluster.url().replace("cluster://", "cluster://locks:secret@");
+    let manager = || LockManager::builder().strict().connect(&url);
+    let (locks, other) = (manager().await.unwrap(), manager().await.unwrap());
+    cluster.nodes().iter().for_each(|node| drop(node.cli(&["ACL", "LOG", "RESET"])));
+    for key in ["a", "b", "c", "d"] {
+        let held = locks.mutex(key).acquire().await.unwrap();
+        let waiter = tokio::spawn(other.mutex(key).wait(LONG).acquire());
+        eventually(async || locks.status(key).await.unwrap().waiters > 0, LONG).await;
+        held.release().await.unwrap();
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+        locks.fair(key).acquire().await.unwrap().release().await.unwrap();
+        locks.write(key).acquire().await.unwrap().release().await.unwrap();
+    }
+    for node in cluster.nodes() {
+        assert_eq!(refused(node).trim(), "");
+    }
 }

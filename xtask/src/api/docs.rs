@@ -36,12 +36,14 @@ pub(super) enum Named<'a> {
 }
 
 impl Docs {
-    /// Runs `rustdoc` on our crates, and reads the JSON that it writes.
+    /// Runs `rustdoc` on our crates, and reads the JSON that it writes. The items of `package` are
+    /// to be listed.
     ///
     /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. Since this variable makes
     /// build scripts run again, the build has its own target folder.
-    pub(super) fn build(output: &Output) -> Result<Self, String> {
-        let libraries = Libraries::find(output)?;
+    pub(super) fn build(package: &str, output: &Output) -> Result<Self, String> {
+        let mut libraries = Libraries::find(output)?;
+        libraries.all.sort_by_key(|library| library.package != package);
         let target = libraries.target.join("api");
         let mut doc = crate::cargo();
         doc.args(["doc", "--no-deps", "--all-features", "--target-dir"]).arg(&target);
@@ -62,6 +64,7 @@ impl Docs {
         Ok(Self { crates, defined })
     }
 
+    /// Returns the root of the crate whose items are listed.
     pub(super) fn root(&self) -> Key {
         Key { krate: 0, id: self.crates[0].root }
     }

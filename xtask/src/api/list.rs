@@ -8,9 +8,6 @@ use super::docs::{Docs, Key};
 use super::paths::{Paths, is_hidden, is_public};
 use super::render::Renderer;
 
-/// The first name in the path of each item.
-const ROOT: &str = "lock_runtime";
-
 /// Auto traits whose absence is worth a line.
 const NOTED: [&str; 3] = ["Send", "Sync", "Unpin"];
 
@@ -35,7 +32,7 @@ pub(super) fn list(docs: &Docs) -> Result<String, String> {
     };
     let lister = |key: Key| Lister { docs, render: Renderer::new(docs, &paths, key.krate), krate: key.krate };
     for (path, key) in paths.items() {
-        lister(key).item(path, &full(path), None, docs.item(key), &mut add);
+        lister(key).item(path, &full(docs, path), None, docs.item(key), &mut add);
     }
     for (key, item) in docs.items() {
         if let ItemEnum::Impl(block) = &item.inner
@@ -45,18 +42,20 @@ pub(super) fn list(docs: &Docs) -> Result<String, String> {
         }
     }
     for (path, first) in &paths.aliases {
-        add(path, false, format!("use {} = {}", full(path), full(first)));
+        add(path, false, format!("use {} = {}", full(docs, path), full(docs, first)));
     }
     for (path, there) in &paths.foreign {
-        add(path, false, format!("use {} = {there}", full(path)));
+        add(path, false, format!("use {} = {there}", full(docs, path)));
     }
     lines.sort();
     lines.dedup();
     Ok(lines.into_iter().map(|line| line.text + "\n").collect())
 }
 
-fn full(path: &str) -> String {
-    if path.is_empty() { ROOT.to_owned() } else { format!("{ROOT}::{path}") }
+/// Returns the path of an item with the name of its crate.
+fn full(docs: &Docs, path: &str) -> String {
+    let root = docs.item(docs.root()).name.as_deref().unwrap_or_default();
+    if path.is_empty() { root.to_owned() } else { format!("{root}::{path}") }
 }
 
 /// Writes the lines of items of one crate.
@@ -219,7 +218,7 @@ impl<'a> Lister<'a> {
         let ours: Option<Vec<&str>> = render.take_ours().into_iter().collect();
         let Some([path, ..]) = ours.as_deref() else { return };
         let (Some(path_of_trait), Some(what)) = (&block.trait_, what) else {
-            return self.members(path, &full(&of), Some(&block.generics), &block.items, add);
+            return self.members(path, &full(self.docs, &of), Some(&block.generics), &block.items, add);
         };
         let is_noted = match block.is_synthetic {
             true => block.is_negative && NOTED.contains(&what.as_str()),

@@ -1,7 +1,8 @@
-//! `cargo xtask api`: lists the public items of `lock-runtime` in `docs/public-api.txt`.
+//! `cargo xtask api`: lists the public items of `lock-runtime`, and of `lock-core` for authors of
+//! stores, in `docs/public-api.txt`.
 //!
 //! [`docs`] runs `rustdoc` on our crates and reads the JSON that it writes. [`paths`] walks from
-//! the root of `lock-runtime` along `pub use`, also into our other crates, and finds the path at
+//! the root of a crate along `pub use`, also into our other crates, and finds the path at
 //! which users reach each item. [`list`] writes the lines, and [`render`] the types in them.
 //!
 //! No line says in which of our crates an item is, so moving an item and re-exporting it at its old
@@ -22,13 +23,15 @@ use std::process::ExitCode;
 use self::docs::Docs;
 use crate::runner::Output;
 use crate::test::{Outcome, Step};
+use crate::workspace::PACKAGE;
 
 /// Maximum number of differing lines that the failed check shows.
 const SHOWN: usize = 40;
 
 const HEAD: &str = "\
-# The public items of lock-runtime with all features. Written by `cargo xtask api`, not by hand.
-# A path in a signature starts at the root of lock_runtime; of a foreign item it is the last name.
+# The public items of lock-runtime with all features, and then of lock-core, which authors of stores
+# use. Written by `cargo xtask api`, not by hand.
+# A path in a signature starts at the root of the crate; of a foreign item it is the last name.
 ";
 
 /// Writes the list to its file.
@@ -59,8 +62,8 @@ fn file() -> PathBuf {
 }
 
 fn listing(output: &Output) -> Result<String, String> {
-    let docs = Docs::build(output)?;
-    Ok(format!("{HEAD}\n{}", list::list(&docs)?))
+    let of = |package| list::list(&Docs::build(package, output)?);
+    Ok(format!("{HEAD}\n{}\n{}", of(PACKAGE)?, of("lock-core")?))
 }
 
 /// Returns the lines that only one side has.

@@ -123,14 +123,14 @@ fn names_that_are_written_hide_those_behind_a_star() {
         pub mod b { pub use super::c::*; } pub mod c { pub use super::b::*; }";
     let text = listed("pub struct One { pub x: u8 } pub fn One() {} pub mod a { pub struct Two; }", upper);
     let expected = "\
-mod lock_runtime
-fn lock_runtime::One()
-struct lock_runtime::One
-struct lock_runtime::Two
-mod lock_runtime::a
-use lock_runtime::a::Two = lock_runtime::Two
-mod lock_runtime::b
-mod lock_runtime::c
+mod upper
+fn upper::One()
+struct upper::One
+struct upper::Two
+mod upper::a
+use upper::a::Two = upper::Two
+mod upper::b
+mod upper::c
 ";
     assert_eq!(text, expected);
 }

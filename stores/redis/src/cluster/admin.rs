@@ -67,8 +67,8 @@ impl Cluster {
         places.sort_unstable();
         let cursor = Cursor::read(request.cursor);
         let changed = || {
-            let what = "the servers of the cluster have changed while the locks were listed; begin again without a \
-                        cursor";
+            let what =
+                "the servers of the cluster have changed while the locks were listed; begin a new list";
             self.error(StoreErrorKind::Refused, what)
         };
         let mark = mark(&places);
