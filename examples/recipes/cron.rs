@@ -6,8 +6,9 @@
 //! **Copy** the line above `send_report`:
 //! - `wait = "none"`: the others don't queue up to send it again.
 //! - `on_busy = skip`: for them a busy lock is no error. They get `None`.
-//! - `min_hold`: the key stays taken after the job is done. Choose more than the clocks differ, and
-//!   less than the period: `"30s"` for a job of every minute, `"12h"` for a job of every night.
+//! - `min_hold`: the key stays taken after the job is done. If all instances start at the same time
+//!   of day, choose more than their clocks differ, and well under the period. If each starts after
+//!   its own interval, choose slightly less than the period.
 //!
 //! **Watch**
 //! - The key also stays taken after a run that failed, and after a crash. `force_release` frees it

@@ -20,7 +20,7 @@ pub enum StockError {
     /// At one moment, all segments together had fewer units than wanted, and no units were moving
     /// between them. Units of expired reservations were counted. Reserved units may still come
     /// back.
-    #[error("stock {stock}: {wanted} units were wanted, {available} are available")]
+    #[error("stock {stock}: wanted {wanted} units, {available} are available")]
     SoldOut {
         /// The stock.
         stock: LockKey,
@@ -34,7 +34,7 @@ pub enum StockError {
     /// [take](super::SegmentedStock::take) from all segments, as
     /// [`take_locked`](super::SegmentedStock::take_locked) does by itself.
     #[error(
-        "stock {stock}: {wanted} units were wanted from segment {segment}, {available} are available there"
+        "stock {stock}: wanted {wanted} units from segment {segment}, {available} are available there"
     )]
     SegmentShort {
         /// The stock.
