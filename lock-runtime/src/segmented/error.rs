@@ -33,9 +33,7 @@ pub enum StockError {
     /// enough, and this one may have enough for a smaller order. Release it and
     /// [take](super::SegmentedStock::take) from all segments, as
     /// [`take_locked`](super::SegmentedStock::take_locked) does by itself.
-    #[error(
-        "stock {stock}: wanted {wanted} units from segment {segment}, {available} are available there"
-    )]
+    #[error("stock {stock}: wanted {wanted} units from segment {segment}, {available} are available there")]
     SegmentShort {
         /// The stock.
         stock: LockKey,
