@@ -10,6 +10,7 @@
 //! - `is_busy` and `is_retryable` are methods of `LockError`. `downcast_ref` finds it, also below a
 //!   `context`.
 //! - Before you repeat a call, ask `body_started`: the body may have lost its lock midway.
+//! - Files check no fencing token. `create_new` at least never overwrites an invoice.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
@@ -17,7 +18,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lock_runtime::{LockError, LockManager, distributed_lock, set_default};
-use tokio::fs;
+use tokio::fs::{self, OpenOptions};
+use tokio::io::AsyncWriteExt;
 
 /// Writes the next invoice, and returns its number.
 #[distributed_lock(key = "invoices", wait = "5s")]
@@ -26,7 +28,10 @@ async fn write_invoice(folder: &Path, customer: &str) -> Result<u32> {
     let last =
         fs::read_to_string(&counter).await.with_context(|| format!("can't read {}", counter.display()))?;
     let number = last.parse::<u32>().with_context(|| format!("{last:?} is no number"))? + 1;
-    fs::write(folder.join(format!("{number}.txt")), customer).await.context("can't write the invoice")?;
+    let invoice = folder.join(format!("{number}.txt"));
+    let mut file = OpenOptions::new().write(true).create_new(true).open(invoice).await?;
+    file.write_all(customer.as_bytes()).await?;
+    file.flush().await.context("can't write the invoice")?;
     fs::write(&counter, number.to_string()).await.context("can't write the counter")?;
     Ok(number)
 }
@@ -69,7 +74,7 @@ async fn main() -> Result<()> {
 
     fs::write(folder.join("counter"), "four").await?;
     match write_invoice(folder, "Dan").await {
-        Err(error) if !is_busy(&error) => println!("an error of the body: {error:#}"),
+        Err(error) if !error.is::<LockError>() => println!("an error of the body: {error:#}"),
         other => bail!("the counter was read as a number: {other:?}"),
     }
     locks.shutdown(Duration::from_secs(5)).await?;

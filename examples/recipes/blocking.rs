@@ -13,6 +13,7 @@
 //!   dropped would release the lock while the closure still runs.
 //! - A lost lock does not stop the closure either. Ask `is_lost` between its steps, and let the
 //!   resource check the fencing token.
+//! - An error of `release` comes after the work: don't repeat it.
 //! - The calls of `locks.blocking()` panic on a thread of a tokio runtime.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

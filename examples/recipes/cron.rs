@@ -14,6 +14,7 @@
 //! - The key also stays taken after a run that failed, and after a crash. `force_release` frees it
 //!   for another attempt.
 //! - Return an `Option`. With `()`, a skipped call looks like one that ran.
+//! - A job that loses its lock midway is dropped there, and not repeated.
 //! - While a job runs for longer than its period, the next runs are skipped: its lock is renewed.
 //!
 //! ```text

@@ -56,7 +56,7 @@ fn app(locks: LockManager, accounts: Accounts) -> Router {
 async fn charge(State(accounts): State<Accounts>, held: HeldLock, Json(charge): Json<Charge>) -> String {
     let paid = accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&charge.account).copied();
     tokio::time::sleep(Duration::from_millis(5)).await; // asks the bank
-    let paid = paid.unwrap_or(0) + charge.amount;
+    let paid = paid.unwrap_or(0).saturating_add(charge.amount);
     accounts.lock().unwrap_or_else(PoisonError::into_inner).insert(charge.account, paid);
     format!("paid {paid}, token {}", held.fencing_token())
 }

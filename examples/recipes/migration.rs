@@ -11,7 +11,8 @@
 //! - Migrate in one transaction, which is rolled back if the instance dies or loses its lock. In a
 //!   database that can't do that, make each step so that it may run again.
 //! - The lock is renewed while a migration runs. The others must wait for longer than the longest
-//!   one takes, so set `wait` and the start-up probe accordingly.
+//!   one takes, so set `wait` and the start-up probe accordingly. If the store fails, it is asked
+//!   for that long, too: log something before you wait.
 //! - Instances of the previous version still run without this lock. They must work with the new
 //!   tables, too.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
@@ -55,8 +56,9 @@ impl Instance {
         if version < 1 {
             sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY)").execute(&mut *changes).await?;
         }
-        // A second run of this statement would fail.
-        sqlx::query("ALTER TABLE orders ADD COLUMN status TEXT").execute(&mut *changes).await?;
+        if version < 2 {
+            sqlx::query("ALTER TABLE orders ADD COLUMN status TEXT").execute(&mut *changes).await?;
+        }
         sqlx::query(&format!("PRAGMA user_version = {VERSION}")).execute(&mut *changes).await?;
         changes.commit().await?;
         Ok(true)
@@ -66,7 +68,10 @@ impl Instance {
     async fn open(&self, id: i64) -> Result<bool> {
         let migrated = self.migrate().await?;
         println!("instance {id} {}", if migrated { "has changed the tables" } else { "found them changed" });
-        sqlx::query("INSERT INTO orders VALUES (?, 'open')").bind(id).execute(&self.database).await?;
+        sqlx::query("INSERT INTO orders (id, status) VALUES (?, 'open')")
+            .bind(id)
+            .execute(&self.database)
+            .await?;
         Ok(migrated)
     }
 }

@@ -1,15 +1,15 @@
 //! # An outbox worker in several instances
 //!
 //! A service writes events into a table, in the same transaction as the data that they are about.
-//! Workers publish them to a broker, in order within each partition, and each event once.
+//! Workers publish them to a broker, in order within each partition, and each event at least once.
 //!
 //! **Copy** `publish` and `save`. Each partition has a lock, so that workers share the work. The
-//! position in a partition is stored with the fencing token. A worker that has lost its lock is
-//! refused there.
+//! position is stored with the fencing token, and a worker that has lost its lock is refused there.
 //!
 //! **Watch**
-//! - If a worker dies after it has published an event and before `save`, the next worker publishes
-//!   that event again. No lock can prevent this: consumers must ignore ids that they have seen.
+//! - If a worker dies or loses its lock between `push` and `save`, the next one publishes that
+//!   event again. No lock can prevent this: consumers must ignore ids that they have seen.
+//! - A worker must go on after an error. Here it ends, so that the program fails.
 //! - A position works only if smaller ids become visible first. Concurrent transactions may commit
 //!   in another order. Then mark each row as published instead.
 //! - Tokens are below 2^53, so a column for 64-bit integers holds them.
@@ -47,7 +47,9 @@ impl Worker {
     async fn publish(&self, partition: i64) -> Result<Option<u32>> {
         let (token, mut count) = (held.fencing_token(), 0);
         self.save(partition, 0, token).await?; // from now on, earlier holders are refused
-        while let Some(id) = self.next(partition).await? {
+        // No more than ten, so that the other partitions have their turn.
+        for _ in 0..10 {
+            let Some(id) = self.next(partition).await? else { break };
             self.broker.lock().await.push(id);
             self.save(partition, id, token).await?;
             count += 1;
@@ -67,7 +69,10 @@ impl Worker {
             "UPDATE position SET last = max(last, ?), token = ?3 WHERE partition = ?2 AND token <= ?3";
         let update = sqlx::query(update).bind(last).bind(partition).bind(token.get().cast_signed());
         let saved = update.execute(&self.database).await?.rows_affected() == 1;
-        ensure!(saved, "partition {partition}: a later holder of the lock has stored a position");
+        ensure!(
+            saved,
+            "partition {partition}: a later holder of the lock has stored a position, or there is none"
+        );
         Ok(())
     }
 

@@ -33,8 +33,8 @@ use tokio::time::{sleep, timeout};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Time for requests to finish, including those that wait for a lock.
-const DRAIN: Duration = Duration::from_secs(10);
+/// Time for requests to finish. Those that still wait for a lock then are answered with 503.
+const DRAIN: Duration = Duration::from_secs(5);
 /// Time after that for requests that hold a lock.
 const GRACE: Duration = Duration::from_secs(5);
 /// Time after that to answer the requests that were refused.
@@ -51,8 +51,11 @@ async fn serve(listener: TcpListener, locks: LockManager) -> Result<()> {
     println!("listening on http://{address}");
     println!("try: curl -X POST http://{address}/orders/7 & sleep 0.2; kill -TERM {}", std::process::id());
 
-    terminate.recv().await;
-    println!("SIGTERM: requests in flight are finished");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    println!("finishing the requests in flight");
     let _ = drain.send(());
     let served = timeout(DRAIN, &mut serving).await;
     let released = locks.shutdown(GRACE).await;
@@ -83,7 +86,7 @@ async fn send(address: SocketAddr) -> Result<String> {
 /// Sends a request, and a SIGTERM when it has its lock.
 async fn check(address: SocketAddr, locks: &LockManager) -> Result<()> {
     let request = tokio::spawn(send(address));
-    while !locks.status("order:7").await?.is_locked() {
+    while !locks.status("order:7").await?.is_locked() && !request.is_finished() {
         sleep(Duration::from_millis(1)).await;
     }
     let me = std::process::id().to_string();

@@ -74,7 +74,9 @@ async fn run() -> Result<()> {
         Ok::<_, LockError>(acme.ship(7, &both_inside).await)
     };
     let calls = async { tokio::join!(acme.ship(7, &both_inside), globex.ship(7, &both_inside), third) };
-    let (first, second, third) = tokio::time::timeout(Duration::from_secs(10), calls).await?;
+    let (first, second, third) = tokio::time::timeout(Duration::from_secs(10), calls)
+        .await
+        .map_err(|_| "the tenants did not meet; does another copy of this program run?")?;
     first?;
     second?;
     println!("acme and globex shipped their orders 7 at the same time");
@@ -88,8 +90,8 @@ async fn run() -> Result<()> {
     }
 
     // The other way: managers with prefixes of their own, for tenants with rights of their own.
-    let acme = LockManager::builder().prefix("lock:acme:").connect(&url).await?;
-    let globex = LockManager::builder().prefix("lock:globex:").connect(&url).await?;
+    let manager = |tenant: Tenant| LockManager::builder().prefix(format!("lock-of-{tenant}:")).connect(&url);
+    let (acme, globex) = (manager(Tenant::new("acme")?).await?, manager(Tenant::new("globex")?).await?);
     let held = (
         acme.mutex("order:7").no_wait().acquire().await?,
         globex.mutex("order:7").no_wait().acquire().await?,

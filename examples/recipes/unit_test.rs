@@ -8,7 +8,7 @@
 //! ```toml
 //! [dev-dependencies]
 //! lock-runtime = { path = "../distributed-locks/lock-runtime", features = ["testing"] }
-//! tokio = { version = "1", features = ["test-util"] }
+//! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
 //! ```
 //!
 //! **Watch**

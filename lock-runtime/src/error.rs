@@ -17,7 +17,6 @@ pub enum ConnectError {
     #[error("{cause}")]
     Unavailable {
         /// The store's error; names host and port, never the password.
-        #[source]
         cause: StoreError,
     },
     /// The URL, the settings or the server's configuration cannot work.
@@ -34,7 +33,8 @@ pub enum ConnectError {
 /// Your own error type with `#[from] LockError` therefore works with `?` at each of them.
 /// [`is_busy`](Self::is_busy), [`is_retryable`](Self::is_retryable) and
 /// [`body_started`](Self::body_started) say what to do about an error. Where a store is the cause,
-/// [`source`](std::error::Error::source) is its [`StoreError`], which is in the text, too.
+/// its [`StoreError`] is the field `cause`, and its text is part of this one's. So there is no
+/// [`source`](std::error::Error::source), which reports would print a second time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -98,7 +98,6 @@ pub enum LockError {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        #[source]
         cause: StoreError,
     },
     /// The lock could not be acquired: until the wait ended, the store could not be reached,
@@ -108,7 +107,6 @@ pub enum LockError {
         /// The key.
         key: LockKey,
         /// The store's last error.
-        #[source]
         cause: StoreError,
     },
     /// The manager was shut down, or its runtime is gone.
@@ -144,7 +142,6 @@ pub enum LockError {
     #[error("{cause}")]
     Store {
         /// The store's error.
-        #[source]
         cause: StoreError,
     },
     /// A [`shutdown`](crate::LockManager::shutdown) had to cut off locks, or has left releases
@@ -158,7 +155,6 @@ pub enum LockError {
         /// The key.
         key: LockKey,
         /// The store's error, which says how many did.
-        #[source]
         cause: StoreError,
     },
 }

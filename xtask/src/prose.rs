@@ -5,7 +5,7 @@
 //! with a subject clause. Tables, examples and lone links may be as wide as they have to be.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::test::{Outcome, Step};
 
@@ -144,22 +144,48 @@ fn sentences(text: &str) -> Vec<Vec<&str>> {
 /// Looks whether the files and headings are there to which a document links. A page of the guide
 /// may link only to other pages of the guide, which are all there is beside its HTML.
 fn judge_links(path: &Path, place: &str, text: &str, found: &mut Found) {
-    for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+    let text = without_examples(text);
+    let in_brackets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+    let named =
+        text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).map(|(_, link)| link);
+    let in_html = ["href=\"", "src=\""].into_iter().flat_map(|before| text.split(before).skip(1));
+    let in_html = in_html.filter_map(|rest| rest.split_once('"')).map(|(link, _)| link);
+    for link in in_brackets.chain(named).chain(in_html) {
+        // A title may follow.
+        let link = link.split_whitespace().next().unwrap_or_default().trim_matches(['<', '>']);
         let (file, heading) = link.split_once('#').unwrap_or((link, ""));
-        if link.contains("::") || link.contains("://") || link.contains(' ') {
+        if link.contains("::") || link.contains("://") || link.starts_with("mailto:") {
             continue;
         }
         let folder = path.parent().unwrap_or(path);
         let target = if file.is_empty() { path.to_owned() } else { folder.join(file) };
-        let headings = || fs::read_to_string(&target).is_ok_and(|text| has_heading(&text, heading));
-        let guide = path.ancestors().find(|folder| folder.ends_with(GUIDE));
-        let is_inside = |guide| target.canonicalize().is_ok_and(|target| target.starts_with(guide));
+        let headings =
+            || fs::read_to_string(&target).is_ok_and(|text| has_heading(&without_examples(&text), heading));
+        let guide = path.ancestors().find(|folder| folder.ends_with(GUIDE)).map(Path::canonicalize);
+        // mdBook makes no page of its summary.
+        let is_page = !target.ends_with("SUMMARY.md") && target.exists();
+        let is_inside = |guide: std::io::Result<PathBuf>| {
+            is_page
+                && guide
+                    .is_ok_and(|guide| target.canonicalize().is_ok_and(|target| target.starts_with(guide)))
+        };
         if !guide.is_none_or(is_inside) {
             found.refused.push(format!("{place}: a link to {link}, which is not in the guide"));
         } else if !target.exists() || !heading.is_empty() && !headings() {
             found.refused.push(format!("{place}: a link to {link}, which is not there"));
         }
     }
+}
+
+/// Leaves out the lines of examples.
+fn without_examples(text: &str) -> String {
+    let mut is_example = false;
+    let is_prose = |line: &&str| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_example ^= is_fence;
+        !is_example && !is_fence
+    };
+    text.lines().filter(is_prose).map(|line| format!("{line}\n")).collect()
 }
 
 /// Whether a heading has this anchor: in lower case, with hyphens for spaces and without other
@@ -220,21 +246,20 @@ mod tests {
     #[test]
     fn pages_of_the_guide_link_to_each_other_only() {
         let folder = tempfile::tempdir().expect("a folder");
-        let guide = folder.path().canonicalize().expect("it is there").join(GUIDE);
+        let guide = folder.path().join(GUIDE);
         fs::create_dir_all(&guide).expect("a folder");
         let page = guide.join("page.md");
-        for path in [page.clone(), guide.join("../README.md")] {
+        for path in [page.clone(), guide.join("SUMMARY.md"), guide.join("../README.md")] {
             fs::write(path, "# Why\n").expect("it is written");
         }
         let mut found = Found::default();
-        judge_links(
-            &page,
-            "p",
-            "[a](page.md#why) [b](../README.md) [c](none.md) [d](page.md#no)",
-            &mut found,
-        );
-        let links: Vec<_> = found.refused.iter().filter_map(|why| why.split(' ').nth(4)).collect();
-        assert_eq!(links, ["../README.md,", "none.md,", "page.md#no,"]);
+        let good = "[a](page.md#why) [b](<page.md> \"title\") [c](mailto:a@b.c)\n```text\n[d](no.md)\n```\n";
+        judge_links(&page, "p", good, &mut found);
+        assert_eq!(found, Found::default());
+        let bad = "[a](../README.md) [b](no.md) [c](page.md#no) [d](../README.md \"t\")\n[e]: ../README.md\n\
+                   <a href=\"../README.md\"> [f](SUMMARY.md)";
+        judge_links(&page, "p", bad, &mut found);
+        assert_eq!(found.refused.len(), 7, "{found:?}");
     }
 
     #[test]

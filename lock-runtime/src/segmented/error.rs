@@ -142,7 +142,6 @@ pub enum StockError {
         /// The stock.
         stock: LockKey,
         /// The store's last error.
-        #[source]
         cause: StoreError,
     },
     /// The operation was done at the primary, but too few replicas confirmed it in time: a failover
@@ -152,7 +151,6 @@ pub enum StockError {
         /// The stock.
         stock: LockKey,
         /// How many replicas have confirmed it.
-        #[source]
         cause: StoreError,
     },
     /// A lock for [`take_locked`](super::SegmentedStock::take_locked) could not be taken, or the

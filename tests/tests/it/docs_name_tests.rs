@@ -217,9 +217,15 @@ fn every_page_of_the_guide_is_in_its_summary_and_its_examples_are_compiled() {
         let is_named = name == "SUMMARY.md" || summary.contains(&format!("({name})"));
         assert!(is_named, "{name} is not in SUMMARY.md");
         let is_compiled = library.contains(&format!("docs/book/src/{name}\""));
+        let text = std::fs::read_to_string(&path).unwrap();
         // A program that is included whole is compiled where it is.
-        let text = std::fs::read_to_string(&path).unwrap().replace("```rust\n{{#include", "");
-        let has_code = text.contains("```rust");
+        let included = text.split("{{#include ").skip(1).filter_map(|rest| rest.split_once("}}"));
+        for (program, _) in included {
+            let program = path.with_file_name(program).canonicalize();
+            let examples = workspace().join("examples").canonicalize().unwrap();
+            assert!(program.is_ok_and(|program| program.starts_with(examples)), "{name}");
+        }
+        let has_code = text.replace("```rust\n{{#include", "").contains("```rust");
         assert!(is_compiled || !has_code, "{name} is not among the documents in lock-runtime/src/lib.rs");
     }
 }
