@@ -59,7 +59,11 @@ fn an_uncontended_pair_on_the_memory_store_allocates_little() {
             let keys: Vec<String> = (0..count).map(|number| format!("order:{number}")).collect();
             // Warm-up: the store's state of each key, and buffers that grow.
             pairs(&locks, &keys).await;
-            let allocated = pairs(&locks, &keys).await;
+            // The least of some rounds: on a slow machine, the timekeeper runs more often in one.
+            let mut allocated = u64::MAX;
+            for _ in 0..5 {
+                allocated = allocated.min(pairs(&locks, &keys).await);
+            }
             // Recorders allocate labels. Occasionally the timekeeper runs, or a buffer grows.
             let most = (A_PAIR + if cfg!(feature = "metrics") { 4 } else { 0 }) * PAIRS + PAIRS / 4;
             assert!(allocated <= most, "{allocated} for {PAIRS} pairs on {count} keys");
