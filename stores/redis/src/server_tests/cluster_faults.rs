@@ -157,7 +157,10 @@ async fn a_list_of_locks_covers_all_servers_or_fails() {
     let second = ports[1];
     cluster.nodes_mut().iter_mut().find(|server| server.port() == second).unwrap().kill();
     let error = store.scan(page(next)).await.unwrap_err();
-    assert!(error.to_string().contains("incomplete") || error.to_string().contains("begin a new list"), "{error}");
+    assert!(
+        error.to_string().contains("incomplete") || error.to_string().contains("begin a new list"),
+        "{error}"
+    );
     let error = store.scan(page(next ^ 1 << 50)).await.unwrap_err();
     assert!(error.to_string().contains("begin a new list"), "{error}");
 }
