@@ -1,6 +1,6 @@
 //! `cargo xtask book`: builds the guide, `docs/book`, with mdBook.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::runner::{self, Output};
 use crate::workspace::Libraries;
@@ -9,20 +9,7 @@ use crate::workspace::Libraries;
 const VERSION: &str = "0.5.4";
 
 /// Builds the guide, after installing mdBook in the target folder if it is not there yet.
-pub(crate) fn run() -> ExitCode {
-    match build() {
-        Ok(first_page) => {
-            println!("The guide begins at {first_page}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn build() -> Result<String, String> {
+pub(crate) fn run() -> Result<(), String> {
     let target = Libraries::find(&Output::kept())?.target;
     let (tools, book) = (target.join("tools"), target.join("book"));
     let mdbook = tools.join("bin/mdbook");
@@ -44,5 +31,6 @@ fn build() -> Result<String, String> {
         let name = rest.lines().next().unwrap_or_default();
         return Err(format!("mdBook has left {{{{#{name} as it is: is there such a file?"));
     }
-    Ok(book.join("index.html").display().to_string())
+    println!("The guide begins at {}", book.join("index.html").display());
+    Ok(())
 }

@@ -16,17 +16,7 @@ use crate::runner::Output;
 const ENDS: Duration = Duration::from_secs(30);
 
 /// Builds the program and runs it with the arguments, which the program itself parses.
-pub(crate) fn run(args: &[String]) -> ExitCode {
-    match try_run(args) {
-        Ok(code) => code,
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn try_run(args: &[String]) -> Result<ExitCode, String> {
+pub(crate) fn run(args: &[String]) -> Result<ExitCode, String> {
     let program =
         build::program(&["--package", "lock-tests", "--bin", "chaos"], "bin", "chaos", &Output::Live)?;
     // Before anything is started: a signal that comes between must not leave it running.

@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -19,28 +18,18 @@ use crate::workspace::Libraries;
 type Counts = BTreeMap<String, usize>;
 
 /// Prints the lines of each crate and of its folders.
-pub(crate) fn run() -> ExitCode {
+pub(crate) fn run() -> Result<(), String> {
     let output = Output::kept();
-    let table = Libraries::find(&output).and_then(|libraries| {
-        let rows = libraries.all.iter().map(|library| {
-            let folder = library.root.parent().unwrap_or(&library.root);
-            let rust = count(&|file| fs::read_to_string(folder.join(file)).ok())?;
-            let mut lua = 0;
-            count_scripts(folder, &mut lua)?;
-            Ok(rows(&library.package, &rust, lua))
-        });
-        rows.collect::<Result<String, String>>()
+    let libraries = Libraries::find(&output)?;
+    let table = libraries.all.iter().map(|library| {
+        let folder = library.root.parent().unwrap_or(&library.root);
+        let rust = count(&|file| fs::read_to_string(folder.join(file)).ok())?;
+        let mut lua = 0;
+        count_scripts(folder, &mut lua)?;
+        Ok(rows(&library.package, &rust, lua))
     });
-    match table {
-        Ok(table) => {
-            print!("{table}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    print!("{}", table.collect::<Result<String, String>>()?);
+    Ok(())
 }
 
 fn rows(package: &str, rust: &Counts, lua: usize) -> String {

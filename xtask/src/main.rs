@@ -24,27 +24,33 @@ use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match cli::parse(&args) {
-        Ok(cli::Task::Help(text)) => {
+    let failed = |code: u8, why: String| {
+        eprintln!("error: {why}");
+        ExitCode::from(code)
+    };
+    let task = match cli::parse(&args) {
+        Ok(task) => task,
+        Err(why) => return failed(2, why),
+    };
+    let done = |()| ExitCode::SUCCESS;
+    let ended = match task {
+        cli::Task::Help(text) => {
             println!("{text}");
-            ExitCode::SUCCESS
+            Ok(ExitCode::SUCCESS)
         }
-        Ok(cli::Task::Test(options)) => test::run(&options),
-        Ok(cli::Task::List) => test::list(),
-        Ok(cli::Task::Api) => api::run(),
-        Ok(cli::Task::Book) => book::run(),
-        Ok(cli::Task::Lines) => lines::run(),
-        Ok(cli::Task::Bench(options)) => bench::run(&options),
-        Ok(cli::Task::Servers(topology)) => servers::run(topology),
-        Ok(cli::Task::Stress(options)) => stress::run(&options),
-        Ok(cli::Task::Deep(options)) => deep::run(options),
-        Ok(cli::Task::Direction(draw)) => direction::run(draw),
-        Ok(cli::Task::Chaos(args)) => chaos::run(&args),
-        Err(message) => {
-            eprintln!("error: {message}");
-            ExitCode::from(2)
-        }
-    }
+        cli::Task::Test(options) => Ok(test::run(&options)),
+        cli::Task::List => test::list().map(done),
+        cli::Task::Api => api::run().map(done),
+        cli::Task::Book => book::run().map(done),
+        cli::Task::Lines => lines::run().map(done),
+        cli::Task::Bench(options) => bench::run(&options),
+        cli::Task::Servers(topology) => Ok(servers::run(topology)),
+        cli::Task::Stress(options) => stress::run(&options),
+        cli::Task::Deep(options) => Ok(deep::run(options)),
+        cli::Task::Direction(draw) => Ok(direction::run(draw)),
+        cli::Task::Chaos(args) => chaos::run(&args),
+    };
+    ended.unwrap_or_else(|why| failed(1, why))
 }
 
 /// Returns a command for the cargo that runs us, in the root of the workspace.

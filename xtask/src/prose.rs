@@ -145,6 +145,8 @@ fn sentences(text: &str) -> Vec<Vec<&str>> {
 /// may link only to other pages of the guide, which are all there is beside its HTML.
 fn judge_links(path: &Path, place: &str, text: &str, found: &mut Found) {
     let text = without_examples(text);
+    let guide = path.ancestors().find(|folder| folder.ends_with(GUIDE));
+    let guide = guide.map(|guide| guide.canonicalize().unwrap_or_else(|_| guide.to_owned()));
     let in_brackets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
     let named =
         text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).map(|(_, link)| link);
@@ -161,15 +163,12 @@ fn judge_links(path: &Path, place: &str, text: &str, found: &mut Found) {
         let target = if file.is_empty() { path.to_owned() } else { folder.join(file) };
         let headings =
             || fs::read_to_string(&target).is_ok_and(|text| has_heading(&without_examples(&text), heading));
-        let guide = path.ancestors().find(|folder| folder.ends_with(GUIDE)).map(Path::canonicalize);
         // mdBook makes no page of its summary.
-        let is_page = !target.ends_with("SUMMARY.md") && target.exists();
-        let is_inside = |guide: std::io::Result<PathBuf>| {
-            is_page
-                && guide
-                    .is_ok_and(|guide| target.canonicalize().is_ok_and(|target| target.starts_with(guide)))
+        let is_page = |guide: &PathBuf| {
+            !target.ends_with("SUMMARY.md")
+                && target.canonicalize().is_ok_and(|target| target.starts_with(guide))
         };
-        if !guide.is_none_or(is_inside) {
+        if !guide.as_ref().is_none_or(is_page) {
             found.refused.push(format!("{place}: a link to {link}, which is not in the guide"));
         } else if !target.exists() || !heading.is_empty() && !headings() {
             found.refused.push(format!("{place}: a link to {link}, which is not there"));

@@ -32,18 +32,8 @@ impl Default for Options {
     }
 }
 
-pub(crate) fn run(options: &Options) -> ExitCode {
-    match try_run(options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn try_run(options: &Options) -> Result<bool, String> {
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+    let code = |is_clean| if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let name = if options.soak.is_some() { "soak" } else { "stress" };
     let program = build::program(&["--package", "lock-tests", "--bin", name], "bin", name, &Output::Live)?;
     // Before anything is started: a signal that comes between must not leave it running.
@@ -59,7 +49,7 @@ fn try_run(options: &Options) -> Result<bool, String> {
         let plan = soak::Plan { program, seed, time: options.time, leak: 0, servers };
         let outcome = soak::run(&plan, &interrupted, &|line| println!("{line}")).map_err(said)?;
         println!("{outcome}");
-        return Ok(outcome.is_clean());
+        return Ok(code(outcome.is_clean()));
     }
     let plan = stress::Plan::new(program, seed, options.time);
     let plan = stress::Plan { lock: options.lock, kinds: options.kinds, ..plan };
@@ -75,7 +65,7 @@ fn try_run(options: &Options) -> Result<bool, String> {
     if !verdict.is_clean() {
         println!("the logs are in {}; the seed was {seed}", logs.display());
     }
-    Ok(verdict.is_clean())
+    Ok(code(verdict.is_clean()))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]

@@ -15,7 +15,7 @@ use crate::workspace::{Libraries, Library};
 pub(super) const FLAGS: &str = "-Z unstable-options --output-format json --document-private-items \
                                 --document-hidden-items --cap-lints allow";
 
-/// The JSON of our crates. The first is the crate whose items are listed.
+/// The JSON of our crates.
 pub(super) struct Docs {
     crates: Vec<Crate>,
     defined: HashMap<(String, ItemKind), Key>,
@@ -36,14 +36,12 @@ pub(super) enum Named<'a> {
 }
 
 impl Docs {
-    /// Runs `rustdoc` on our crates, and reads the JSON that it writes. The items of `package` are
-    /// to be listed.
+    /// Runs `rustdoc` on our crates, and reads the JSON that it writes.
     ///
     /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. Since this variable makes
     /// build scripts run again, the build has its own target folder.
-    pub(super) fn build(package: &str, output: &Output) -> Result<Self, String> {
-        let mut libraries = Libraries::find(output)?;
-        libraries.all.sort_by_key(|library| library.package != package);
+    pub(super) fn build(output: &Output) -> Result<Self, String> {
+        let libraries = Libraries::find(output)?;
         let target = libraries.target.join("api");
         let mut doc = crate::cargo();
         doc.args(["doc", "--no-deps", "--all-features", "--target-dir"]).arg(&target);
@@ -64,9 +62,11 @@ impl Docs {
         Ok(Self { crates, defined })
     }
 
-    /// Returns the root of the crate whose items are listed.
-    pub(super) fn root(&self) -> Key {
-        Key { krate: 0, id: self.crates[0].root }
+    /// Returns the root of a crate.
+    pub(super) fn root(&self, name: &str) -> Result<Key, String> {
+        let roots = self.crates.iter().enumerate().map(|(krate, docs)| Key { krate, id: docs.root });
+        let found = roots.into_iter().find(|key| self.item(*key).name.as_deref() == Some(name));
+        found.ok_or_else(|| format!("rustdoc has not documented {name}"))
     }
 
     pub(super) fn item(&self, key: Key) -> &Item {

@@ -23,16 +23,18 @@ struct Line {
     text: String,
 }
 
-/// Lists the items that users reach, one a line.
-pub(super) fn list(docs: &Docs) -> Result<String, String> {
-    let paths = Paths::find(docs)?;
+/// Lists the items that users reach from the root of a crate, one a line.
+pub(super) fn list(docs: &Docs, root: Key) -> Result<String, String> {
+    let paths = Paths::find(docs, root)?;
+    let name = docs.item(root).name.as_deref().unwrap_or_default();
     let mut lines = Vec::new();
     let mut add = |path: &str, is_impl, text| {
         lines.push(Line { path: path.split("::").map(str::to_owned).collect(), is_impl, text });
     };
-    let lister = |key: Key| Lister { docs, render: Renderer::new(docs, &paths, key.krate), krate: key.krate };
+    let lister =
+        |key: Key| Lister { docs, name, render: Renderer::new(docs, &paths, key.krate), krate: key.krate };
     for (path, key) in paths.items() {
-        lister(key).item(path, &full(docs, path), None, docs.item(key), &mut add);
+        lister(key).item(path, &full(name, path), None, docs.item(key), &mut add);
     }
     for (key, item) in docs.items() {
         if let ItemEnum::Impl(block) = &item.inner
@@ -42,25 +44,25 @@ pub(super) fn list(docs: &Docs) -> Result<String, String> {
         }
     }
     for (path, first) in &paths.aliases {
-        add(path, false, format!("use {} = {}", full(docs, path), full(docs, first)));
+        add(path, false, format!("use {} = {}", full(name, path), full(name, first)));
     }
     for (path, there) in &paths.foreign {
-        add(path, false, format!("use {} = {there}", full(docs, path)));
+        add(path, false, format!("use {} = {there}", full(name, path)));
     }
     lines.sort();
     lines.dedup();
     Ok(lines.into_iter().map(|line| line.text + "\n").collect())
 }
 
-/// Returns the path of an item with the name of its crate.
-fn full(docs: &Docs, path: &str) -> String {
-    let root = docs.item(docs.root()).name.as_deref().unwrap_or_default();
+fn full(root: &str, path: &str) -> String {
     if path.is_empty() { root.to_owned() } else { format!("{root}::{path}") }
 }
 
 /// Writes the lines of items of one crate.
 struct Lister<'a> {
     docs: &'a Docs,
+    /// The first name in the path of each item.
+    name: &'a str,
     render: Renderer<'a>,
     krate: usize,
 }
@@ -218,7 +220,7 @@ impl<'a> Lister<'a> {
         let ours: Option<Vec<&str>> = render.take_ours().into_iter().collect();
         let Some([path, ..]) = ours.as_deref() else { return };
         let (Some(path_of_trait), Some(what)) = (&block.trait_, what) else {
-            return self.members(path, &full(self.docs, &of), Some(&block.generics), &block.items, add);
+            return self.members(path, &full(self.name, &of), Some(&block.generics), &block.items, add);
         };
         let is_noted = match block.is_synthetic {
             true => block.is_negative && NOTED.contains(&what.as_str()),

@@ -18,12 +18,10 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use self::docs::Docs;
 use crate::runner::Output;
 use crate::test::{Outcome, Step};
-use crate::workspace::PACKAGE;
 
 /// Maximum number of differing lines that the failed check shows.
 const SHOWN: usize = 40;
@@ -35,16 +33,9 @@ const HEAD: &str = "\
 ";
 
 /// Writes the list to its file.
-pub(crate) fn run() -> ExitCode {
-    let written = listing(&Output::Live)
-        .and_then(|text| fs::write(file(), text).map_err(|error| format!("{}: {error}", file().display())));
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn run() -> Result<(), String> {
+    let text = listing(&Output::Live)?;
+    fs::write(file(), text).map_err(|error| format!("{}: {error}", file().display()))
 }
 
 /// Compares the list in the file with the code.
@@ -62,8 +53,9 @@ fn file() -> PathBuf {
 }
 
 fn listing(output: &Output) -> Result<String, String> {
-    let of = |package| list::list(&Docs::build(package, output)?);
-    Ok(format!("{HEAD}\n{}\n{}", of(PACKAGE)?, of("lock-core")?))
+    let docs = Docs::build(output)?;
+    let of = |krate| list::list(&docs, docs.root(krate)?);
+    Ok(format!("{HEAD}\n{}\n{}", of("lock_runtime")?, of("lock_core")?))
 }
 
 /// Returns the lines that only one side has.

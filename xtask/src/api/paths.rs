@@ -39,9 +39,9 @@ impl Paths {
     /// Walks from the root, level by level. Leaves out items that are `#[doc(hidden)]`, and the
     /// contents of hidden modules. An item that a visible module re-exports from a hidden one is
     /// listed: the hidden module is not on the path that users write.
-    pub(super) fn find(docs: &Docs) -> Result<Self, String> {
+    pub(super) fn find(docs: &Docs, root: Key) -> Result<Self, String> {
         let mut paths = Self { of: HashMap::new(), aliases: Vec::new(), foreign: BTreeSet::new() };
-        let mut level = BTreeSet::from([(String::new(), docs.root())]);
+        let mut level = BTreeSet::from([(String::new(), root)]);
         while !level.is_empty() {
             for (path, key) in mem::take(&mut level) {
                 if let Some(first) = paths.of.get(&key) {

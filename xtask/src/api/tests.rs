@@ -105,7 +105,8 @@ fn listed(lower: &str, upper: &str) -> String {
     run("rustdoc", "lower", &format!("-o . {FLAGS}"));
     run("rustdoc", "upper", &format!("-o . --extern lower=liblower.rmeta {FLAGS}"));
     let docs = Docs::read(&["upper", "lower"].map(|name| folder.path().join(format!("{name}.json"))));
-    list::list(&docs.expect("JSON in our format")).expect("a list")
+    let docs = docs.expect("JSON in our format");
+    list::list(&docs, docs.root("upper").expect("a root")).expect("a list")
 }
 
 #[test]

@@ -29,18 +29,12 @@ pub(crate) struct Options {
     pub(crate) strict: bool,
 }
 
-pub(crate) fn run(options: &Options) -> ExitCode {
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if Found::look(&[Tool::RedisServer], false).is_missing(Tool::RedisServer) {
-        return ExitCode::FAILURE;
+        return Ok(ExitCode::FAILURE);
     }
     let program =
-        match build::program(&["--release", "--package", "lock-bench"], "bin", "lock-bench", &Output::Live) {
-            Ok(program) => program,
-            Err(why) => {
-                eprintln!("error: {why}");
-                return ExitCode::FAILURE;
-            }
-        };
+        build::program(&["--release", "--package", "lock-bench"], "bin", "lock-bench", &Output::Live)?;
     let plan = Plan::new(&options.only, options.long);
     let mut results = Results::default();
     for round in 1..=options.rounds {
@@ -58,7 +52,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
     println!("\n{}\n{}", results.figures(), results.bars(&plan.bars));
     let good = results.all_ran() && (!options.strict || results.all_hold(&plan.bars));
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs lock-bench on a fresh server, and reads its line.

@@ -216,17 +216,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 /// Prints the names of all tests, each after the program that has it.
-pub(crate) fn list() -> ExitCode {
-    match programs::list() {
-        Ok(names) => {
-            names.iter().for_each(|name| println!("{name}"));
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn list() -> Result<(), String> {
+    programs::list()?.iter().for_each(|name| println!("{name}"));
+    Ok(())
 }
 
 /// The parts to run, and their circumstances.
