@@ -15,23 +15,21 @@
 //!   resource check the fencing token.
 //! - An error of `release` comes after the work: don't repeat it.
 //! - The calls of `locks.blocking()` panic on a thread of a tokio runtime.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail, ensure};
 use lock_runtime::{Blocking, LockGuard, LockManager};
-
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Adds one in two steps, between which the lock may be lost.
 fn add_one(counter: &AtomicU32, guard: &LockGuard) -> Result<()> {
     let before = counter.load(Ordering::Relaxed);
     std::thread::sleep(Duration::from_millis(5));
     if guard.is_lost() {
-        return Err("the lock was lost, nothing was written".into());
+        bail!("the lock was lost, nothing was written");
     }
     counter.store(before + 1, Ordering::Relaxed);
     Ok(())
@@ -42,7 +40,7 @@ async fn in_tokio(locks: &LockManager, counter: Arc<AtomicU32>) -> Result<()> {
     let guard = locks.mutex("blocking:counter").wait(Duration::from_secs(5)).acquire().await?;
     let work = move || {
         add_one(&counter, &guard)?;
-        Ok::<_, Box<dyn Error + Send + Sync>>(guard)
+        Ok::<_, anyhow::Error>(guard)
     };
     let guard = tokio::task::spawn_blocking(work).await??;
     guard.release().await?;
@@ -59,7 +57,7 @@ fn on_a_thread(locks: &Blocking<LockManager>, counter: &AtomicU32) -> Result<()>
 }
 
 /// Has five threads and five tasks count to ten.
-fn run() -> Result<()> {
+fn main() -> Result<()> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".to_owned());
     // Its thread renews the locks, whatever blocks. It needs no runtime around it.
     let locks = LockManager::builder().dedicated_thread().connect_lazy(url)?;
@@ -71,7 +69,7 @@ fn run() -> Result<()> {
         threads.map(std::thread::ScopedJoinHandle::join)
     });
     for ended in threads {
-        ended.map_err(|_| "a thread has panicked")??;
+        ended.map_err(|_| anyhow!("a thread has panicked"))??;
     }
     println!("five threads have counted to {}", counter.load(Ordering::Relaxed));
 
@@ -82,12 +80,6 @@ fn run() -> Result<()> {
     let count = counter.load(Ordering::Relaxed);
     println!("and five tasks to {count}");
     blocking.shutdown(Duration::from_secs(5))?;
-    if count == 10 { Ok(()) } else { Err(format!("{} steps were lost", 10 - count).into()) }
-}
-
-fn main() {
-    if let Err(error) = run() {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
+    ensure!(count == 10, "{} steps were lost", 10 - count);
+    Ok(())
 }

@@ -21,11 +21,11 @@
 //! cargo run --example cron                                            # plays three instances
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run --example cron -- one     # is one of them
 //! ```
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
-use std::error::Error;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use lock_runtime::{LockError, LockManager, distributed_lock};
 
 struct Instance {
@@ -59,18 +59,19 @@ impl Instance {
 }
 
 /// Lets two instances start together, and a third one when they are done.
-async fn one_night(instances: &[Instance; 3]) -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn one_night(instances: &[Instance; 3]) -> Result<()> {
     let [first, second, late] = instances;
     let (first, second) = tokio::join!(first.tick(), second.tick());
     let sent = [first?, second?, late.tick().await?];
     match sent.into_iter().filter(|sent| *sent).count() {
         1 => Ok(()),
-        0 => Err("none has sent it; was there another run in the last 30 s?".into()),
-        times => Err(format!("it was sent {times} times").into()),
+        0 => bail!("none has sent it; was there another run in the last 30 s?"),
+        times => bail!("it was sent {times} times"),
     }
 }
 
-async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
+#[tokio::main]
+async fn main() -> Result<()> {
     if std::env::args().nth(1).as_deref() == Some("one") {
         let instance = Instance::start(&format!("process {}", std::process::id())).await?;
         instance.tick().await?;
@@ -89,12 +90,4 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
         instance.locks.shutdown(Duration::from_secs(5)).await?;
     }
     Ok(())
-}
-
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run().await {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
 }

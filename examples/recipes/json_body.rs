@@ -14,14 +14,14 @@
 //!   503 if the store is down.
 //! - A key in the path, a header or the query needs no body: use `LockLayer::new` with
 //!   `path_param`, `header` or `query`.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Result, bail, ensure};
 use axum::http::request::Parts;
 use axum::{Json, Router, extract::State, routing::post};
 use lock_runtime::layer::{LockLayer, Rejection, body};
@@ -31,7 +31,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 /// The sum that each account has paid; it stands for a database.
 type Accounts = Arc<Mutex<HashMap<u32, u32>>>;
 
@@ -73,7 +72,8 @@ async fn send(address: SocketAddr, json: &str) -> Result<String> {
     Ok(answer)
 }
 
-async fn run() -> Result<()> {
+#[tokio::main]
+async fn main() -> Result<()> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".to_owned());
     let (locks, accounts) = (LockManager::connect(url).await?, Accounts::default());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -86,9 +86,7 @@ async fn run() -> Result<()> {
     }
     for answer in requests.join_all().await {
         let answer = answer?;
-        if !answer.starts_with("HTTP/1.1 200") {
-            return Err(format!("a charge was refused: {answer}").into());
-        }
+        ensure!(answer.starts_with("HTTP/1.1 200"), "a charge was refused: {answer}");
     }
     let paid = accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&7).copied();
     println!("20 charges at once have paid {}", paid.unwrap_or_default());
@@ -97,14 +95,6 @@ async fn run() -> Result<()> {
     locks.shutdown(Duration::from_secs(5)).await?;
     match (paid, refused.starts_with("HTTP/1.1 400")) {
         (Some(20), true) => Ok(()),
-        _ => Err("expected 20 paid, and status 400".into()),
-    }
-}
-
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run().await {
-        eprintln!("error: {error}");
-        std::process::exit(1);
+        _ => bail!("expected 20 paid, and status 400"),
     }
 }

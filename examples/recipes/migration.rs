@@ -15,16 +15,14 @@
 //!   for that long, too: log something before you wait.
 //! - Instances of the previous version still run without this lock. They must work with the new
 //!   tables, too.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
-use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use lock_runtime::{LockManager, distributed_lock};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// The version of the tables that this program needs.
 const VERSION: i64 = 2;
@@ -76,7 +74,8 @@ impl Instance {
     }
 }
 
-async fn run() -> Result<()> {
+#[tokio::main]
+async fn main() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("shop.sqlite");
     let (first, second, third) =
@@ -89,14 +88,6 @@ async fn run() -> Result<()> {
     }
     match ([one, two, three].into_iter().filter(|migrated| *migrated).count(), orders) {
         (1, 3) => Ok(()),
-        (count, orders) => Err(format!("{count} have migrated, and {orders} of 3 work").into()),
-    }
-}
-
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run().await {
-        eprintln!("error: {error}");
-        std::process::exit(1);
+        (count, orders) => bail!("{count} have migrated, and {orders} of 3 work"),
     }
 }

@@ -21,8 +21,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use lock_runtime::{FencingToken, LockManager, distributed_lock};
 use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
-use tokio::sync::Mutex;
-use tokio::task::JoinSet;
+use tokio::{sync::Mutex, task::JoinSet};
 
 const PARTITIONS: i64 = 3;
 const EVENTS: usize = 60;
@@ -103,9 +102,7 @@ async fn main() -> Result<()> {
         let worker = Worker { locks, database: database.clone(), broker: Arc::clone(&broker) };
         workers.spawn(async move { worker.work().await });
     }
-    for done in workers.join_all().await {
-        done?;
-    }
+    workers.join_all().await.into_iter().collect::<Result<()>>()?;
     let published = broker.lock().await.clone();
     let of = |partition| published.iter().filter(move |id| *id % PARTITIONS == partition);
     let in_order = |partition| of(partition).is_sorted_by(|a, b| a < b);
@@ -117,6 +114,5 @@ async fn main() -> Result<()> {
         Err(refused) => println!("the late worker was refused: {refused}"),
         Ok(()) => bail!("the late worker has stored a position"),
     }
-    late.locks.shutdown(Duration::from_secs(5)).await?;
-    Ok(())
+    Ok(late.locks.shutdown(Duration::from_secs(5)).await?)
 }

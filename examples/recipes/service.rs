@@ -14,13 +14,13 @@
 //!   ids, name both in one attribute: `keys = ["order:<from>", "order:<to>"]`. Nested calls with
 //!   different ids in opposite order would wait for each other.
 //! - `wait` should be shorter than the time-out of your caller.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use lock_runtime::{LockError, LockManager, distributed_lock};
 use tokio::task::JoinSet;
 
@@ -63,7 +63,8 @@ impl Shop {
     }
 }
 
-async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
+#[tokio::main]
+async fn main() -> Result<()> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".to_owned());
     let locks = LockManager::connect(url).await?;
     let shop = Arc::new(Shop { locks: locks.clone(), orders: Mutex::new([(7, 0)].into()) });
@@ -79,28 +80,20 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     let items = shop.read(7)?;
     println!("20 requests at once have added {items} items");
     if items != 20 {
-        return Err(format!("{} of 20 changes were lost", 20 - items).into());
+        bail!("{} of 20 changes were lost", 20 - items);
     }
 
     // The caller tells an error of the shop from a lock that it did not get.
     match shop.add(8, 1).await {
         Err(ShopError::NoSuchOrder(8)) => println!("404: order 8 does not exist"),
-        other => return Err(format!("order 8: {other:?}").into()),
+        other => bail!("order 8: {other:?}"),
     }
     let guard = locks.mutex("order:7").acquire().await?;
     match shop.pay(7).await {
         Err(ShopError::Lock(error)) if error.is_busy() => println!("409: {error}"),
-        other => return Err(format!("paid while another caller had the order: {other:?}").into()),
+        other => bail!("paid while another caller had the order: {other:?}"),
     }
     guard.release().await?;
     locks.shutdown(Duration::from_secs(5)).await?;
     Ok(())
-}
-
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run().await {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
 }

@@ -16,13 +16,13 @@
 //! cargo run --example shutdown               # a server, which says what to type
 //! cargo run --example shutdown -- check      # sends itself a request and a SIGTERM
 //! ```
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
+use anyhow::{Result, bail, ensure};
 use axum::{Router, extract::Path, routing::post};
 use lock_runtime::layer::{LockLayer, path_param};
 use lock_runtime::{HeldLock, LockManager};
@@ -30,8 +30,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
-
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Time for requests to finish. Those that still wait for a lock then are answered with 503.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -91,14 +89,16 @@ async fn check(address: SocketAddr, locks: &LockManager) -> Result<()> {
     }
     let me = std::process::id().to_string();
     if !Command::new("kill").args(["-TERM", &me]).status()?.success() {
-        return Err("can't send a SIGTERM".into());
+        bail!("can't send a SIGTERM");
     }
     let answer = request.await??;
     println!("the request was answered: {}", answer.lines().next().unwrap_or("not at all"));
-    if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(answer.into()) }
+    ensure!(answer.starts_with("HTTP/1.1 200"), answer);
+    Ok(())
 }
 
-async fn run() -> Result<()> {
+#[tokio::main]
+async fn main() -> Result<()> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:".to_owned());
     let locks = LockManager::connect(url).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -107,13 +107,6 @@ async fn run() -> Result<()> {
         return serve(listener, locks).await;
     }
     tokio::try_join!(serve(listener, locks.clone()), check(address, &locks))?;
-    if locks.status("order:7").await?.is_locked() { Err("a lock is left".into()) } else { Ok(()) }
-}
-
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run().await {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
+    ensure!(!locks.status("order:7").await?.is_locked(), "a lock is left");
+    Ok(())
 }

@@ -13,26 +13,23 @@
 //!   Use it only where one call locks several keys: all load of the tenant is then on one server.
 //! - If a tenant must not even be able to reach another's keys, give each a Redis user with rights
 //!   to one prefix, and a manager with `LockManager::builder().prefix(…)`.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stdout)]
 
-use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail, ensure};
 use lock_runtime::{LockError, LockManager, distributed_lock};
 use tokio::sync::Barrier;
-
-type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// The name of a tenant: small letters, digits and hyphens.
 struct Tenant(String);
 
 impl Tenant {
-    fn new(name: &str) -> Result<Self, String> {
+    fn new(name: &str) -> Result<Self> {
         let is_good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if name.is_empty() || !name.chars().all(is_good) {
-            return Err(format!("{name:?} can't be a tenant: use small letters, digits and hyphens"));
-        }
+        let is_name = !name.is_empty() && name.chars().all(is_good);
+        ensure!(is_name, "{name:?} can't be a tenant: use small letters, digits and hyphens");
         Ok(Self(name.to_owned()))
     }
 }
@@ -59,7 +56,8 @@ impl Shop {
     }
 }
 
-async fn run() -> Result<()> {
+#[tokio::main]
+async fn main() -> Result<()> {
     let url = std::env::var("LOCK_URL").unwrap_or_else(|_| "memory:tenants".to_owned());
     let locks = LockManager::connect(&url).await?;
     let shop = |name| Tenant::new(name).map(|tenant| Shop { tenant, locks: locks.clone() });
@@ -76,17 +74,17 @@ async fn run() -> Result<()> {
     let calls = async { tokio::join!(acme.ship(7, &both_inside), globex.ship(7, &both_inside), third) };
     let (first, second, third) = tokio::time::timeout(Duration::from_secs(10), calls)
         .await
-        .map_err(|_| "the tenants did not meet; does another copy of this program run?")?;
+        .context("the tenants did not meet; does another copy of this program run?")?;
     first?;
     second?;
     println!("acme and globex shipped their orders 7 at the same time");
     match third? {
         Err(error) if error.is_busy() => println!("a second call of acme: {error}"),
-        other => return Err(format!("two calls of one tenant had the same order: {other:?}").into()),
+        other => bail!("two calls of one tenant had the same order: {other:?}"),
     }
     match Tenant::new("acme:order") {
         Err(why) => println!("refused: {why}"),
-        Ok(_) => return Err("a name with a separator was accepted".into()),
+        Ok(_) => bail!("a name with a separator was accepted"),
     }
 
     // The other way: managers with prefixes of their own, for tenants with rights of their own.
@@ -103,12 +101,4 @@ async fn run() -> Result<()> {
         manager.shutdown(Duration::from_secs(5)).await?;
     }
     Ok(())
-}
-
-#[tokio::main]
-async fn main() {
-    if let Err(error) = run().await {
-        eprintln!("error: {error}");
-        std::process::exit(1);
-    }
 }
