@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, Standing, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Forward, LockStore, ReleaseRequest, Released, RenewRequest, Renewed,
+    Standing, StoreError, Withdrawn,
 };
-use lock_runtime::{LockKey, LockManager, OwnerId};
+use lock_runtime::{LockManager, OwnerId};
 use serde_json::{Value, json};
 
 use crate::stamp::Stamp;
@@ -132,7 +132,11 @@ impl Watched {
     }
 }
 
-impl LockStore for Watched {
+impl Forward for Watched {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.store
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let (call, journal) = (self.store.acquire(Arc::clone(&request)), self.journal.clone());
         Box::pin(async move {
@@ -158,12 +162,12 @@ impl LockStore for Watched {
         })
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        let (call, journal) = (self.store.keep(Arc::clone(&request)), self.journal.clone());
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        let (call, journal) = (self.store.renew(Arc::clone(&request)), self.journal.clone());
         Box::pin(async move {
             let answer = call.await;
             for (kept, of) in answer.iter().flatten().zip(&request.items) {
-                if *kept == Kept::Gone && of.standing == Standing::Waiter {
+                if *kept == Renewed::Gone && of.standing == Standing::Waiter {
                     journal.is_not_waiting(&of.item.owner);
                 }
             }
@@ -171,33 +175,9 @@ impl LockStore for Watched {
         })
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.store.downgrade(request)
-    }
-
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         request.items.iter().for_each(|item| self.journal.is_not_waiting(&item.owner));
         self.store.withdraw(request)
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.store.watch(request)
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.store.status(key)
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.store.force_release(key)
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.store.scan(request)
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.store.check()
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
 use lock_core::internal::time;
-use lock_core::store::{BoxFuture, KeepItem, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::kit::Backoff;
+use lock_core::store::{BoxFuture, LockStore, RenewItem, RenewRequest, Renewed, StoreError, StoreErrorKind};
 
 use tokio::sync::oneshot;
 
-use super::hold::{Hold, all_kept};
+use super::hold::{Hold, all_renewed};
 use super::lane::{Lane, Report, Told};
 use super::machine::Input;
 use super::{Engine, LONGEST};
@@ -103,8 +103,8 @@ impl Engine {
         Err(Failure::Store(cause))
     }
 
-    /// Makes one `keep` call for holds at one store; returns when it was sent, and the answer.
-    pub(super) async fn keep(&self, items: Vec<KeepItem>) -> (Tick, Result<Vec<Kept>, StoreError>) {
+    /// Makes one `renew` call for holds at one store; returns when it was sent, and the answer.
+    pub(super) async fn renew(&self, items: Vec<RenewItem>) -> (Tick, Result<Vec<Renewed>, StoreError>) {
         let sent = self.clock.now();
         // A hanging call must leave time for another one before the lease is over.
         let shortest = items.iter().map(|item| item.lease / 4).min().unwrap_or(self.settings.call_timeout);
@@ -119,23 +119,23 @@ impl Engine {
     pub(super) async fn kept_within(
         &self,
         timeout: Duration,
-        items: Vec<KeepItem>,
-    ) -> Result<Vec<Kept>, StoreError> {
-        let first = items.first().map(|keep| keep.item.clone());
-        let request = Arc::new(KeepRequest { items, timeout });
-        self.bounded_by(timeout, |_| self.store_of(first.as_slice()).keep(request)).await
+        items: Vec<RenewItem>,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        let first = items.first().map(|renewal| renewal.item.clone());
+        let request = Arc::new(RenewRequest { items, timeout });
+        self.bounded_by(timeout, |_| self.store_of(first.as_slice()).renew(request)).await
     }
 
-    /// Handles the store's answer about a hold to a `keep` with `lease`, sent at `sent`.
+    /// Handles the store's answer about a hold to a `renew` with `lease`, sent at `sent`.
     pub(super) fn kept(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         hold: &Arc<Hold>,
-        kept: Kept,
+        kept: Renewed,
         sent: Tick,
         lease: Duration,
     ) -> Result<(), Failure> {
-        self.tell(lane, Input::Kept { hold, kept, sent, lease });
+        self.tell(lane, Input::Renewed { hold, kept, sent, lease });
         hold.loss().map_or(Ok(()), |why| Err(Failure::Lost(why)))
     }
 
@@ -170,8 +170,8 @@ impl Engine {
         let mut backoff = Backoff::default();
         loop {
             let lease = lease(self.clock.now());
-            let error = match self.keep(hold.keep_items(lease).collect()).await {
-                (sent, Ok(kept)) => match all_kept(kept) {
+            let error = match self.renew(hold.renew_items(lease).collect()).await {
+                (sent, Ok(kept)) => match all_renewed(kept) {
                     Ok(kept) => return self.kept(&lane, &hold, kept, sent, lease),
                     Err(error) => error,
                 },
@@ -222,10 +222,10 @@ impl Engine {
             let sent = self.clock.now();
             let left = hold.deadline().since(sent).max(Duration::from_millis(1));
             let lease = renews.unwrap_or(left);
-            let keep = KeepItem::hold(hold.item.clone(), lease).retention(hold.lease.retention);
+            let keep = RenewItem::hold(hold.item.clone(), lease).retention(hold.lease.retention);
             let items = vec![keep];
-            let request = Arc::new(KeepRequest { items, timeout: self.settings.call_timeout });
-            match self.bounded(|store| store.downgrade(request)).await.and_then(all_kept) {
+            let request = Arc::new(RenewRequest { items, timeout: self.settings.call_timeout });
+            match self.bounded(|store| store.downgrade(request)).await.and_then(all_renewed) {
                 Ok(kept) => return tell(self.kept(&lane, &hold, kept, sent, lease)),
                 Err(error) => {
                     tracing::debug!(target: TARGET, key = %hold.item.key, %error, "downgrade failed");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
-use lock_core::store::{Standing, WAITER_LIFE};
+use lock_core::store::Standing;
 
 use super::lane::Lane;
 
@@ -22,13 +22,16 @@ const NEAR: usize = 100;
 /// answer to a waiter is little more than a second old when it gets the lock.
 const AHEAD: usize = 4;
 const SECOND: Duration = Duration::from_secs(1);
-/// Silence after which the places of a manager may be gone: the life of a waiter minus the time-out
-/// of a call.
-const SILENCE: Duration = WAITER_LIFE.saturating_sub(Duration::from_millis(700));
+/// Time-out of a call that renews places.
+const CALL: Duration = Duration::from_millis(700);
 
 /// The crowds of one manager, by key.
-#[derive(Debug, Default)]
-pub(crate) struct Crowds(Mutex<HashMap<LockKey, Crowd>>);
+#[derive(Debug)]
+pub(crate) struct Crowds {
+    crowds: Mutex<HashMap<LockKey, Crowd>>,
+    /// Silence after which the places of this manager may be gone.
+    silence: Duration,
+}
 
 /// The waiters for one key. Members are numbered in the order in which they came.
 #[derive(Debug, Default)]
@@ -47,8 +50,13 @@ struct Crowd {
 }
 
 impl Crowds {
+    /// Creates the crowds at a store with this life of a waiter.
+    pub(crate) fn new(waiter_life: Duration) -> Self {
+        Self { crowds: Mutex::default(), silence: waiter_life.saturating_sub(CALL) }
+    }
+
     pub(crate) fn join(&self, key: &LockKey, number: u64, lane: Weak<Lane>, now: Tick) {
-        let mut crowds = lock(&self.0);
+        let mut crowds = lock(&self.crowds);
         let crowd = crowds.entry(key.clone()).or_insert_with(|| Crowd { kept: now, ..Crowd::default() });
         crowd.join(number, lane);
     }
@@ -59,18 +67,18 @@ impl Crowds {
     }
 
     pub(crate) fn standing(&self, lane: &Lane) -> Standing {
-        let is_far = lock(&self.0).get(&lane.key).is_some_and(|crowd| crowd.is_far(lane.id));
+        let is_far = lock(&self.crowds).get(&lane.key).is_some_and(|crowd| crowd.is_far(lane.id));
         if is_far { Standing::Far } else { Standing::Waiter }
     }
 
     /// Records that a call sent at `sent` has kept near members, or has found some of them `lost`.
     /// Returns the far members whose places have become doubtful.
     pub(crate) fn kept(&self, key: &LockKey, sent: Tick, lost: bool) -> Vec<Arc<Lane>> {
-        self.change(key, |crowd| crowd.kept(sent, lost))
+        self.change(key, |crowd| crowd.kept(sent, lost, self.silence))
     }
 
     fn change(&self, key: &LockKey, f: impl FnOnce(&mut Crowd) -> Vec<Weak<Lane>>) -> Vec<Arc<Lane>> {
-        let mut crowds = lock(&self.0);
+        let mut crowds = lock(&self.crowds);
         let Some(crowd) = crowds.get_mut(key) else { return Vec::new() };
         let lanes = f(crowd);
         if crowd.members.is_empty() {
@@ -121,13 +129,13 @@ impl Crowd {
         drawn
     }
 
-    fn kept(&mut self, sent: Tick, lost: bool) -> Vec<Weak<Lane>> {
+    fn kept(&mut self, sent: Tick, lost: bool, longest: Duration) -> Vec<Weak<Lane>> {
         let silence = sent.since(self.kept);
         if sent > self.kept {
             self.kept = sent;
         }
         // Several calls keep one crowd, and each of them finds its own members lost.
-        let doubtful = silence > SILENCE || lost && sent >= self.doubted + SECOND;
+        let doubtful = silence > longest || lost && sent >= self.doubted + SECOND;
         if doubtful {
             self.doubted = sent;
         }
@@ -198,11 +206,12 @@ mod tests {
     #[test]
     fn far_ones_are_in_doubt_after_a_silence_or_a_loss() {
         let mut crowd = crowd(1000);
-        assert_eq!(crowd.kept(at(1000), false).len(), 0);
-        assert_eq!(crowd.kept(at(3301), false).len(), 900, "a silence");
-        assert_eq!(crowd.kept(at(5000), true).len(), 900, "a loss");
-        assert_eq!(crowd.kept(at(5100), true).len(), 0, "another part of it");
-        assert_eq!(crowd.kept(at(4500), false).len(), 0, "an answer that was late");
-        assert_eq!(crowd.kept(at(6000), false).len(), 0);
+        let silence = Duration::from_millis(2300);
+        assert_eq!(crowd.kept(at(1000), false, silence).len(), 0);
+        assert_eq!(crowd.kept(at(3301), false, silence).len(), 900, "a silence");
+        assert_eq!(crowd.kept(at(5000), true, silence).len(), 900, "a loss");
+        assert_eq!(crowd.kept(at(5100), true, silence).len(), 0, "another part of it");
+        assert_eq!(crowd.kept(at(4500), false, silence).len(), 0, "an answer that was late");
+        assert_eq!(crowd.kept(at(6000), false, silence).len(), 0);
     }
 }

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::catch_panics;
-use lock_core::store::{AcquireRequest, Acquired, Notice, StoreError, StoreErrorKind, Takeover};
+use lock_core::store::{AcquireRequest, Acquired, Busy, Notice, StoreError, StoreErrorKind, Takeover};
 
 use super::hold::Hold;
 use super::lane::{Lane, Order};
 use super::machine::{Input, Seen, Step};
 use super::release;
-use super::settings::LONGEST;
 use super::spec::LaneKind;
 use super::subscription::{Heard, Subscription};
 use super::{Engine, LONGEST_SLEEP};
@@ -105,7 +104,7 @@ impl Driver {
 
     async fn acquire(&mut self, request: Arc<AcquireRequest>) {
         let same = self.request.as_ref().is_some_and(|other| Arc::ptr_eq(other, &request));
-        if self.lane.spec.is_fair() && !same {
+        if self.lane.spec.is_queued(self.engine.store.abilities()) && !same {
             // The subscription is for one owner.
             self.subscription = Subscription::default();
         }
@@ -123,7 +122,7 @@ impl Driver {
                 let now = engine.clock.now();
                 engine.rtt.record(sent, now);
                 let until = match acquired {
-                    Acquired::Busy(busy) if busy.remaining <= LONGEST => now + busy.remaining,
+                    Acquired::Busy(Busy { remaining: Some(remaining), .. }) => now + *remaining,
                     _ => Tick::default(),
                 };
                 self.told_in_own(Ok(until));
@@ -164,13 +163,9 @@ impl Driver {
     async fn release(&mut self, hold: Arc<Hold>, order: Order, then: Option<Takeover>) {
         let (engine, lane) = (Arc::clone(&self.engine), Arc::clone(&self.lane));
         let _pending = order.pending.unwrap_or_else(|| engine.pending_releases.count());
-        let watches = u32::from(self.subscription.is_watched());
         let seen = self.seen();
         let note = |error: &StoreError| engine.tell(&lane, Input::ReleaseFailed { error, seen });
-        let mut answer = release::send(&engine, &hold, then, watches, order.report, note).await;
-        if let Some((_, released)) = &mut answer {
-            released.echo &= self.subscription.is_watched();
-        }
+        let answer = release::send(&engine, &hold, then, self.subscription.echo(), order.report, note).await;
         engine.tell(&lane, Input::Released { answer, seen });
     }
 

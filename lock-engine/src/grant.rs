@@ -230,11 +230,13 @@ pub(crate) mod tests {
     use crate::machine::{Machine, Rules};
     use crate::spec::{LaneKind, Spec};
     use crate::terms::Lease;
-    use lock_core::store::Kind;
+    use lock_core::store::{Abilities, Kind};
 
     /// Makes a grant of a lane that no other code knows.
     pub(crate) fn grant(hold: &Arc<Hold>, clock: Clock, runtime: Handle, max_hold_end: Tick) -> Arc<Grant> {
-        let rules = Rules { call_timeout: LEASE, window: LEASE, ticks: Ticks::default() };
+        let abilities = Abilities::MUTEX;
+        let rules =
+            Arc::new(Rules { call_timeout: LEASE, window: LEASE, ticks: Ticks::default(), abilities });
         let spec = Spec::one(Kind::Mutex);
         let machine = Machine::new(hold.item.key.clone(), LaneKind::Mutex, spec, rules, false);
         let lane = Lane::new(machine, (0, 1), clock, runtime);

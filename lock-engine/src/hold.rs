@@ -7,7 +7,7 @@ use lock_core::internal::clock::Tick;
 use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_core::store::{
-    AcquireRequest, Few, Item, KeepItem, Kept, Kind, StoreError, StoreErrorKind, TokenRange,
+    AcquireRequest, Few, Item, Kind, RenewItem, Renewed, StoreError, StoreErrorKind, TokenRange,
 };
 use lock_core::{FencingToken, LockKey, Replication};
 
@@ -113,9 +113,9 @@ impl Hold {
     }
 
     /// Returns the items of a renewal of all its keys.
-    pub(crate) fn keep_items(&self, lease: Duration) -> impl Iterator<Item = KeepItem> {
+    pub(crate) fn renew_items(&self, lease: Duration) -> impl Iterator<Item = RenewItem> {
         let retention = self.lease.retention;
-        self.items().into_iter().map(move |item| KeepItem::hold(item, lease).retention(retention))
+        self.items().into_iter().map(move |item| RenewItem::hold(item, lease).retention(retention))
     }
 
     /// Whether it holds permits, which are kept by the store's semaphores.
@@ -183,19 +183,19 @@ impl Hold {
 
 /// Combines the results for a hold of several keys, which is lost when one of its keys is. Returns
 /// an error when the result is unknown.
-pub(super) fn all_kept(each: impl IntoIterator<Item = Kept>) -> Result<Kept, StoreError> {
-    let severity = |kept: &Kept| match kept {
-        Kept::Renewed => 0,
-        Kept::Unknown => 1,
-        Kept::Gone | Kept::Waiting(_) => 2,
+pub(super) fn all_renewed(each: impl IntoIterator<Item = Renewed>) -> Result<Renewed, StoreError> {
+    let severity = |kept: &Renewed| match kept {
+        Renewed::Held => 0,
+        Renewed::Unknown => 1,
+        Renewed::Gone | Renewed::Waiting(_) => 2,
     };
     match each.into_iter().max_by_key(severity) {
-        Some(Kept::Renewed) => Ok(Kept::Renewed),
-        Some(Kept::Unknown) => {
+        Some(Renewed::Held) => Ok(Renewed::Held),
+        Some(Renewed::Unknown) => {
             Err(StoreError::new(StoreErrorKind::Unreachable, "no answer for one of its keys"))
         }
         // An empty answer counts as gone.
-        Some(Kept::Gone | Kept::Waiting(_)) | None => Ok(Kept::Gone),
+        Some(Renewed::Gone | Renewed::Waiting(_)) | None => Ok(Renewed::Gone),
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{catch_panics, lock};
-use lock_core::store::{AcquireRequest, KeepItem, Kept, Standing, StoreError, WAITER_LIFE};
+use lock_core::store::{AcquireRequest, RenewItem, Renewed, Standing, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::hold::{Hold, all_kept};
+use super::hold::{Hold, all_renewed};
 use super::lane::Lane;
 use super::machine::{Input, PlaceKept};
 use super::timers::Timers;
@@ -96,13 +96,13 @@ async fn renew_batch(engine: Arc<Engine>, holds: Vec<InLane>) {
     if holds.is_empty() {
         return;
     }
-    let items = holds.iter().flat_map(|(lease, _, hold)| hold.keep_items(*lease)).collect();
-    let (sent, result) = engine.keep(items).await;
+    let items = holds.iter().flat_map(|(lease, _, hold)| hold.renew_items(*lease)).collect();
+    let (sent, result) = engine.renew(items).await;
     match result {
         Ok(kept) => {
             let mut kept = kept.into_iter();
             for (lease, lane, hold) in &holds {
-                match all_kept(kept.by_ref().take(hold.width())) {
+                match all_renewed(kept.by_ref().take(hold.width())) {
                     // This does not affect a hold that is being released meanwhile: it is gone in
                     // good order.
                     Ok(kept) => drop(engine.kept(lane, hold, kept, sent, *lease)),
@@ -123,7 +123,8 @@ fn renewal_failed(engine: &Arc<Engine>, lane: &Arc<Lane>, hold: &Arc<Hold>, erro
 /// Makes these lanes keep their places soon, and so look at the store.
 fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
     // All at the same tick, so that they share calls.
-    let due = engine.ticks.before(engine.clock.now() + WAITER_LIFE / 6, WAITER_LIFE / 8);
+    let life = engine.store.abilities().waiter_life;
+    let due = engine.ticks.before(engine.clock.now() + life / 6, life / 8);
     lanes.iter().for_each(|lane| engine.tell(lane, Input::KeepPlace(due)));
 }
 
@@ -132,8 +133,8 @@ fn keep_places_soon(engine: &Arc<Engine>, lanes: &[Arc<Lane>]) {
 pub(super) fn join_crowd(engine: &Engine, lane: &Arc<Lane>, request: &AcquireRequest) {
     // Only such requests are granted directly. Any other could block a free lock for as long as it
     // counts as alive.
-    let direct = request.items.len() == 1 && request.token_floor == 0;
-    if direct && lane.spec.is_fair() && engine.store.keeps_far_waiters() {
+    let direct = request.items.len() == 1 && request.direct;
+    if direct && lane.spec.is_fair() && engine.store.abilities().far_waiters {
         engine.crowds.join(&lane.key, lane.id, Arc::downgrade(lane), engine.clock.now());
     }
 }
@@ -159,12 +160,12 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     let standings: Vec<_> = lanes.iter().map(|lane| engine.crowds.standing(lane)).collect();
     let wait = |request: &AcquireRequest, standing| {
         let (items, lease) = (request.items.clone(), request.lease);
-        items.into_iter().map(move |item| KeepItem { standing, ..KeepItem::hold(item, lease) })
+        items.into_iter().map(move |item| RenewItem { standing, ..RenewItem::hold(item, lease) })
     };
     let items = queued.iter().zip(&standings).flat_map(|(queued, at)| wait(&queued.request, *at)).collect();
     let sent = engine.clock.now();
     // Short enough to leave time for another call when one is lost.
-    let timeout = engine.settings.call_timeout.min(WAITER_LIFE / 5);
+    let timeout = engine.settings.call_timeout.min(engine.store.abilities().waiter_life / 5);
     let result = engine.kept_within(timeout, items).await;
     if let Err(error) = &result {
         catch_panics(
@@ -173,7 +174,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
     }
     let mut kept = result.unwrap_or_default().into_iter();
     for ((lane, queued), standing) in lanes.iter().zip(queued).zip(standings) {
-        let each: Vec<Kept> = kept.by_ref().take(queued.request.items.len()).collect();
+        let each: Vec<Renewed> = kept.by_ref().take(queued.request.items.len()).collect();
         let about = PlaceKept {
             request: &queued.request,
             each: &each,
@@ -181,14 +182,14 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             standing,
             // A far waiter may have come near meanwhile.
             next: if standing == Standing::Far { engine.crowds.standing(lane) } else { standing },
-            is_seen: engine.store.keeps_far_waiters(),
+            is_seen: engine.store.abilities().far_waiters,
             fallback: engine.settings.fallback_poll,
         };
         // The answer is outdated for a request that is gone meanwhile, or is being re-sent.
         if !engine.with(lane, |state, now| state.machine.place_kept(&about, jitter(), now)) {
             continue;
         }
-        let lost = each.contains(&Kept::Gone);
+        let lost = each.contains(&Renewed::Gone);
         if lost {
             catch_panics(|| {
                 metrics::requeued();

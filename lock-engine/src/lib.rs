@@ -64,7 +64,7 @@ use lock_core::internal::eager;
 use lock_core::internal::is_of_permits;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use lock_core::internal::sync::{CachePadded, MutexGuard, catch_panics, lock};
-use lock_core::store::{Few, Item, Kind, LockStore, SemaphoreStore, StoreError};
+use lock_core::store::{Abilities, Few, Item, Kind, LockStore, SemaphoreStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -125,6 +125,7 @@ pub struct Engine {
     release_warned: AtomicBool,
     pub shut_down: AtomicBool,
     pub(crate) ticks: Ticks,
+    rules: Arc<Rules>,
     /// All background tasks that end by themselves.
     pub(crate) tasks: TaskTracker,
     /// Ends the timekeeper when the engine is dropped.
@@ -145,6 +146,9 @@ impl Engine {
         runtime: Handle,
     ) -> Arc<Self> {
         let permits = store.semaphores().map(PermitsAsLocks);
+        let abilities = store.abilities().clone();
+        let ticks = Ticks { phase: jitter() };
+        let (call_timeout, window) = (settings.call_timeout, settings.cohort_window);
         let timers = Arc::new(Timers::default());
         let pending = || InFlightCount::new(settings.max_pending_releases);
         let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
@@ -159,7 +163,7 @@ impl Engine {
             registry: CachePadded::default(),
             rtt: CachePadded::default(),
             health: Health::default(),
-            crowds: Crowds::default(),
+            crowds: Crowds::new(abilities.waiter_life),
             timers: Arc::clone(&timers),
             ids: CachePadded(AtomicU64::new(1)),
             waiting: CachePadded::default(),
@@ -168,7 +172,8 @@ impl Engine {
             pending_repeats,
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
-            ticks: Ticks { phase: jitter() },
+            ticks,
+            rules: Arc::new(Rules { call_timeout, window, ticks, abilities }),
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });
@@ -272,12 +277,7 @@ impl Engine {
     /// here, or sees this lane.
     fn make_lane(&self, key: &LockKey, kind: LaneKind, spec: &Spec) -> Arc<Lane> {
         let shut_down = self.shut_down.load(Ordering::Acquire);
-        let rules = Rules {
-            call_timeout: self.settings.call_timeout,
-            window: self.settings.cohort_window,
-            ticks: self.ticks,
-        };
-        let machine = Machine::new(key.clone(), kind, spec.clone(), rules, shut_down);
+        let machine = Machine::new(key.clone(), kind, spec.clone(), Arc::clone(&self.rules), shut_down);
         Lane::new(
             machine,
             (self.id, self.ids.fetch_add(1, Ordering::Relaxed)),
@@ -498,9 +498,15 @@ impl Engine {
         if let Some(reason) = out_of_range(lease) {
             return Some(format!("lock {key}: {reason}"));
         }
+        let Abilities { name, shortest_lease, longest_lease, .. } = self.store.abilities();
+        if lease < *shortest_lease {
+            return Some(format!(
+                "lock {key}: a lease of {lease:?} is too short for {name}; use {shortest_lease:?} or more"
+            ));
+        }
         // Checked before anything is taken: a hold may later be renewed to a longer lease, in one
         // call with others.
-        if let Some(longest) = self.store.longest_lease().filter(|&longest| lease > longest) {
+        if let Some(longest) = longest_lease.filter(|&longest| lease > longest) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} exceeds the maximum of this store, {longest:?}. Use a shorter \
                  lease or a shorter `min_hold`, or set a longer `max_lease` in all programs that use the store; a \

@@ -5,21 +5,14 @@
 //! concerns the same permits.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::internal::ids_of;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, KeepRequest, Kept, LockStatus, LockStore,
-    PermitsAcquired, PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, ReleaseRequest, Released,
-    ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, LockStatus, LockStore,
+    PermitsAcquired, PermitsHold, PermitsRelease, PermitsRenew, PermitsRequest, ReleaseRequest, Released,
+    RenewRequest, Renewed, Rivals, SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
-
-use crate::LONGEST;
-
-/// Remaining time when no held permit ends by itself: longer than any lease, so that it is never
-/// mistaken for one. Without a message, the fallback lets waiters look again long before.
-const LONG: Duration = Duration::from_secs(2 * LONGEST.as_secs());
 
 /// The permits of a store, as locks.
 #[derive(Debug)]
@@ -40,20 +33,24 @@ fn permits_of(request: &Arc<AcquireRequest>) -> Option<Arc<PermitsRequest>> {
 }
 
 impl LockStore for PermitsAsLocks {
+    fn abilities(&self) -> &Abilities {
+        &Abilities::MUTEX
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
         let Some(permits) = permits_of(&request) else { return refused() };
         let answer = self.0.acquire(permits);
         Box::pin(async move {
             Ok(match answer.await? {
                 // Nobody uses the token of a permit, but the engine needs one.
-                PermitsAcquired::Granted(server_time) => Acquired::Granted(Granted {
-                    tokens: Few::one(TokenRange::ending_at(server_time.as_micros(), request.tokens)),
-                    server_time,
+                PermitsAcquired::Granted(moment) => Acquired::Granted(Granted {
+                    tokens: Few::one(TokenRange::ending_at(moment.get(), request.tokens)),
+                    moment,
                 }),
                 PermitsAcquired::Busy(busy) => Acquired::Busy(Busy {
                     item: 0,
-                    remaining: busy.remaining.unwrap_or(LONG),
-                    server_time: busy.server_time,
+                    remaining: busy.remaining,
+                    moment: busy.moment,
                     listeners: 0,
                 }),
             })
@@ -66,23 +63,23 @@ impl LockStore for PermitsAsLocks {
         let answer = self.0.release(PermitsRelease { key, ids, timeout: request.timeout });
         Box::pin(async move {
             let held = answer.await?.into_iter().all(|held| held);
-            Ok(Released { held: Few::one(held), other_listeners: 0, echo: false, then: None })
+            Ok(Released { held: Few::one(held), rivals: Rivals::None, then: None })
         })
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> Answer<Vec<Kept>> {
-        let holds = request.items.iter().map(|keep| PermitsHold {
-            key: keep.item.key.clone(),
-            ids: ids_of(&keep.item.owner),
-            lease: keep.lease,
+    fn renew(&self, request: Arc<RenewRequest>) -> Answer<Vec<Renewed>> {
+        let holds = request.items.iter().map(|renewal| PermitsHold {
+            key: renewal.item.key.clone(),
+            ids: ids_of(&renewal.item.owner),
+            lease: renewal.lease,
         });
-        let answer = self.0.keep(PermitsKeep { holds: holds.collect(), timeout: request.timeout });
+        let answer = self.0.renew(PermitsRenew { holds: holds.collect(), timeout: request.timeout });
         Box::pin(async move {
             // If one permit of several is gone, the request as a whole is no longer held.
             let kept = |permits: Option<Vec<bool>>| match permits {
-                Some(permits) if permits.contains(&false) => Kept::Gone,
-                Some(_) => Kept::Renewed,
-                None => Kept::Unknown,
+                Some(permits) if permits.contains(&false) => Renewed::Gone,
+                Some(_) => Renewed::Held,
+                None => Renewed::Unknown,
             };
             Ok(answer.await?.into_iter().map(kept).collect())
         })
@@ -97,19 +94,11 @@ impl LockStore for PermitsAsLocks {
         self.0.watch(item.key.clone(), request.timeout)
     }
 
-    fn downgrade(&self, _: Arc<KeepRequest>) -> Answer<Vec<Kept>> {
-        refused()
-    }
-
     fn status(&self, _: LockKey) -> Answer<LockStatus> {
         refused()
     }
 
     fn force_release(&self, _: LockKey) -> Answer<bool> {
-        refused()
-    }
-
-    fn scan(&self, _: ScanRequest) -> Answer<Scanned> {
         refused()
     }
 

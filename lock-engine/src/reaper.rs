@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
+use lock_core::store::kit::Backoff;
 use lock_core::store::{AcquireRequest, StoreError, Withdrawn};
 
 use super::pending::Pending;

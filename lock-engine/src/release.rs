@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
-use lock_core::store::{ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
+use lock_core::store::kit::Backoff;
+use lock_core::store::{Echo, ReleaseRequest, Released, StoreError, StoreErrorKind, Takeover};
 
 use super::Engine;
 use super::hold::{Hold, drift_margin};
@@ -24,10 +24,10 @@ async fn call(
     hold: &Hold,
     linger: Duration,
     then: Option<Takeover>,
-    own_watches: u32,
+    own_watch: Option<Echo>,
 ) -> Result<Released, StoreError> {
     let (items, timeout) = (hold.items(), engine.settings.call_timeout);
-    let request = Arc::new(ReleaseRequest { items, linger, then, own_watches, timeout });
+    let request = Arc::new(ReleaseRequest { items, linger, then, own_watch, timeout });
     engine.bounded(|_| engine.store_of(&request.items).release(Arc::clone(&request))).await
 }
 
@@ -36,13 +36,13 @@ async fn call(
 ///
 /// Returns when the answered call was sent, and its answer; `None` when it gave up.
 ///
-/// `watches` is the number of the caller's own watches of the keys. `report` gets the first
+/// `own_watch` is the caller's own watch of the keys. `report` gets the first
 /// outcome: a failure is reported at once, although the release goes on being re-sent.
 pub(crate) async fn send(
     engine: &Arc<Engine>,
     hold: &Arc<Hold>,
     mut then: Option<Takeover>,
-    watches: u32,
+    own_watch: Option<Echo>,
     mut report: Option<Report>,
     on_error: impl Fn(&StoreError),
 ) -> Option<(Tick, Released)> {
@@ -54,7 +54,7 @@ pub(crate) async fn send(
     let mut unanswered = false;
     loop {
         let sent = engine.clock.now();
-        let answer = call(engine, hold, Duration::ZERO, then.clone(), watches).await;
+        let answer = call(engine, hold, Duration::ZERO, then.clone(), own_watch.clone()).await;
         let error = match answer {
             Ok(released) => {
                 let now = engine.clock.now();
@@ -133,7 +133,7 @@ pub(crate) fn abandon(
         let mut unconfirmed = unconfirmed;
         unconfirmed.over = true;
         if rest.is_zero() {
-            send(&engine, &hold, None, 0, None, |_| ()).await;
+            send(&engine, &hold, None, None, None, |_| ()).await;
         } else {
             linger(&engine, &hold, rest).await;
         }
@@ -148,9 +148,9 @@ pub(crate) async fn linger(engine: &Arc<Engine>, hold: &Arc<Hold>, rest: Duratio
     // An inner call may have asked for a `min_hold` that exceeds the hold's lease.
     if hold.deadline() < engine.clock.now() + rest {
         let lease = rest + LINGER_SLACK;
-        let _ = engine.keep(hold.keep_items(lease).collect()).await;
+        let _ = engine.renew(hold.renew_items(lease).collect()).await;
     }
-    if let Err(error) = call(engine, hold, rest + LINGER_SLACK, None, 0).await {
+    if let Err(error) = call(engine, hold, rest + LINGER_SLACK, None, None).await {
         // The hold ends at the latest with its lease, which is at least `min_hold` long.
         tracing::debug!(target: TARGET, key = %hold.item.key, %error, "failed to shorten the lease to min_hold");
         engine.release_later(Arc::clone(hold), end);
@@ -170,7 +170,7 @@ impl Engine {
         self.insist(due, move |engine| {
             let hold = Arc::clone(&hold);
             async move {
-                call(&engine, &hold, Duration::ZERO, None, 0).await?;
+                call(&engine, &hold, Duration::ZERO, None, None).await?;
                 engine.withdraw_copies(&hold);
                 tracing::debug!(target: TARGET, key = %hold.item.key, "release confirmed after the lease");
                 Ok(())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
+use lock_core::store::Lacked;
 
 use super::Engine;
 use super::failure::Failure;
@@ -26,8 +27,18 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the failure if the request's lease cannot be kept up.
+    /// Returns the failure if the store can't do what is requested, or if the lease cannot be kept
+    /// up.
     pub fn refusal(&self) -> Option<Failure> {
+        let store = self.engine.store.abilities();
+        let lacked = match self.spec.lacked(store) {
+            None if !self.terms.min_hold.is_zero() && !store.shortens => Some(Lacked::Shortens),
+            None if !self.terms.replication.is_none() && !store.replication => Some(Lacked::Replication),
+            lacked => lacked,
+        };
+        if let Some(lacked) = lacked {
+            return Some(Failure::misconfigured(format!("lock {}: {}", self.key, store.lack(lacked))));
+        }
         let mut reason = self.engine.refuse_lease(&self.key, self.terms.lease.duration)?;
         if self.terms.lease.is_renewed && self.terms.min_hold > self.engine.settings.lease {
             reason.push_str("; the lease is that long because of `min_hold`");

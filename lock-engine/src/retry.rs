@@ -38,8 +38,8 @@ pub struct RetrySchedule {
     not_before: Tick,
     interval: Duration,
     failures: Failures,
-    /// Set while others go first: whether our own subscription is still to deliver our own release.
-    step_back: Option<bool>,
+    /// Whether others go first for a moment.
+    steps_back: bool,
     unanswered: u32,
     phantoms_until: Tick,
     setback: Setback,
@@ -101,7 +101,7 @@ impl RetrySchedule {
     /// means. A contender that can't hear of a change polls nevertheless, unless it is `far` from
     /// its turn.
     pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) {
-        if self.failures.count == 0 && self.step_back.is_none() && now < self.not_before {
+        if self.failures.count == 0 && !self.steps_back && now < self.not_before {
             let hears = self.listening || far;
             self.not_before = if hears { until } else { self.not_before.min(now + POLL_LONGEST) };
         }
@@ -110,7 +110,7 @@ impl RetrySchedule {
     /// Schedules an attempt at once.
     pub(crate) fn reset(&mut self, now: Tick) {
         self.not_before = now;
-        self.step_back = None;
+        self.steps_back = false;
     }
 
     /// Adjusts the schedule to a new caller. Earlier failures should not delay it, so it need not
@@ -120,7 +120,7 @@ impl RetrySchedule {
         if alone && self.not_before_with(wanted) > now + STEP_BACK_LONGEST {
             self.reset(now);
         }
-        if self.failures.count > 0 && self.step_back.is_none() {
+        if self.failures.count > 0 && !self.steps_back {
             self.bring_forward(now);
         }
     }
@@ -130,20 +130,20 @@ impl RetrySchedule {
         self.not_before = self.not_before.min(at);
     }
 
-    /// Records that another owner holds the key for `remaining` more, unless it is renewed.
+    /// Records that another owner holds the key, for `remaining` more if it is not renewed.
     ///
     /// `random` is uniform in 0..1 and spreads the polls of many processes.
     pub fn on_busy(
         &mut self,
         now: Tick,
-        remaining: Duration,
+        remaining: Option<Duration>,
         listening: bool,
         longest: Duration,
         random: f64,
     ) {
         self.failures = Failures::default();
         self.listening = listening;
-        if self.step_back.take().is_some() {
+        if std::mem::take(&mut self.steps_back) {
             self.unanswered = 0;
         }
         let (first, longest) = if listening {
@@ -155,7 +155,8 @@ impl RetrySchedule {
             if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
         let jittered = self.interval.mul_f64(0.75 + random / 4.0);
         // One millisecond more than the store said, because it rounds down.
-        self.not_before = now + jittered.min(remaining + Duration::from_millis(1));
+        let end = remaining.map(|remaining| remaining + Duration::from_millis(1));
+        self.not_before = now + end.map_or(jittered, |end| jittered.min(end));
     }
 
     /// Records how many listen for the same release, although some may have just begun. Only one of
@@ -172,22 +173,16 @@ impl RetrySchedule {
         self.turn = Duration::from_millis(u64::try_from(longest.mul_f64(random).as_millis()).unwrap_or(0));
     }
 
-    /// Handles a message: the key may be free. Returns `true` when it is worth an attempt.
-    pub fn on_notification(&mut self, now: Tick) -> bool {
-        match self.step_back {
-            Some(true) => {
-                self.step_back = Some(false);
-                return false;
-            }
+    /// Handles a message: the key may be free.
+    pub fn on_notification(&mut self, now: Tick) {
+        if std::mem::take(&mut self.steps_back) {
             // The step-back was answered.
-            Some(false) => (self.step_back, self.unanswered) = (None, 0),
-            None => {}
+            self.unanswered = 0;
         }
         self.interval = Duration::ZERO;
         self.races = true;
         // A second message does not delay the attempt.
         self.bring_forward(now + self.turn);
-        true
     }
 
     /// Records that messages arrive from now on. One may have been missed before, so an attempt
@@ -195,7 +190,7 @@ impl RetrySchedule {
     pub fn listening(&mut self, now: Tick) {
         self.listening = true;
         self.interval = Duration::ZERO;
-        if self.step_back.is_none() {
+        if !self.steps_back {
             self.bring_forward(now + self.turn);
         }
     }
@@ -204,7 +199,7 @@ impl RetrySchedule {
     /// back-off or a step-back stays in force.
     pub fn deaf(&mut self, now: Tick) {
         self.listening = false;
-        if self.failures.count == 0 && self.step_back.is_none() {
+        if self.failures.count == 0 && !self.steps_back {
             self.interval = Duration::ZERO;
             self.bring_forward(now + POLL_FIRST);
         }
@@ -212,7 +207,7 @@ impl RetrySchedule {
 
     /// Backs off after a store error.
     pub fn on_failure(&mut self, now: Tick, error: StoreError, random: f64) {
-        self.step_back = None;
+        self.steps_back = false;
         self.not_before = now + self.failures.note(error, random);
     }
 
@@ -220,7 +215,7 @@ impl RetrySchedule {
     /// without a policy may try at once. No message brings the others forward, because the undo of
     /// their own attempt causes one.
     pub(crate) fn set_back(&mut self, now: Tick, error: StoreError, random: f64) {
-        self.step_back = None;
+        self.steps_back = false;
         self.setback.until = now + self.setback.failures.note(error, random);
     }
 
@@ -234,7 +229,7 @@ impl RetrySchedule {
         (self.races, self.lost_races, self.turn) = (false, 0, Duration::ZERO);
         self.failures = Failures::default();
         self.interval = Duration::ZERO;
-        if self.step_back.take().is_some() {
+        if std::mem::take(&mut self.steps_back) {
             self.unanswered += 1;
             if self.unanswered >= UNANSWERED_STEP_BACKS {
                 self.unanswered = 0;
@@ -245,8 +240,8 @@ impl RetrySchedule {
 
     /// Steps back for a moment, because the key was released for everybody and others listen: they
     /// go first.
-    pub(crate) fn step_back(&mut self, now: Tick, round_trip: Duration, echo: bool) {
-        self.step_back = Some(echo);
+    pub(crate) fn step_back(&mut self, now: Tick, round_trip: Duration) {
+        self.steps_back = true;
         self.not_before = now + (round_trip * 2).clamp(STEP_BACK_SHORTEST, STEP_BACK_LONGEST);
     }
 
@@ -272,7 +267,7 @@ mod tests {
     #[test]
     fn a_busy_contender_waits_for_the_hold_to_end_at_most() {
         let mut retry = RetrySchedule::default();
-        retry.on_busy(at(0), 40 * MS, true, Duration::from_secs(5), 1.0);
+        retry.on_busy(at(0), Some(40 * MS), true, Duration::from_secs(5), 1.0);
         assert_eq!(retry.not_before(), at(41));
     }
 
@@ -281,15 +276,15 @@ mod tests {
         let mut retry = RetrySchedule::default();
         let mut last = Duration::ZERO;
         for _ in 0..12 {
-            retry.on_busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+            retry.on_busy(at(0), Some(LONG), true, Duration::from_secs(5), 1.0);
             let wait = retry.not_before().since(at(0));
             assert!(wait >= last && wait <= Duration::from_secs(5));
             last = wait;
         }
         assert_eq!(last, Duration::from_secs(5));
-        assert!(retry.on_notification(at(7)));
+        retry.on_notification(at(7));
         assert_eq!(retry.not_before(), at(7));
-        retry.on_busy(at(0), LONG, true, Duration::from_secs(5), 1.0);
+        retry.on_busy(at(0), Some(LONG), true, Duration::from_secs(5), 1.0);
         assert_eq!(retry.not_before(), Tick::default() + FALLBACK_FIRST);
     }
 
@@ -297,7 +292,7 @@ mod tests {
     fn without_messages_it_polls() {
         let mut retry = RetrySchedule::default();
         for _ in 0..20 {
-            retry.on_busy(at(0), LONG, false, Duration::from_secs(5), 1.0);
+            retry.on_busy(at(0), Some(LONG), false, Duration::from_secs(5), 1.0);
             assert!(retry.not_before() <= Tick::default() + POLL_LONGEST);
         }
     }
@@ -308,7 +303,7 @@ mod tests {
             for listening in [true, false] {
                 let mut retry = RetrySchedule::default();
                 for _ in 0..5 {
-                    retry.on_busy(at(0), LONG, listening, longest, 1.0);
+                    retry.on_busy(at(0), Some(LONG), listening, longest, 1.0);
                     let wait = retry.not_before().since(at(0));
                     assert!(!wait.is_zero() && wait <= longest, "{wait:?} of {longest:?}, {listening}");
                 }
@@ -319,7 +314,7 @@ mod tests {
     #[test]
     fn what_was_seen_in_another_way_takes_the_place_of_an_attempt() {
         let mut retry = RetrySchedule::default();
-        retry.on_busy(at(0), LONG, true, LONG, 1.0);
+        retry.on_busy(at(0), Some(LONG), true, LONG, 1.0);
         retry.seen(at(1), at(5000), false);
         assert_eq!(retry.not_before(), at(5000));
         retry.seen(at(1000), at(2000), false);
@@ -334,7 +329,7 @@ mod tests {
     #[test]
     fn who_hears_nothing_polls_unless_it_is_far() {
         let mut retry = RetrySchedule::default();
-        retry.on_busy(at(0), LONG, false, LONG, 1.0);
+        retry.on_busy(at(0), Some(LONG), false, LONG, 1.0);
         retry.seen(at(1), at(5000), false);
         assert_eq!(retry.not_before(), Tick::default() + POLL_FIRST);
         retry.seen(at(1), at(5000), true);
@@ -348,7 +343,7 @@ mod tests {
         let after = |races: u64, listeners, random| {
             let mut retry = RetrySchedule::default();
             for race in 0..=races {
-                retry.on_busy(at(100 * race), LONG, true, LONG, 1.0);
+                retry.on_busy(at(100 * race), Some(LONG), true, LONG, 1.0);
                 retry.rivals(listeners, random);
                 retry.on_notification(at(100 * race + 50));
             }
@@ -362,12 +357,12 @@ mod tests {
         assert_eq!(after(7, 9, 0.999), 0, "few ask at once");
 
         let mut retry = RetrySchedule { lost_races: 7, ..RetrySchedule::default() };
-        retry.on_busy(at(0), LONG, true, LONG, 1.0);
+        retry.on_busy(at(0), Some(LONG), true, LONG, 1.0);
         retry.rivals(150, 0.5);
         retry.on_notification(at(7));
         retry.on_notification(at(10));
         assert_eq!(retry.not_before(), at(14), "no message makes it later");
-        retry.on_busy(at(14), LONG, true, LONG, 1.0);
+        retry.on_busy(at(14), Some(LONG), true, LONG, 1.0);
         retry.listening(at(20));
         assert_eq!(retry.not_before(), at(27), "as after a connection that broke for all");
         retry.on_granted(at(27));
@@ -376,21 +371,20 @@ mod tests {
     }
 
     #[test]
-    fn our_own_release_does_not_end_a_step_back() {
+    fn a_message_ends_a_step_back() {
         let mut retry = RetrySchedule::default();
-        retry.step_back(at(0), MS, true);
-        assert!(!retry.on_notification(at(1)), "the echo");
+        retry.step_back(at(0), MS);
         assert_eq!(retry.not_before(), at(2));
-        assert!(retry.on_notification(at(1)), "the release of another owner");
+        retry.on_notification(at(1));
         assert_eq!(retry.not_before(), at(1));
     }
 
     #[test]
     fn a_step_back_is_short_whatever_the_round_trip() {
         let mut retry = RetrySchedule::default();
-        retry.step_back(at(0), Duration::from_micros(50), false);
+        retry.step_back(at(0), Duration::from_micros(50));
         assert_eq!(retry.not_before(), at(2));
-        retry.step_back(at(0), Duration::from_secs(1), false);
+        retry.step_back(at(0), Duration::from_secs(1));
         assert_eq!(retry.not_before(), at(10));
     }
 
@@ -399,7 +393,7 @@ mod tests {
         let mut retry = RetrySchedule::default();
         for _ in 0..3 {
             assert!(!retry.listeners_are_phantoms(at(10)));
-            retry.step_back(at(0), MS, false);
+            retry.step_back(at(0), MS);
             retry.on_granted(at(10));
         }
         assert!(retry.listeners_are_phantoms(at(11)));
@@ -410,8 +404,8 @@ mod tests {
     fn a_rival_that_takes_the_key_is_no_phantom() {
         let mut retry = RetrySchedule::default();
         for _ in 0..6 {
-            retry.step_back(at(0), MS, false);
-            retry.on_busy(at(5), LONG, true, LONG, 0.0);
+            retry.step_back(at(0), MS);
+            retry.on_busy(at(5), Some(LONG), true, LONG, 0.0);
             retry.on_notification(at(6));
             retry.on_granted(at(7));
         }
@@ -429,7 +423,7 @@ mod tests {
         assert_eq!(retry.not_before(), at(7));
         retry.on_failure(at(8), error, 1.0);
         assert_eq!(retry.not_before(), at(1008), "it did not begin again");
-        retry.on_busy(at(9), LONG, true, LONG, 1.0);
+        retry.on_busy(at(9), Some(LONG), true, LONG, 1.0);
         retry.on_new_waiter(Replication::NONE, false, at(10));
         assert_eq!(retry.not_before(), at(9) + FALLBACK_FIRST, "the holder is still the same");
     }

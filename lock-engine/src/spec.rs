@@ -1,6 +1,6 @@
 //! [`Spec`]: what is locked in a lane; [`LaneKind`]: which callers share it.
 
-use lock_core::store::{Few, Item, Kind};
+use lock_core::store::{Abilities, Few, Item, Kind, Lacked};
 use lock_core::{LockKey, OwnerId};
 
 /// The callers that share one machine: its queue, its contender, its hold.
@@ -59,8 +59,12 @@ impl Spec {
         self.keys(first).map(item).collect()
     }
 
-    /// Whether the store keeps a queue with a place for each waiter, and grants the key by a
-    /// notice.
+    /// Whether a waiter has a place in a queue of the store, which grants the key by a notice.
+    pub(crate) fn is_queued(&self, store: &Abilities) -> bool {
+        self.permits == 0 && self.any(|kind| store.queues(kind))
+    }
+
+    /// Whether it has a fair lock, in whose queue each waiter has its own place.
     pub(crate) fn is_fair(&self) -> bool {
         self.any(|kind| kind == Kind::Fair)
     }
@@ -68,6 +72,20 @@ impl Spec {
     /// Whether a waiter keeps a short-lived intent to write at the store.
     pub(crate) fn has_an_intent(&self) -> bool {
         self.any(|kind| kind == Kind::Write)
+    }
+
+    /// Returns what the store would need for this, and lacks.
+    pub(crate) fn lacked(&self, store: &Abilities) -> Option<Lacked> {
+        if self.permits > 0 {
+            return None;
+        }
+        let lacks = |kind| self.any(|wanted| wanted == kind) && !store.has(kind);
+        match () {
+            () if lacks(Kind::Fair) => Some(Lacked::Fair),
+            () if lacks(Kind::Read) || lacks(Kind::Write) => Some(Lacked::ReadWrite),
+            () if !self.more.is_empty() && !store.several => Some(Lacked::Several),
+            () => None,
+        }
     }
 
     fn any(&self, test: impl Fn(Kind) -> bool) -> bool {

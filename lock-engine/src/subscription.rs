@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
-use lock_core::store::{BoxFuture, Notice, StoreError, Watch};
+use lock_core::store::{BoxFuture, Echo, Notice, StoreError, Watch};
 
 pub use super::machine::Heard;
 use super::retry::POLL_LONGEST;
@@ -24,9 +24,9 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Whether there is a watch, confirmed or not.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watch.is_some()
+    /// Returns what a release names as its own watch, if there is one, confirmed or not.
+    pub(crate) fn echo(&self) -> Option<Echo> {
+        self.watch.as_ref().map(Watch::echo)
     }
 
     fn is_confirmed(&self) -> bool {
@@ -55,7 +55,7 @@ impl Subscription {
     /// Discards the messages that have already arrived.
     pub fn skip(&mut self) {
         if let Some(watch) = &mut self.watch {
-            while watch.try_notice().is_some() {}
+            watch.skip();
         }
     }
 

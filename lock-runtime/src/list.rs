@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lock_core::LockKey;
-use lock_core::store::{LockStatus, ScanRequest};
+use lock_core::store::{Cursor, LockStatus, ScanRequest};
 use lock_engine::Engine;
 
 use crate::error::LockError;
@@ -15,13 +15,14 @@ use crate::error::LockError;
 pub struct LockList {
     engine: Arc<Engine>,
     prefix: String,
-    /// `None` when the last page was read.
-    cursor: Option<u64>,
+    /// Where the next page begins; `None` for the first.
+    cursor: Option<Cursor>,
+    is_over: bool,
 }
 
 impl LockList {
     pub(crate) fn new(engine: Arc<Engine>, prefix: String) -> Self {
-        Self { engine, prefix, cursor: Some(0) }
+        Self { engine, prefix, cursor: None, is_over: false }
     }
 
     /// Returns the next page, in no order; `None` after the last. A page may be empty although
@@ -38,10 +39,13 @@ impl LockList {
     ///
     /// After a cancelled call, the next one asks for the same page.
     pub async fn next_page(&mut self) -> Result<Option<Vec<(LockKey, LockStatus)>>, LockError> {
-        let Some(cursor) = self.cursor else { return Ok(None) };
+        if self.is_over {
+            return Ok(None);
+        }
         let timeout = self.engine.settings.call_timeout;
-        let request = ScanRequest { prefix: self.prefix.clone(), cursor, timeout };
+        let request = ScanRequest { prefix: self.prefix.clone(), cursor: self.cursor.clone(), timeout };
         let page = self.engine.bounded(|store| store.scan(request)).await?;
+        self.is_over = page.next.is_none();
         self.cursor = page.next;
         Ok(Some(page.locks))
     }

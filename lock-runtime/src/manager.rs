@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lock_core::store::{Kind, LockStatus, StoreError};
+use lock_core::store::{Kind, Lacked, LockStatus, StoreError};
 use lock_core::{IntoLockKey, LockKey};
 use lock_engine::Engine;
 use lock_engine::spec::Spec;
@@ -159,11 +159,8 @@ impl LockManager {
         let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
         let store = |name: &LockKey| {
             self.engine.store.stocks().ok_or_else(|| StockError::Misconfigured {
-                reason: format!(
-                    "stock {name}: the store {:?} has no stocks; use another store for it",
-                    self.engine.store
-                )
-                .into(),
+                reason: format!("stock {name}: {}", self.engine.store.abilities().lack(Lacked::Stocks))
+                    .into(),
             })
         };
         SegmentedStock::at(name.and_then(|name| Ok((store(&name)?, name))))

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Forward, LockStore, ReleaseRequest, Released, RenewRequest, Renewed,
+    StoreError, StoreErrorKind,
 };
 use lock_runtime::LockKey;
 
@@ -82,7 +82,7 @@ impl Probe {
         *self.troubled.lock().expect("not poisoned") = Some(key);
     }
 
-    fn renewals_of(&self, request: &KeepRequest) -> Renewals {
+    fn renewals_of(&self, request: &RenewRequest) -> Renewals {
         let troubled = self.troubled.lock().expect("not poisoned");
         let spared =
             troubled.as_ref().is_some_and(|key| request.items.iter().all(|item| item.item.key != *key));
@@ -106,9 +106,16 @@ impl Probe {
     pub fn keeps(&self) -> usize {
         self.keeps.load(Ordering::SeqCst)
     }
+}
 
-    fn on_its_way<T: Send + 'static>(
+impl Forward for Probe {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
+
+    fn around<T: Send + 'static>(
         &self,
+        _: &'static str,
         call: BoxFuture<Result<T, StoreError>>,
     ) -> BoxFuture<Result<T, StoreError>> {
         let way = Duration::from_nanos(self.way_nanos.load(Ordering::SeqCst));
@@ -122,59 +129,25 @@ impl Probe {
             answer
         })
     }
-}
 
-impl LockStore for Probe {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
-        self.on_its_way(self.inner.acquire(request))
+        self.around("", self.inner.acquire(request))
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         self.releases.fetch_add(1, Ordering::SeqCst);
-        self.on_its_way(self.inner.release(request))
+        self.around("", self.inner.release(request))
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         self.keeps.fetch_add(1, Ordering::SeqCst);
         match self.renewals_of(&request) {
-            Renewals::Work => self.on_its_way(self.inner.keep(request)),
+            Renewals::Work => self.around("", self.inner.renew(request)),
             Renewals::Hang => Box::pin(std::future::pending()),
             Renewals::Fail => {
                 Box::pin(async { Err(StoreError::new(StoreErrorKind::NotReady, "refused by the probe")) })
             }
         }
-    }
-
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.on_its_way(self.inner.downgrade(request))
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.on_its_way(self.inner.scan(request))
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.on_its_way(self.inner.withdraw(request))
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.on_its_way(self.inner.watch(request))
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.on_its_way(self.inner.status(key))
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.on_its_way(self.inner.force_release(key))
-    }
-
-    fn longest_lease(&self) -> Option<Duration> {
-        self.inner.longest_lease()
-    }
-
-    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        self.on_its_way(self.inner.check())
     }
 }

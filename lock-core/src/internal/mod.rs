@@ -1,6 +1,5 @@
 //! Items shared by the crates of `lock-runtime`. Not public API: they may change with any version.
 
-pub mod backoff;
 pub mod chance;
 pub mod clock;
 pub mod eager;
@@ -11,6 +10,5 @@ pub mod time;
 
 pub use crate::replication::OF_HOW_MANY;
 pub use crate::store::semaphore::{ids_of, is_of_permits, owner_of};
-pub use crate::store::server_clock::ServerClock;
 pub use crate::store::stock::{plan, steps};
 pub use crate::token::Owners;

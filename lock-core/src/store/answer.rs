@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::few::Few;
-use super::time::ServerTime;
+use super::time::{Moment, ServerTime};
 use crate::token::FencingToken;
 
 /// The future that each method of a [`LockStore`](super::LockStore) returns.
@@ -26,7 +26,7 @@ pub struct Granted {
     /// The tokens of each item, in the order of the request.
     pub tokens: Few<TokenRange>,
     /// When the store granted it.
-    pub server_time: ServerTime,
+    pub moment: Moment,
 }
 
 /// Consecutive fencing tokens that belong to one grant.
@@ -67,11 +67,11 @@ impl TokenRange {
 pub struct Busy {
     /// Index of the first busy item in the request.
     pub item: usize,
-    /// When the hold ends if nobody renews it. For a free key that is reserved for another waiter:
-    /// when to look again. Never zero.
-    pub remaining: Duration,
+    /// When the hold ends if nobody renews it; `None` if unknown. For a free key that is reserved
+    /// for another waiter: when to look again. Never zero.
+    pub remaining: Option<Duration>,
     /// When the store looked.
-    pub server_time: ServerTime,
+    pub moment: Moment,
     /// How many processes listen for the release, 0 if unknown. With many listeners, a contender
     /// that has lost a race asks again after a random delay.
     pub listeners: u32,
@@ -82,23 +82,41 @@ pub struct Busy {
 pub struct Released {
     /// For each item: whether its owner still held it, in any kind.
     pub held: Few<bool>,
-    /// How many others listened for the release, in this process or elsewhere, without
-    /// [`own_watches`](super::ReleaseRequest::own_watches). A hint: only whether it is zero counts.
-    /// It may be zero after a lingering release, and is zero after a release that leaves other
-    /// readers behind, because these notify nobody.
-    pub other_listeners: u64,
-    /// Whether our own watch of these keys will see this release too, and should ignore it.
-    pub echo: bool,
+    /// Whether others waited for the release, in this process or elsewhere, besides
+    /// [`own_watch`](super::ReleaseRequest::own_watch). A hint. It may be `None` after a lingering
+    /// release, and is after a release that leaves other readers behind, because these notify
+    /// nobody.
+    pub rivals: Rivals,
     /// The grant of [`ReleaseRequest::then`](super::ReleaseRequest::then), if the store made it.
     pub then: Option<Granted>,
 }
 
-/// The result of one [`KeepItem`](super::KeepItem).
+/// Whether others wait for a key. The larger of two is true of both together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rivals {
+    /// Nobody else waits.
+    #[default]
+    None,
+    /// The store does not know. The releaser lets others go first now and then.
+    Unknown,
+    /// Others wait. They go first.
+    Some,
+}
+
+impl Rivals {
+    /// Returns whether a store that counted this many others has rivals.
+    #[must_use]
+    pub const fn counted(others: u64) -> Self {
+        if others == 0 { Self::None } else { Self::Some }
+    }
+}
+
+/// The result of one [`RenewItem`](super::RenewItem).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Renewed {
     /// Held; the remaining time of the hold is at least the requested lease. A waiter with this
     /// answer was granted the key and has missed the notice: it acquires once more.
-    Renewed,
+    Held,
     /// No longer held by this owner. A waiter with this answer has lost its place in a fair queue:
     /// it acquires once more.
     Gone,
@@ -121,8 +139,8 @@ pub enum Withdrawn {
 
 impl Withdrawn {
     /// Returns the answer at time `now`, when nothing is held, for a request that may be executed
-    /// until `latest`.
-    #[doc(hidden)]
+    /// until `latest`. For stores that refuse late requests by their clock.
+    #[must_use]
     pub fn by(latest: ServerTime, now: ServerTime) -> Self {
         if now > latest {
             return Self::Settled;

@@ -1,8 +1,8 @@
-//! [`Marked`]: whether a store remembers all locks that it has granted.
+//! [`QuorumMember`]: what a server of a quorum has to do.
 
 use std::time::Duration;
 
-use super::ServerTime;
+use super::{BoxFuture, ServerTime, StoreError};
 
 /// Asks for a store's marker: a record that exists as long as the store keeps its data, under a
 /// name that no lock can have.
@@ -41,4 +41,11 @@ pub struct Marked {
     pub since: Option<ServerTime>,
     /// When the store looked.
     pub server_time: ServerTime,
+}
+
+/// What a server of a quorum does besides what every store does: it keeps a marker, and heeds the
+/// floors of tokens, since the counters of several servers differ.
+pub trait QuorumMember: Send + Sync {
+    /// Looks at the store's marker, or makes it: see [`MarkRequest`].
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>>;
 }

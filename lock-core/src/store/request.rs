@@ -9,6 +9,7 @@ use super::error::{StoreError, StoreErrorKind};
 use super::few::Few;
 use super::latest::Latest;
 use super::time::ServerTime;
+use super::watch::Echo;
 use crate::key::LockKey;
 use crate::replication::Replication;
 use crate::retention::TokenRetention;
@@ -55,8 +56,9 @@ pub struct AcquireRequest {
     pub lease: Duration,
     /// Fencing tokens per key, 1 to [`MAX_TOKENS`].
     pub tokens: u32,
-    /// Granted tokens exceed this number; 0 for no floor.
-    pub token_floor: u64,
+    /// Whether a release may grant the keys to this request while it waits, see
+    /// [`Notice::Granted`](super::Notice::Granted).
+    pub direct: bool,
     /// How long the token counters outlive the holds.
     pub retention: TokenRetention,
     /// The store refuses to execute the request later than this after it was sent.
@@ -70,6 +72,7 @@ pub struct AcquireRequest {
     /// wait for replicas. A store without replicas answers [`StoreErrorKind::Unsupported`]. Never
     /// set for a [`Takeover`].
     pub replication: Replication,
+    floor: u64,
     latest: Latest,
     attachment: Attachment,
 }
@@ -78,7 +81,7 @@ pub struct AcquireRequest {
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// Time after which a waiter in a fair queue counts as dead if it is not
-/// [kept](super::LockStore::keep), unless it was kept as [`Standing::Far`].
+/// [kept](super::LockStore::renew), unless it was kept as [`Standing::Far`].
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// Time after which a waiter that was kept as [`Standing::Far`] counts as dead.
@@ -92,18 +95,19 @@ pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 pub const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 impl AcquireRequest {
-    /// Creates a request for one token per key, without a floor.
+    /// Creates a request for one token per key.
     #[must_use]
     pub fn new(items: impl Into<Few<Item>>, lease: Duration, timeout: Duration) -> Self {
         Self {
             items: items.into(),
             lease,
             tokens: 1,
-            token_floor: 0,
+            direct: true,
             retention: TokenRetention::default(),
             timeout,
             wait: None,
             replication: Replication::NONE,
+            floor: 0,
             latest: Latest::default(),
             attachment: Attachment::default(),
         }
@@ -114,7 +118,7 @@ impl AcquireRequest {
     ///
     /// - Each [`Kind::Fair`] item whose owner is not in the key's queue joins its end, even if
     ///   another item is the busy one. It stays there until it is granted, withdrawn, or not
-    ///   [kept](super::LockStore::keep) for [`WAITER_LIFE`]; asking again also keeps it.
+    ///   [kept](super::LockStore::renew) for [`WAITER_LIFE`]; asking again also keeps it.
     /// - A request that has lost one of its places takes all of them anew, together. Otherwise two
     ///   requests could each be the first of one queue and wait for each other.
     /// - A free key goes only to the first of its queue. Dead waiters are passed over, and those
@@ -144,11 +148,28 @@ impl AcquireRequest {
         self
     }
 
-    /// Asks for tokens above `floor`.
+    /// Asks for a grant by an answer only, never by a release.
     #[must_use]
-    pub fn token_floor(mut self, floor: u64) -> Self {
-        self.token_floor = floor;
+    pub fn indirect(mut self) -> Self {
+        self.direct = false;
         self
+    }
+
+    /// Asks for tokens above `floor`; for a quorum, whose servers have
+    /// [counters that differ](super::QuorumMember).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn above(mut self, floor: u64) -> Self {
+        self.floor = floor;
+        self
+    }
+
+    /// Returns the number that granted tokens exceed. Zero only for a request that may be granted
+    /// [directly](Self::direct): every token exceeds 1.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        self.floor.max(u64::from(!self.direct))
     }
 
     /// Asks for counters that outlive the holds by `retention`.
@@ -241,9 +262,9 @@ pub struct ReleaseRequest {
     /// listens (see [`Takeover`]). Its items have the same keys and new owners. Only for
     /// [`Kind::Mutex`]; a store may decline it.
     pub then: Option<Takeover>,
-    /// How many watches of these keys belong to the releasing process itself: they don't count as
-    /// other listeners.
-    pub own_watches: u32,
+    /// The caller's own watch of these keys, if it has one. It is no rival, and the store tells it
+    /// to [expect](Echo::expect) the notice of this release.
+    pub own_watch: Option<Echo>,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
@@ -268,7 +289,7 @@ pub enum ListenerPolicy {
 
 /// A hold to be renewed, or a waiter to be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeepItem {
+pub struct RenewItem {
     /// The hold, or the item that is waited for.
     pub item: Item,
     /// Minimum remaining time of the hold after the renewal. For a waiter: the lease of its
@@ -280,7 +301,7 @@ pub struct KeepItem {
     pub standing: Standing,
 }
 
-impl KeepItem {
+impl RenewItem {
     /// Creates an item that renews a hold to at least `lease`.
     #[must_use]
     pub fn hold(item: Item, lease: Duration) -> Self {
@@ -301,7 +322,7 @@ impl KeepItem {
     }
 }
 
-/// The role of the owner of a [`KeepItem`].
+/// The role of the owner of a [`RenewItem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It holds the key.
@@ -313,15 +334,15 @@ pub enum Standing {
     /// It waits in a fair queue, behind other waiters of the same manager. Its place counts as
     /// alive for another [`FAR_LIFE`], as long as one of the others is kept as a
     /// [`Waiter`](Self::Waiter). Only for stores that [support
-    /// this](super::LockStore::keeps_far_waiters).
+    /// this](super::Abilities::far_waiters).
     Far,
 }
 
 /// Renews holds and keeps waiters, each independently.
 #[derive(Clone, Debug)]
-pub struct KeepRequest {
+pub struct RenewRequest {
     /// The items. A store may split them as its topology requires.
-    pub items: Vec<KeepItem>,
+    pub items: Vec<RenewItem>,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::latest::Latest;
-use super::{AcquireRequest, BoxFuture, ServerTime, StoreError, Watch, Withdrawn};
+use super::{AcquireRequest, BoxFuture, Moment, ServerTime, StoreError, Watch, Withdrawn};
 use crate::key::LockKey;
 use crate::token::OwnerId;
 
@@ -137,8 +137,8 @@ impl PermitsRequest {
 /// The answer to a [`PermitsRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PermitsAcquired {
-    /// Every permit is held, since this server time.
-    Granted(ServerTime),
+    /// Every permit is held, since this moment.
+    Granted(Moment),
     /// Not enough permits are left; none was taken.
     Busy(PermitsBusy),
 }
@@ -152,7 +152,7 @@ pub struct PermitsBusy {
     /// ends by itself.
     pub remaining: Option<Duration>,
     /// When the store looked.
-    pub server_time: ServerTime,
+    pub moment: Moment,
 }
 
 /// Gives permits back.
@@ -179,7 +179,7 @@ pub struct PermitsHold {
 
 /// Renews permits, each on its own.
 #[derive(Clone, Debug)]
-pub struct PermitsKeep {
+pub struct PermitsRenew {
     /// The permits, of any semaphores.
     pub holds: Vec<PermitsHold>,
     /// The call resolves within about this time.
@@ -235,7 +235,7 @@ impl PermitCounts {
 ///   left afterwards.
 /// - `acquire` treats ids that are already held as its own, from the same request sent before, and
 ///   only lengthens their lease.
-/// - `release`, `keep` and `withdraw` touch no other ids. They report missing ids, which do not
+/// - `release`, `renew` and `withdraw` touch no other ids. They report missing ids, which do not
 ///   affect the rest of the call.
 /// - A semaphore that was never given permits has none.
 pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
@@ -247,8 +247,8 @@ pub trait SemaphoreStore: Send + Sync + fmt::Debug + 'static {
 
     /// Renews each permit independently. Returns for each permit of each hold whether it is held
     /// and was renewed; `None` for a hold without an answer, see
-    /// [`Kept::Unknown`](super::Kept::Unknown).
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>>;
+    /// [`Renewed::Unknown`](super::Renewed::Unknown).
+    fn renew(&self, request: PermitsRenew) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>>;
 
     /// Undoes an acquire whose outcome is unknown: the permits it holds are given back.
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;

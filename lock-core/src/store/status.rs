@@ -43,8 +43,8 @@ impl LockStatus {
 pub struct ScanRequest {
     /// Literal prefix of the keys, after the store's own prefix; empty for all keys.
     pub prefix: String,
-    /// Zero for the first page, then [`Scanned::next`] of the page before.
-    pub cursor: u64,
+    /// `None` for the first page, then [`Scanned::next`] of the page before.
+    pub cursor: Option<Cursor>,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
@@ -56,5 +56,37 @@ pub struct Scanned {
     /// Held keys and their status; may be empty although there is a next page.
     pub locks: Vec<(LockKey, LockStatus)>,
     /// Cursor of the next page; `None` after the last.
-    pub next: Option<u64>,
+    pub next: Option<Cursor>,
+}
+
+/// Where a scan goes on: bytes that only the store understands, such as a number or the last key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cursor(Box<[u8]>);
+
+impl Cursor {
+    /// Creates the cursor with these bytes.
+    #[must_use]
+    pub fn new(bytes: impl Into<Box<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// Returns the bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<u64> for Cursor {
+    fn from(number: u64) -> Self {
+        Self::new(number.to_be_bytes())
+    }
+}
+
+impl Cursor {
+    /// Returns the number that the cursor was made from; `None` for other bytes.
+    #[must_use]
+    pub fn to_number(&self) -> Option<u64> {
+        self.0.as_ref().try_into().ok().map(u64::from_be_bytes)
+    }
 }

@@ -1,4 +1,4 @@
-//! [`ServerTime`]: a point on a store's clock.
+//! [`ServerTime`]: a point on a store's clock; [`Moment`]: a point in the order of its answers.
 
 use std::fmt;
 
@@ -23,5 +23,32 @@ impl ServerTime {
 impl fmt::Debug for ServerTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServerTime({} us)", self.0)
+    }
+}
+
+/// When a store looked or granted: an opaque number that only orders the answers about one key.
+///
+/// A later step of the store has a moment that is not smaller. For a store with a clock, a moment
+/// is a [`ServerTime`]; for others a revision or a transaction id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Creates the moment with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<ServerTime> for Moment {
+    fn from(time: ServerTime) -> Self {
+        Self(time.0)
     }
 }

@@ -1,11 +1,13 @@
 //! [`Watch`]: the stream of notices about the keys of a request.
 
 use std::fmt;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use tokio::sync::mpsc;
 
-use super::ServerTime;
+use super::Moment;
+use crate::internal::sync::atomic::{AtomicBool, Ordering};
 use crate::token::FencingToken;
 
 /// A message that a [`Watch`] delivers.
@@ -19,20 +21,19 @@ pub enum Notice {
     /// The release of the key also granted it to the request of this watch, in the same step. The
     /// lease is [`DIRECT_LEASE`](super::DIRECT_LEASE), or the request's own if that is shorter.
     ///
-    /// Only a request of a single [`Kind::Fair`](super::Kind::Fair) item without a
-    /// [floor](super::AcquireRequest::token_floor) is granted this way; others get
-    /// [`Notice::Retry`]. A waiter that listened when it [queued](super::AcquireRequest::queued) or
+    /// Only a [direct](super::AcquireRequest::direct) request of a single item that
+    /// [queues](super::Abilities::queues) is granted this way; others get [`Notice::Retry`]. A waiter that listened when it [queued](super::AcquireRequest::queued) or
     /// asked again is always granted the key this way. A waiter that does not listen may be. It
     /// learns of the grant from
-    /// [`keep`](super::LockStore::keep), or when it acquires once more.
+    /// [`renew`](super::LockStore::renew), or when it acquires once more.
     ///
-    /// A notice may come late. A grant is over if, by the store's time, it is older than an answer
+    /// A notice may come late. A grant is over if its moment is before that of an answer
     /// [`Busy`](super::Acquired::Busy) to the same request.
     Granted {
         /// The fencing token of the grant.
         token: FencingToken,
         /// When the store granted it.
-        server_time: ServerTime,
+        moment: Moment,
     },
 }
 
@@ -42,7 +43,32 @@ pub enum Notice {
 pub struct Watch {
     notices: mpsc::Receiver<Notice>,
     confirmed: bool,
+    echo: Echo,
     _registration: Box<dyn Send + Sync>,
+}
+
+/// The notice of its owner's own release, which a [`Watch`] leaves out.
+#[derive(Clone, Debug, Default)]
+pub struct Echo(Arc<AtomicBool>);
+
+impl Echo {
+    /// Announces that the watch is about to get a [`Notice::Retry`] because of its owner's release.
+    /// A store calls this before it answers the release.
+    pub fn expect(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the notice is announced and has not arrived.
+    #[must_use]
+    pub fn is_expected(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether `notice` is the one that was announced.
+    fn is(&self, notice: Notice) -> bool {
+        // Whatever else comes means that the echo was lost.
+        self.is_expected() && self.0.swap(false, Ordering::Relaxed) && notice == Notice::Retry
+    }
 }
 
 impl Watch {
@@ -51,7 +77,27 @@ impl Watch {
     /// the caller polls.
     #[must_use]
     pub fn new(notices: mpsc::Receiver<Notice>, confirmed: bool, registration: Box<dyn Send + Sync>) -> Self {
-        Self { notices, confirmed, _registration: registration }
+        Self { notices, confirmed, echo: Echo::default(), _registration: registration }
+    }
+
+    /// Creates a watch without notices: its caller polls.
+    #[must_use]
+    pub fn polled() -> Self {
+        let (_, notices) = mpsc::channel(1);
+        Self::new(notices, false, Box::new(()))
+    }
+
+    /// Returns what a [release](super::ReleaseRequest::own_watch) of the watch's owner names.
+    #[must_use]
+    pub fn echo(&self) -> Echo {
+        self.echo.clone()
+    }
+
+    /// Discards the notices that have arrived, and no longer expects an echo.
+    #[doc(hidden)]
+    pub fn skip(&mut self) {
+        while self.notices.try_recv().is_ok() {}
+        self.echo.0.store(false, Ordering::Relaxed);
     }
 
     /// Whether the store has confirmed the subscription.
@@ -62,7 +108,7 @@ impl Watch {
 
     /// Waits for the next notice; stays pending forever once the store is gone. Cancel safe.
     pub async fn notice(&mut self) -> Notice {
-        match self.notices.recv().await {
+        match std::future::poll_fn(|cx| self.poll_notice(cx)).await {
             Some(notice) => notice,
             None => std::future::pending().await,
         }
@@ -72,7 +118,12 @@ impl Watch {
     /// `None` once the store is gone.
     #[doc(hidden)]
     pub fn poll_notice(&mut self, cx: &mut Context<'_>) -> Poll<Option<Notice>> {
-        self.notices.poll_recv(cx)
+        loop {
+            let notice = ready!(self.notices.poll_recv(cx));
+            if !notice.is_some_and(|notice| self.echo.is(notice)) {
+                return Poll::Ready(notice);
+            }
+        }
     }
 
     /// Splits the watch into its receiver and its registration, so that a test can drop them one by
@@ -85,7 +136,7 @@ impl Watch {
 
     /// Returns a notice that has already arrived.
     pub fn try_notice(&mut self) -> Option<Notice> {
-        self.notices.try_recv().ok()
+        std::iter::from_fn(|| self.notices.try_recv().ok()).find(|notice| !self.echo.is(*notice))
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, INTENT_LIFE, Kept, ListenerPolicy, MAX_TOKENS,
-    Notice, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange, WAITER_LIFE,
+    Abilities, AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, ListenerPolicy, Moment, Notice,
+    Released, Renewed, Rivals, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
 };
 use lock_core::{FencingToken, OwnerId};
 
@@ -98,7 +98,8 @@ impl Machine {
     /// Returns the request that waits at the store, or a new one.
     fn next_request(&mut self, terms: &Terms, owner: impl FnOnce() -> OwnerId) -> Arc<AcquireRequest> {
         let &Terms { lease, replication, min_hold, .. } = terms;
-        let waits = !terms.is_try() && (self.spec.is_fair() || self.spec.has_an_intent());
+        let queues = self.spec.is_queued(&self.rules.abilities) || self.spec.has_an_intent();
+        let waits = !terms.is_try() && queues;
         let same = |queued: &&mut Queued| {
             let request = &queued.request;
             (request.lease, request.retention, request.replication)
@@ -117,10 +118,9 @@ impl Machine {
         }
         request = request.queued(terms.wait.limit());
         if min_hold > DIRECT_LEASE || !replication.is_none() {
-            // A request with a floor is not granted directly, since a direct grant lasts a few
-            // seconds and waits for no replicas. The key has to stay taken for longer than that,
-            // even if this process dies by then. Every token exceeds this floor.
-            request = request.token_floor(1);
+            // A direct grant lasts a few seconds and waits for no replicas. The key has to stay
+            // taken for longer than that, even if this process dies by then.
+            request = request.indirect();
         }
         let request = Arc::new(request);
         self.queued = Some(Queued::new(&request));
@@ -131,6 +131,7 @@ impl Machine {
     fn takeover(&mut self, owner: impl FnOnce() -> OwnerId) -> Option<Asked> {
         let terms = self.first_active()?.1.ask.terms;
         let may = self.lane == LaneKind::Mutex
+            && self.rules.abilities.takeovers
             && terms.replication.is_none()
             && !self.shut_down
             && self.windows_without_release < WINDOWS_WITHOUT_RELEASE;
@@ -144,7 +145,7 @@ impl Machine {
         if self.waiters.len() <= 1 || self.counter_ahead || !self.lane.hands_off() {
             1
         } else {
-            self.used_tokens.saturating_mul(2).clamp(1, MAX_TOKENS)
+            self.used_tokens.saturating_mul(2).clamp(1, self.rules.abilities.most_tokens)
         }
     }
 
@@ -167,7 +168,7 @@ impl Machine {
     }
 
     /// Records that the store has queued the request, which was sent at `since`.
-    fn note_place(&mut self, since: Tick, found: ServerTime, random: f64, now: Tick) {
+    fn note_place(&mut self, since: Tick, found: Moment, random: f64, now: Tick) {
         let keep_at = self.place_due(Standing::Waiter, random, now);
         if let Some(queued) = &mut self.queued {
             *queued = Queued { is_noted: true, since, found, asking: false, keep_at, ..queued.clone() };
@@ -179,7 +180,8 @@ impl Machine {
     /// Returns when the place of the lane's request in the store's queues has to be kept next.
     pub(crate) fn place_due(&self, standing: Standing, random: f64, now: Tick) -> Tick {
         // A tick may be a quarter of that earlier; on average, this is half a life.
-        let often = if self.spec.has_an_intent() { INTENT_LIFE / 3 } else { WAITER_LIFE * 9 / 16 };
+        let Abilities { waiter_life, intent_life, .. } = self.rules.abilities;
+        let often = if self.spec.has_an_intent() { intent_life / 3 } else { waiter_life * 9 / 16 };
         let pause = match standing {
             // Random, because otherwise the calls of a crowd that came together would come all at
             // once.
@@ -202,23 +204,27 @@ impl Machine {
             return false;
         }
         queued.keep_at = next;
-        if each.is_empty() || each.contains(&Kept::Unknown) {
+        if each.is_empty() || each.contains(&Renewed::Unknown) {
             queued.keep_at = now + if standing == Standing::Far { FAR_AGAIN } else { KEEP_AGAIN };
             return false;
         }
         // A request for several keys is granted when the last of them is free.
-        let left = |kept: &Kept| if let Kept::Waiting(left) = kept { *left } else { Duration::ZERO };
+        let left = |kept: &Renewed| if let Renewed::Waiting(left) = kept { *left } else { Duration::ZERO };
         let mut look = each.iter().map(left).max().unwrap_or_default();
-        if each.contains(&Kept::Gone) || each == [Kept::Renewed] {
+        if each.contains(&Renewed::Gone) || each == [Renewed::Held] {
             look = Duration::ZERO;
-        } else if !each.contains(&Kept::Renewed) {
+        } else if !each.contains(&Renewed::Held) {
             queued.since = queued.since.max(about.sent);
         }
         let far = standing == Standing::Far;
         let before = self.retry.not_before();
         if !matches!(self.phase, Phase::Free) {
             // No attempt is due in this phase.
-        } else if about.is_seen && self.spec.is_fair() && each.len() == 1 && look > MARGIN {
+        } else if about.is_seen
+            && self.spec.is_queued(&self.rules.abilities)
+            && each.len() == 1
+            && look > MARGIN
+        {
             // The end of a lease causes no message.
             let pause = if far { FAR_LIFE } else { fallback.min(look + MARGIN) };
             self.retry.seen(now, now + pause, far);
@@ -247,7 +253,7 @@ impl Machine {
             Ok(Acquired::Granted(granted)) => self.granted(asked, &granted, sent, seen, now),
             Ok(Acquired::Busy(busy)) => {
                 self.on_busy(&busy, seen, now);
-                self.note_place(sent, busy.server_time, seen.random, now);
+                self.note_place(sent, busy.moment, seen.random, now);
             }
             Err(error) if error.kind() == StoreErrorKind::NotReplicated => {
                 // Others may have the key, and so may this process under another owner: it is
@@ -292,13 +298,13 @@ impl Machine {
             return self.on_error(&no_answer(self.rules.call_timeout), replication, seen, now);
         };
         hold.unanswered = queued.filter(|queued| queued.unanswered).map(|_| request);
-        self.on_granted(hold, tokens, granted.server_time, seen, now);
+        self.on_granted(hold, tokens, granted.moment, seen, now);
     }
 
     /// Handles a notice that the store has granted the waiting request, at some time after it was
     /// last known to wait.
-    fn granted_directly(&mut self, token: FencingToken, server_time: ServerTime, seen: Seen, now: Tick) {
-        let (phase, known) = (&self.phase, |queued: &&Queued| queued.is_noted && queued.found < server_time);
+    fn granted_directly(&mut self, token: FencingToken, moment: Moment, seen: Seen, now: Tick) {
+        let (phase, known) = (&self.phase, |queued: &&Queued| queued.is_noted && queued.found < moment);
         if !matches!(phase, Phase::Free) || self.queued.as_ref().filter(known).is_none() {
             // The notice comes late: the process was stopped, or the connection is slow.
             return self.retry.reset(now);
@@ -317,7 +323,7 @@ impl Machine {
             return self.retry.reset(now);
         };
         hold.unanswered = Some(request).filter(|_| unanswered);
-        self.on_granted(hold, tokens, server_time, seen, now);
+        self.on_granted(hold, tokens, moment, seen, now);
         if let Some(hold) = self.held().filter(|_| !lease.is_renewed).cloned() {
             // It counts from when the request was last known to wait, and has the length of a
             // direct grant: that is less than requested.
@@ -330,11 +336,12 @@ impl Machine {
         match heard {
             Heard::Confirmed => self.retry.listening(now),
             Heard::Unconfirmed => self.retry.deaf(now),
-            Heard::Notice(Notice::Granted { token, server_time }) => {
-                self.granted_directly(*token, *server_time, seen, now);
+            Heard::Notice(Notice::Granted { token, moment }) => {
+                self.granted_directly(*token, *moment, seen, now);
             }
             Heard::Notice(_) => {
-                if matches!(self.phase, Phase::Free) && self.retry.on_notification(now) {
+                if matches!(self.phase, Phase::Free) {
+                    self.retry.on_notification(now);
                     // The store's last answer about the holder is outdated.
                     self.busy_until = None;
                 }
@@ -355,9 +362,9 @@ impl Machine {
         let waits = self.first_active().is_some_and(|(_, waiter)| !waiter.ask.terms.is_try());
         match answer {
             Some((_, released))
-                if waits && released.other_listeners > 0 && !self.retry.listeners_are_phantoms(now) =>
+                if waits && released.rivals != Rivals::None && !self.retry.listeners_are_phantoms(now) =>
             {
-                self.retry.step_back(now, seen.round_trip, released.echo);
+                self.retry.step_back(now, seen.round_trip);
             }
             _ => self.retry.reset(now),
         }
@@ -376,7 +383,7 @@ impl Queued {
             request: Arc::clone(request),
             is_noted: false,
             since: Tick::default(),
-            found: ServerTime::from_micros(0),
+            found: Moment::default(),
             asking: true,
             unanswered: false,
             keep_at: Tick::MAX,

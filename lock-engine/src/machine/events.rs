@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::Replication;
 use lock_core::internal::clock::Tick;
-use lock_core::store::{Busy, Kept, ServerTime, StoreError, TokenRange};
+use lock_core::store::{Busy, Moment, Renewed, StoreError, TokenRange, Tokens};
 
 use super::{
     Action, Ask, Asked, COUNTER_AHEAD, Driver, Due, Held, Input, Live, Machine, Phase, Seen, Waiter,
@@ -14,7 +14,6 @@ use super::{
 };
 use crate::failure::{Failure, Loss};
 use crate::hold::Hold;
-use crate::settings::LONGEST;
 
 impl Machine {
     /// Handles an input.
@@ -32,7 +31,7 @@ impl Machine {
                     queued.keep_at = at;
                 }
             }
-            Input::Kept { hold, kept, sent, lease } => self.kept(hold, kept, sent, lease, now),
+            Input::Renewed { hold, kept, sent, lease } => self.kept(hold, kept, sent, lease, now),
             Input::NotKept { hold } => {
                 if let Some(held) = self.held_as(hold) {
                     held.renewal_failed(now);
@@ -74,9 +73,9 @@ impl Machine {
     }
 
     /// Handles the answer to a renewal to `lease`, sent at `sent`.
-    fn kept(&mut self, hold: &Arc<Hold>, kept: Kept, sent: Tick, lease: Duration, now: Tick) {
+    fn kept(&mut self, hold: &Arc<Hold>, kept: Renewed, sent: Tick, lease: Duration, now: Tick) {
         match kept {
-            Kept::Renewed if hold.renewed(sent, now, lease) => {
+            Renewed::Held if hold.renewed(sent, now, lease) => {
                 let ticks = self.rules.ticks;
                 // A shorter renewal was only a check whether the hold exists.
                 let is_renewal = |held: &&mut Held| held.renews.is_none_or(|renews| lease >= renews);
@@ -85,8 +84,8 @@ impl Machine {
                     held.renew_to(held.renews, ticks, now);
                 }
             }
-            Kept::Renewed => self.lose(hold, Loss::LeaseOver, now),
-            Kept::Gone | Kept::Waiting(_) | Kept::Unknown => self.lose(hold, Loss::TakenAway, now),
+            Renewed::Held => self.lose(hold, Loss::LeaseOver, now),
+            Renewed::Gone | Renewed::Waiting(_) | Renewed::Unknown => self.lose(hold, Loss::TakenAway, now),
         }
     }
 
@@ -193,7 +192,7 @@ impl Machine {
         &mut self,
         hold: Hold,
         tokens: TokenRange,
-        server_time: ServerTime,
+        moment: Moment,
         seen: Seen,
         now: Tick,
     ) {
@@ -201,7 +200,8 @@ impl Machine {
         self.heard();
         self.busy_until = None;
         self.retry.on_granted(now);
-        self.counter_ahead = tokens.last > server_time.as_micros().saturating_add(COUNTER_AHEAD);
+        self.counter_ahead = self.rules.abilities.tokens == Tokens::Clock
+            && tokens.last > moment.get().saturating_add(COUNTER_AHEAD);
         let window_end = now + self.window(hold.lease, seen.round_trip);
         if std::mem::take(&mut self.freed_by_force) {
             self.verify_hold(Arc::clone(&hold));
@@ -241,8 +241,7 @@ impl Machine {
         let remaining = busy.remaining;
         self.heard();
         self.windows_without_release = 0;
-        // A store that does not know the time answers with a very long one.
-        self.busy_until = (remaining <= LONGEST).then(|| now + remaining);
+        self.busy_until = remaining.map(|remaining| now + remaining);
         self.retry.on_busy(now, remaining, seen.listening, seen.fallback, seen.random);
         self.retry.rivals(busy.listeners, seen.random);
         if self.tries > 0 {

@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Few, Kept, Kind, Notice, Released, ServerTime, Standing, StoreError, Takeover,
-    TokenRange,
+    Abilities, AcquireRequest, Acquired, Few, Kind, Moment, Notice, Released, Renewed, Standing, StoreError,
+    Takeover, TokenRange,
 };
 use lock_core::{FencingToken, LockKey};
 
@@ -136,7 +136,7 @@ pub(crate) enum Input<'a> {
     /// The place of the request in the store's queues has to be kept at this time.
     KeepPlace(Tick),
     /// A renewal to `lease`, sent at `sent`, was answered.
-    Kept { hold: &'a Arc<Hold>, kept: Kept, sent: Tick, lease: Duration },
+    Renewed { hold: &'a Arc<Hold>, kept: Renewed, sent: Tick, lease: Duration },
     /// A renewal failed.
     NotKept { hold: &'a Arc<Hold> },
     /// The hold is lost.
@@ -156,7 +156,7 @@ pub(crate) enum Input<'a> {
 pub(crate) struct PlaceKept<'a> {
     pub(crate) request: &'a Arc<AcquireRequest>,
     /// The answer for each item; empty without an answer.
-    pub(crate) each: &'a [Kept],
+    pub(crate) each: &'a [Renewed],
     /// When the call was sent.
     pub(crate) sent: Tick,
     /// The standing of the request then, and now.
@@ -279,9 +279,9 @@ pub(crate) struct Queued {
     pub(crate) since: Tick,
     /// When the store last answered an acquire with "waiting". A grant from before that is over:
     /// the request had lost its place, and queued again.
-    found: ServerTime,
+    found: Moment,
     /// Whether it is being re-sent, or its re-send was not answered. It may then have a new place,
-    /// so an answer to `keep` must not make an older grant look newer.
+    /// so an answer to `renew` must not make an older grant look newer.
     pub(crate) asking: bool,
     /// Whether a copy of it was not answered.
     unanswered: bool,
@@ -456,13 +456,14 @@ enum WaiterState {
 /// The waiters of this process by number, in order of arrival.
 type Waiters = BTreeMap<u64, Box<Waiter>>;
 
-/// The engine's settings for its machines.
-#[derive(Clone, Copy, Debug)]
+/// The engine's settings for its machines, and what its store can do.
+#[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) call_timeout: Duration,
     /// Maximum time for which a hold is handed off inside the process.
     pub(crate) window: Duration,
     pub(crate) ticks: Ticks,
+    pub(crate) abilities: Abilities,
 }
 
 /// Everything known about one lane in this process.
@@ -471,7 +472,7 @@ pub(crate) struct Machine {
     pub(crate) key: LockKey,
     pub(crate) lane: LaneKind,
     pub(crate) spec: Spec,
-    rules: Rules,
+    rules: Arc<Rules>,
     /// Whether it takes no more callers.
     sealed: bool,
     phase: Phase,
@@ -513,7 +514,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(key: LockKey, lane: LaneKind, spec: Spec, rules: Rules, shut_down: bool) -> Self {
+    pub(crate) fn new(key: LockKey, lane: LaneKind, spec: Spec, rules: Arc<Rules>, shut_down: bool) -> Self {
         Self {
             key,
             lane,

@@ -422,7 +422,7 @@ fn a_grant_without_a_token_is_withdrawn() {
     let mut world = asking(Sort::Mutex, USUAL);
     let Phase::Asking(Asked { request, .. }) = &world.machine.phase else { panic!("asking") };
     let tokens = request.items.iter().map(|_| TokenRange { first: 2, last: 1 }).collect();
-    let answer = Ok(Acquired::Granted(Granted { tokens, server_time: world.server_time() }));
+    let answer = Ok(Acquired::Granted(Granted { tokens, moment: world.moment() }));
     let (sent, seen) = (world.now, world.seen());
     world.handle(Input::Acquired { answer, sent, seen });
     assert!(is_free(&world) && world.store.gone.len() == 1);

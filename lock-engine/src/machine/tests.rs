@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Poll;
 
 use lock_core::store::{
-    Busy, DIRECT_LEASE, Granted, Item, ListenerPolicy, Notice, ReleaseRequest, Standing, StoreErrorKind,
+    Busy, DIRECT_LEASE, Granted, Item, ListenerPolicy, Notice, ReleaseRequest, Rivals, Standing,
+    StoreErrorKind,
 };
 use lock_core::{OwnerId, Replication};
 use proptest::prelude::*;
@@ -18,8 +19,13 @@ const LEASE: Duration = Duration::from_secs(1);
 const MIN_HOLD: Duration = Duration::from_millis(500);
 const MAX_HOLD: Duration = Duration::from_millis(300);
 pub(super) const CAP: Cap = Cap { most: 10_000, name: "max_waiters_per_key", all: None };
-const RULES: Rules =
-    Rules { call_timeout: LEASE, window: Duration::from_millis(50), ticks: Ticks { phase: 0.0 } };
+const ABILITIES: Abilities =
+    Abilities { fair: true, read_write: true, several: true, takeovers: true, ..Abilities::MUTEX };
+
+fn rules(abilities: Abilities) -> Arc<Rules> {
+    let ticks = Ticks { phase: 0.0 };
+    Arc::new(Rules { call_timeout: LEASE, window: Duration::from_millis(50), ticks, abilities })
+}
 
 fn replication(replicas: u32) -> Replication {
     Replication::at_least(replicas, Duration::from_millis(100))
@@ -68,7 +74,7 @@ impl Sort {
             Self::Permits => spec.permits = 2,
             _ => {}
         }
-        Machine::new(LockKey::new("k").unwrap(), self.lane(), spec, RULES, false)
+        Machine::new(LockKey::new("k").unwrap(), self.lane(), spec, rules(ABILITIES), false)
     }
 }
 
@@ -291,8 +297,8 @@ impl World {
         Seen { listening: self.listening, fallback: LEASE, round_trip: MS * 5, random: 0.5 }
     }
 
-    pub(super) fn server_time(&self) -> ServerTime {
-        ServerTime::from_micros(self.now.as_nanos() / 1000)
+    pub(super) fn moment(&self) -> Moment {
+        Moment::new(self.now.as_nanos() / 1000)
     }
 
     pub(super) fn handle(&mut self, input: Input<'_>) {
@@ -358,11 +364,11 @@ impl World {
         let kept = match self.store.ours.get_mut(&hold.item.owner) {
             Some(until) => {
                 *until = (*until).max(self.now + lease);
-                Kept::Renewed
+                Renewed::Held
             }
-            None => Kept::Gone,
+            None => Renewed::Gone,
         };
-        self.machine.handle(Input::Kept { hold, kept, sent: self.now, lease }, self.now);
+        self.machine.handle(Input::Renewed { hold, kept, sent: self.now, lease }, self.now);
     }
 
     fn nth<T>(items: impl ExactSizeIterator<Item = T>, n: usize) -> Option<T> {
@@ -559,13 +565,13 @@ impl World {
     /// Frees the key; the store may grant it directly to the request that waits in its queue.
     fn released_by_rival(&mut self, heard: bool) {
         let queued = self.machine.queued.clone().filter(|_| self.sort == Sort::Fair && self.in_queue);
-        let notice = match queued.filter(|queued| queued.request.token_floor == 0) {
+        let notice = match queued.filter(|queued| queued.request.direct) {
             Some(queued) => {
                 let owner = owner_of(&queued.request.items);
                 self.store.ours.insert(owner, self.now + DIRECT_LEASE.min(queued.request.lease));
                 self.store.top += 1;
                 let token = FencingToken::new(self.store.top);
-                Notice::Granted { token, server_time: self.server_time() }
+                Notice::Granted { token, moment: self.moment() }
             }
             None => Notice::Retry,
         };
@@ -608,9 +614,9 @@ impl World {
                 let respects = |then: &Takeover| then.listeners == ListenerPolicy::Respect;
                 let then = then.filter(|then| held && respects(then)).and_then(|then| {
                     let tokens = Few::one(self.store.acquire(&then.request, now)?);
-                    Some(Granted { tokens, server_time: self.server_time() })
+                    Some(Granted { tokens, moment: self.moment() })
                 });
-                let released = Released { held: Few::one(held), other_listeners: 1, echo: false, then };
+                let released = Released { held: Few::one(held), rivals: Rivals::Some, then };
                 self.handle(Input::Released { answer: Some((sent, released)), seen });
             }
             // Re-sent until it is answered.
@@ -634,12 +640,12 @@ impl World {
             return Ok(match self.store.acquire(request, self.now) {
                 Some(range) => {
                     let tokens = request.items.iter().map(|_| range).collect();
-                    Acquired::Granted(Granted { tokens, server_time: self.server_time() })
+                    Acquired::Granted(Granted { tokens, moment: self.moment() })
                 }
                 None => Acquired::Busy(Busy {
                     item: 0,
-                    remaining: LEASE,
-                    server_time: self.server_time(),
+                    remaining: Some(LEASE),
+                    moment: self.moment(),
                     listeners: 0,
                 }),
             });
@@ -681,7 +687,7 @@ impl World {
                     items: hold.items(),
                     linger: Duration::ZERO,
                     then: then.clone(),
-                    own_watches: 0,
+                    own_watch: None,
                     timeout: LEASE,
                 };
                 assert!(listening.items.iter().all(|item| item.owner == hold.item.owner));
@@ -718,10 +724,10 @@ impl World {
             let owner = owner_of(&queued.request.items);
             let is_free = self.store.is_free_for(&owner, false);
             let each = queued.request.items.iter().map(|_| match self.sort {
-                _ if !works => Kept::Unknown,
+                _ if !works => Renewed::Unknown,
                 // The waiter has missed the notice.
-                _ if self.store.ours.contains_key(&owner) => Kept::Renewed,
-                _ => Kept::Waiting(if is_free { MS } else { LEASE }),
+                _ if self.store.ours.contains_key(&owner) => Renewed::Held,
+                _ => Renewed::Waiting(if is_free { MS } else { LEASE }),
             });
             let about = PlaceKept {
                 request: &queued.request,

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::atomic::Ordering;
 use lock_core::internal::time;
+use lock_core::store::kit::Backoff;
 use lock_core::store::{CountDownRequest, LatchStore, StoreError};
 use lock_core::{InvalidKey, LockKey, Replication};
 use lock_engine::LONGEST_SLEEP;
@@ -21,8 +21,6 @@ use lock_engine::terms::Wait;
 use super::{Counting, dispatched};
 use crate::error::LockError;
 
-/// Stand-in for the time until a latch is at zero, which is unknown.
-const UNKNOWN: Duration = Duration::from_secs(60 * 60);
 /// Number of call time-outs for which a count-down is sent again.
 const ATTEMPTS: u32 = 3;
 /// Number of call time-outs for which the store remembers a count-down: its last copy may still be
@@ -294,7 +292,7 @@ impl Waiter<'_> {
                         })
                     });
                     let longest = subscription.longest(engine.settings.fallback_poll);
-                    retry.on_busy(now, UNKNOWN, subscription.listens(), longest, jitter());
+                    retry.on_busy(now, None, subscription.listens(), longest, jitter());
                 }
                 Some(Err(error)) => {
                     let (fatal, error) = (!error.is_transient(), error);
@@ -338,7 +336,7 @@ impl Waiter<'_> {
                     match heard {
                         Heard::Confirmed => retry.listening(now),
                         Heard::Unconfirmed => retry.deaf(now),
-                        Heard::Notice(_) => _ = retry.on_notification(now),
+                        Heard::Notice(_) => retry.on_notification(now),
                     }
                 }
                 () = time::sleep(&engine.runtime, left) => {}

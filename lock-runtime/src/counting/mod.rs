@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use lock_core::LockKey;
 use lock_core::internal::sync::atomic::Ordering;
-use lock_core::store::{LatchStore, SemaphoreStore, StoreError};
+use lock_core::store::{Lacked, LatchStore, SemaphoreStore, StoreError};
 use lock_engine::Engine;
 use lock_engine::failure::Failure;
 use tokio_util::sync::CancellationToken;
@@ -36,22 +36,16 @@ impl Counting {
     }
 
     fn semaphores(&self, name: &LockKey) -> Result<Arc<dyn SemaphoreStore>, LockError> {
-        self.engine.semaphores().cloned().ok_or_else(|| {
-            LockError::misconfigured(format!(
-                "semaphore {name}: the store {:?} has no semaphores; use another store for it",
-                self.engine.store
-            ))
-        })
+        self.engine.semaphores().cloned().ok_or_else(|| self.lack(name, Lacked::Semaphores))
+    }
+
+    fn lack(&self, name: &LockKey, what: Lacked) -> LockError {
+        LockError::misconfigured(format!("{name}: {}", self.engine.store.abilities().lack(what)))
     }
 
     fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, LockError> {
         let latches = self.latches.get_or_init(|| self.engine.store.latches());
-        latches.clone().ok_or_else(|| {
-            LockError::misconfigured(format!(
-                "latch {name}: the store {:?} has no latches; use another store for it",
-                self.engine.store
-            ))
-        })
+        latches.clone().ok_or_else(|| self.lack(name, Lacked::Latches))
     }
 
     /// Ends the waits for latches.

@@ -6,11 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::store::{BoxFuture, LockStatus, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::{BoxFuture, Forward, LockStatus, LockStore, StoreError, StoreErrorKind};
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
 use lock_runtime::{LockError, LockKey, LockManager};
-
-use crate::passes_on::passes_on;
 
 /// A typical error type of a program.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +91,10 @@ impl Probed {
     }
 }
 
-impl LockStore for Probed {
-    passes_on!(acquire, release, keep, downgrade, scan, withdraw, watch, force_release, check);
+impl Forward for Probed {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
         self.calls.fetch_add(1, Ordering::Relaxed);

@@ -130,7 +130,7 @@ fn lost_resolves_when_the_managers_runtime_goes() {
 #[test]
 fn a_waiter_has_a_timer_of_its_own_while_a_call_is_under_way() {
     let stuck = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = std::sync::Arc::new(hanging::Hanging);
+    let store = std::sync::Arc::new(hanging::Hanging(lock_runtime::testing::memory_store()));
     let builder = LockManager::builder().call_timeout(SECOND / 20);
     let locks = stuck.block_on(builder.connect_store(store)).unwrap();
     stuck.block_on(async {
@@ -149,45 +149,24 @@ mod hanging {
     use std::sync::Arc;
 
     use lock_core::store::*;
-    use lock_runtime::LockKey;
-
     #[derive(Debug)]
-    pub(crate) struct Hanging;
+    pub(crate) struct Hanging(pub(crate) Arc<dyn LockStore>);
 
-    fn never<T: Send + 'static>() -> BoxFuture<T> {
-        Box::pin(std::future::pending())
-    }
+    impl Forward for Hanging {
+        fn inner(&self) -> &dyn LockStore {
+            &*self.0
+        }
 
-    impl LockStore for Hanging {
-        fn acquire(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-            never()
+        fn around<T: Send + 'static>(
+            &self,
+            _: &'static str,
+            _: BoxFuture<Result<T, StoreError>>,
+        ) -> BoxFuture<Result<T, StoreError>> {
+            Box::pin(std::future::pending())
         }
-        fn release(&self, _: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-            never()
-        }
-        fn keep(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-            never()
-        }
-        fn downgrade(&self, _: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-            never()
-        }
-        fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-            never()
-        }
-        fn withdraw(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-            never()
-        }
-        fn watch(&self, _: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-            never()
-        }
-        fn status(&self, _: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-            never()
-        }
-        fn force_release(&self, _: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-            never()
-        }
+
         fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-            Box::pin(async { Ok(()) })
+            self.0.check()
         }
     }
 }

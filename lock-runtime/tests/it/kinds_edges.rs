@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::passes_on::passes_on;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind, Watch,
+    AcquireRequest, Acquired, BoxFuture, Forward, LockStore, RenewRequest, Renewed, StoreError,
+    StoreErrorKind, Watch,
 };
 use lock_runtime::testing::{manager_on, named_memory_store};
 use lock_runtime::{LockManager, LockManagerBuilder};
@@ -24,13 +24,13 @@ const MS: Duration = Duration::from_millis(1);
 struct Far {
     inner: Arc<dyn LockStore>,
     notices_late_by: Duration,
-    lose_a_keep: AtomicBool,
+    lose_a_renewal: AtomicBool,
 }
 
 impl Far {
     fn new(name: &str, notices_late_by: Duration) -> Arc<Self> {
         let inner = named_memory_store(name);
-        Arc::new(Self { inner, notices_late_by, lose_a_keep: AtomicBool::new(false) })
+        Arc::new(Self { inner, notices_late_by, lose_a_renewal: AtomicBool::new(false) })
     }
 
     fn manager(self: &Arc<Self>) -> LockManager {
@@ -42,8 +42,10 @@ impl Far {
     }
 }
 
-impl LockStore for Far {
-    passes_on!(release, downgrade, scan, withdraw, status, force_release, check);
+impl Forward for Far {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let call = self.inner.acquire(request);
@@ -53,14 +55,14 @@ impl LockStore for Far {
         })
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        if self.lose_a_keep.swap(false, Ordering::SeqCst) {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        if self.lose_a_renewal.swap(false, Ordering::SeqCst) {
             return Box::pin(async move {
                 sleep(request.timeout).await;
                 Err(StoreError::new(StoreErrorKind::Unanswered, "lost"))
             });
         }
-        self.inner.keep(request)
+        self.inner.renew(request)
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
@@ -158,7 +160,7 @@ async fn a_lost_sign_of_life_costs_no_place() {
         sleep(50 * MS).await;
         let second = tokio::spawn(async move { x.fair("k").wait_forever().acquire().await.unwrap() });
         sleep(14_000 * MS + 100 * MS * n).await;
-        store.lose_a_keep.store(true, Ordering::SeqCst);
+        store.lose_a_renewal.store(true, Ordering::SeqCst);
         sleep(6000 * MS).await;
         held.release().await.unwrap();
         sleep(30 * MS).await;

@@ -329,7 +329,7 @@ impl World {
             }
             (Outcome::Downgraded(Ok(guard)), _) => {
                 self.stats.downgraded += 1;
-                self.keep(call, false, guard);
+                self.renew(call, false, guard);
             }
             (Outcome::Downgraded(Err(error)), _) => {
                 let expected = matches!(error, LockError::Misconfigured { .. } | LockError::Lost { .. });
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    fn keep(&mut self, call: &Call, safe: bool, guard: LockGuard) {
+    fn renew(&mut self, call: &Call, safe: bool, guard: LockGuard) {
         let token = |key: usize| {
             let tokens = guard.tokens();
             tokens.iter().find(|(name, _)| name.as_str() == KEYS[key]).expect("of each key").1
@@ -352,7 +352,7 @@ impl World {
         assert!(!guard.is_lost(), "granted without validity");
         self.stats.several += usize::from(call.parts.len() > 1);
         let before = self.guards.len();
-        self.keep(call, safe, guard);
+        self.renew(call, safe, guard);
         for &(kind, key, token) in &self.guards[before].parts.clone() {
             self.stats.granted[number(kind)] += 1;
             let same = |held: &&Held| held.parts.iter().any(|&(_, k, t)| k == key && t == token);

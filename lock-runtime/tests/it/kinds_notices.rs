@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::passes_on::passes_on;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStore, StoreError, Watch,
+    AcquireRequest, Acquired, BoxFuture, Forward, LockStore, RenewRequest, Renewed, StoreError, Watch,
 };
 use lock_runtime::{LockManager, testing};
 use tokio::sync::{mpsc, watch};
@@ -45,14 +44,16 @@ impl Drop for Ends {
     }
 }
 
-impl LockStore for Slow {
-    passes_on!(release, downgrade, scan, withdraw, status, force_release, check);
+impl Forward for Slow {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.later(self.inner.acquire(request))
     }
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.later(self.inner.keep(request))
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        self.later(self.inner.renew(request))
     }
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let (watch, mut open) = (self.inner.watch(request), self.notices.clone());

@@ -25,7 +25,6 @@ mod mutex_memory;
 mod mutex_model;
 mod mutex_settings;
 mod mutex_unpolled;
-mod passes_on;
 mod recorders;
 mod refusals;
 mod replication;

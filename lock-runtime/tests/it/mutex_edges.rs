@@ -9,10 +9,9 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::block_on::block_on;
-use crate::passes_on::passes_on;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, Notice, ReleaseRequest,
-    Released, StoreError, Watch,
+    AcquireRequest, Acquired, BoxFuture, Forward, LockStatus, LockStore, Notice, ReleaseRequest, Released,
+    RenewRequest, Renewed, StoreError, Watch,
 };
 use lock_runtime::testing::{leftovers, lose, manager_on, memory_manager, memory_store};
 use lock_runtime::{LockError, LockGuard, LockKey, LockManager, LockManagerBuilder, in_current_scope};
@@ -29,7 +28,7 @@ struct OddStore {
     inner: Arc<dyn LockStore>,
     panic_in_acquire: AtomicBool,
     panic_in_release: AtomicBool,
-    hang_in_keep: AtomicBool,
+    hang_in_renew: AtomicBool,
     slow_acquire: AtomicBool,
     hang_in_status: AtomicBool,
     releases: AtomicUsize,
@@ -57,7 +56,7 @@ impl OddStore {
             inner: memory_store(),
             panic_in_acquire: AtomicBool::new(false),
             panic_in_release: AtomicBool::new(false),
-            hang_in_keep: AtomicBool::new(false),
+            hang_in_renew: AtomicBool::new(false),
             slow_acquire: AtomicBool::new(false),
             hang_in_status: AtomicBool::new(false),
             releases: AtomicUsize::new(0),
@@ -66,8 +65,10 @@ impl OddStore {
     }
 }
 
-impl LockStore for OddStore {
-    passes_on!(downgrade, scan, withdraw, check);
+impl Forward for OddStore {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let call = self.inner.acquire(request);
@@ -95,11 +96,11 @@ impl LockStore for OddStore {
         self.inner.release(request)
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        if self.hang_in_keep.swap(false, Ordering::SeqCst) {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        if self.hang_in_renew.swap(false, Ordering::SeqCst) {
             return Box::pin(std::future::pending());
         }
-        self.inner.keep(request)
+        self.inner.renew(request)
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
@@ -277,11 +278,11 @@ async fn a_longer_lease_inside_is_asked_for_until_its_wait_is_over() {
     let store = OddStore::new();
     let locks = manager(LockManager::builder(), &store);
     let guard = locks.mutex("k").lease(20 * SECOND).acquire().await.unwrap();
-    store.hang_in_keep.store(true, Ordering::SeqCst);
+    store.hang_in_renew.store(true, Ordering::SeqCst);
     let inner = guard.scope(locks.mutex("k").lease(60 * SECOND).wait(10 * SECOND).acquire()).await.unwrap();
     assert!(inner.remaining() > 50 * SECOND);
     drop(inner);
-    store.hang_in_keep.store(true, Ordering::SeqCst);
+    store.hang_in_renew.store(true, Ordering::SeqCst);
     let error = guard.scope(locks.mutex("k").lease(120 * SECOND).try_acquire()).await.unwrap_err();
     assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
 }
@@ -293,7 +294,7 @@ async fn a_call_inside_waits_no_longer_than_its_wait() {
     let guard = locks.mutex("k").lease(20 * SECOND).acquire().await.unwrap();
     assert!(rival.force_release("k").await.unwrap());
     let _held = rival.mutex("k").acquire().await.unwrap();
-    store.hang_in_keep.store(true, Ordering::SeqCst);
+    store.hang_in_renew.store(true, Ordering::SeqCst);
     let start = Instant::now();
     let inner = guard.scope(locks.mutex("k").lease(60 * SECOND).wait(3 * SECOND).acquire()).await;
     assert!(inner.is_err());
@@ -388,9 +389,9 @@ async fn a_renewal_that_hangs_once_does_not_lose_a_short_lease() {
     let store = OddStore::new();
     let locks = manager(LockManager::builder().lease(3 * SECOND), &store);
     let guard = locks.mutex("k").acquire().await.unwrap();
-    store.hang_in_keep.store(true, Ordering::SeqCst);
+    store.hang_in_renew.store(true, Ordering::SeqCst);
     sleep(10 * SECOND).await;
-    assert!(!store.hang_in_keep.load(Ordering::SeqCst), "no renewal was sent");
+    assert!(!store.hang_in_renew.load(Ordering::SeqCst), "no renewal was sent");
     assert!(!guard.is_lost(), "one hung renewal lost the lease");
 }
 

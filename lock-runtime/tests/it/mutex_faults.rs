@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::passes_on::passes_on;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, CountDownRequest, KeepRequest, Kept, LatchStore, LockStore,
-    ReleaseRequest, Released, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, CountDownRequest, Forward, LatchStore, LockStore, ReleaseRequest,
+    Released, RenewRequest, Renewed, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{LockError, LockKey, LockManager, MultiKey, OwnerId};
@@ -97,8 +96,10 @@ fn with_fault<T: Send + 'static>(
     }
 }
 
-impl LockStore for FaultyStore {
-    passes_on!(downgrade, scan, status, force_release, check);
+impl Forward for FaultyStore {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
@@ -111,8 +112,8 @@ impl LockStore for FaultyStore {
         with_fault(&self.release, self.inner.release(request))
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        with_fault(&self.keep, self.inner.keep(request))
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        with_fault(&self.keep, self.inner.renew(request))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {

@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::passes_on::passes_on;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, LockStatus, LockStore, ReleaseRequest, Released, StoreError,
-    StoreErrorKind, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Forward, LockStatus, LockStore, ReleaseRequest, Released,
+    StoreError, StoreErrorKind, Withdrawn,
 };
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
 use lock_runtime::{FencingToken, Lock, LockError, LockKey, LockManager, Replication};
@@ -27,6 +26,7 @@ struct Primary {
     inner: Arc<dyn LockStore>,
     replicas: AtomicU32,
     /// The number of grants that waited for replicas.
+    abilities: Abilities,
     synced: AtomicUsize,
     acquires: AtomicUsize,
     /// Whether grants with a policy are refused before they begin.
@@ -37,8 +37,10 @@ struct Primary {
 
 impl Primary {
     fn with_replicas(replicas: u32) -> Arc<Self> {
+        let inner = memory_store();
         Arc::new(Self {
-            inner: memory_store(),
+            abilities: Abilities { replication: true, ..inner.abilities().clone() },
+            inner,
             replicas: AtomicU32::new(replicas),
             synced: AtomicUsize::new(0),
             acquires: AtomicUsize::new(0),
@@ -60,15 +62,22 @@ impl Primary {
     }
 }
 
-impl LockStore for Primary {
-    passes_on!(keep, downgrade, scan, watch, status, force_release, check);
+impl Forward for Primary {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
+
+    fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.acquires.fetch_add(1, Ordering::SeqCst);
         let owner = request.items[0].owner.to_string();
         let bare = Arc::clone(self.asked.lock().unwrap().entry(owner).or_insert_with(|| {
             let bare = AcquireRequest::new(request.items.clone(), request.lease, request.timeout);
-            let bare = bare.tokens(request.tokens).token_floor(request.token_floor);
+            let mut bare = bare.tokens(request.tokens);
+            bare.direct = request.direct;
             Arc::new(match request.wait {
                 Some(wait) => bare.queued(wait),
                 None => bare,
@@ -76,7 +85,7 @@ impl LockStore for Primary {
         }));
         let wanted = request.replication.wanted(Some(2)).unwrap();
         if wanted > 0 {
-            assert!(request.wait.is_none() || request.token_floor > 0, "may be granted by whoever releases");
+            assert!(request.wait.is_none() || !request.direct, "may be granted by whoever releases");
         }
         if wanted > 0 && self.refuses.load(Ordering::SeqCst) {
             let error = StoreError::new(StoreErrorKind::Unreachable, "all connections for grants are in use");

@@ -7,8 +7,6 @@
 mod captured;
 mod metrics;
 mod panics;
-#[path = "../it/passes_on.rs"]
-mod passes_on;
 mod some_locks;
 mod spans;
 mod targets;

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::captured::alone;
-use crate::passes_on::passes_on;
-use lock_core::store::{BoxFuture, KeepRequest, Kept, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::{BoxFuture, Forward, LockStore, RenewRequest, Renewed, StoreError, StoreErrorKind};
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
 use lock_runtime::{LockGuard, LockManager};
 use tokio::time::sleep;
@@ -161,13 +160,15 @@ struct FailsOnce {
     keep: AtomicBool,
 }
 
-impl LockStore for FailsOnce {
-    passes_on!(acquire, release, downgrade, scan, withdraw, watch, status, force_release, check);
+impl Forward for FailsOnce {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         if self.keep.swap(false, Ordering::SeqCst) {
             return Box::pin(async { Err(StoreError::new(StoreErrorKind::Unreachable, "down")) });
         }
-        self.inner.keep(request)
+        self.inner.renew(request)
     }
 }

@@ -9,8 +9,8 @@ pub async fn a_free_key_is_granted_and_a_held_one_is_busy(Subject { store, .. }:
     let granted = grant(&store, request(&["a"], 1)).await;
     let busy = busy(&store, request(&["a"], 2)).await;
     assert_eq!(busy.item, 0);
-    assert!(busy.remaining <= LONG && busy.remaining + PATIENCE > LONG, "{busy:?}");
-    assert!(busy.server_time >= granted.server_time);
+    assert!(busy.left() <= LONG && busy.left() + PATIENCE > LONG, "{busy:?}");
+    assert!(busy.moment >= granted.moment);
     assert_held_by(&store, "a", 1).await;
 }
 
@@ -34,9 +34,9 @@ pub async fn an_expired_lease_frees_the_key(Subject { store, .. }: Subject) {
 pub async fn waiting_as_long_as_busy_says_is_enough(Subject { store, .. }: Subject) {
     grant(&store, leased(&["a"], 1, SHORT)).await;
     if let Acquired::Busy(busy) = acquire(&store, request(&["a"], 2)).await {
-        assert!(busy.remaining <= SHORT && !busy.remaining.is_zero(), "{busy:?}");
+        assert!(busy.left() <= SHORT && !busy.left().is_zero(), "{busy:?}");
         // The clocks of both machines may have a resolution of milliseconds.
-        rest(busy.remaining + Duration::from_millis(2)).await;
+        rest(busy.left() + Duration::from_millis(2)).await;
         grant(&store, request(&["a"], 2)).await;
     }
 }
@@ -62,10 +62,10 @@ pub async fn busy_names_the_first_busy_item(Subject { store, .. }: Subject) {
     grant(&store, request(&["c"], 2)).await;
     let answer = busy(&store, request(&["a", "b", "c"], 3)).await;
     assert_eq!(answer.item, 1);
-    assert!(answer.remaining > LONG, "{answer:?}");
+    assert!(answer.left() > LONG, "{answer:?}");
     let answer = busy(&store, request(&["c", "b", "a"], 3)).await;
     assert_eq!(answer.item, 0);
-    assert!(answer.remaining <= LONG, "{answer:?}");
+    assert!(answer.left() <= LONG, "{answer:?}");
 }
 
 pub async fn two_items_may_have_two_owners(Subject { store, .. }: Subject) {
@@ -137,8 +137,8 @@ pub async fn a_call_that_is_never_polled_does_nothing(Subject { store, .. }: Sub
     drop(store.release(Arc::new(giving_back(items(&["a"], 1)))));
     drop(store.withdraw(Arc::clone(&sent)));
     drop(store.force_release(key("a")));
-    let kept = vec![KeepItem::hold(item("a", 1), 3 * LONG)];
-    drop(store.keep(Arc::new(KeepRequest { items: kept, timeout: PATIENCE })));
+    let kept = vec![RenewItem::hold(item("a", 1), 3 * LONG)];
+    drop(store.renew(Arc::new(RenewRequest { items: kept, timeout: PATIENCE })));
     drop(store.acquire(Arc::new(leased(&["a"], 1, 3 * LONG))));
     drop(store.watch(sent));
     drop(store.status(key("a")));

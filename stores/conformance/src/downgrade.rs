@@ -8,7 +8,7 @@ fn writing(name: &str, number: u32) -> Item {
 
 pub async fn a_writer_becomes_a_reader(Subject { store, other, .. }: Subject) {
     let before = grant(&store, wish(Kind::Write, "a", 1)).await;
-    assert_eq!(downgrade(&store, vec![writing("a", 1)], LONG).await, [Kept::Renewed]);
+    assert_eq!(downgrade(&store, vec![writing("a", 1)], LONG).await, [Renewed::Held]);
     assert_kind(&other, "a", Kind::Read, &[1]).await;
     assert_remaining(&other, "a", LONG).await;
     assert_eq!(status(&other, "a").await.last_token.unwrap().get(), before.tokens[0].last);
@@ -44,7 +44,7 @@ pub async fn who_reads_already_is_renewed(Subject { store, .. }: Subject) {
     grant(&store, wish(Kind::Write, "a", 1)).await;
     // The answer to the downgrade may have been lost.
     for lease in [LONG, 2 * LONG, SHORT] {
-        assert_eq!(downgrade(&store, vec![writing("a", 1)], lease).await, [Kept::Renewed]);
+        assert_eq!(downgrade(&store, vec![writing("a", 1)], lease).await, [Renewed::Held]);
     }
     assert_kind(&store, "a", Kind::Read, &[1]).await;
     assert_remaining(&store, "a", 2 * LONG).await;
@@ -53,15 +53,15 @@ pub async fn who_reads_already_is_renewed(Subject { store, .. }: Subject) {
 }
 
 pub async fn who_holds_nothing_is_told(Subject { store, .. }: Subject) {
-    assert_eq!(downgrade(&store, vec![writing("a", 1)], LONG).await, [Kept::Gone]);
+    assert_eq!(downgrade(&store, vec![writing("a", 1)], LONG).await, [Renewed::Gone]);
     assert_free(&store, "a").await;
     grant(&store, wish(Kind::Write, "a", 1)).await;
-    assert_eq!(downgrade(&store, vec![writing("a", 2)], 2 * LONG).await, [Kept::Gone]);
+    assert_eq!(downgrade(&store, vec![writing("a", 2)], 2 * LONG).await, [Renewed::Gone]);
     assert_kind(&store, "a", Kind::Write, &[1]).await;
     assert_remaining(&store, "a", LONG).await;
     grant(&store, AcquireRequest::new(vec![writing("b", 1)], SHORT, PATIENCE)).await;
     rest(SHORT_IS_OVER).await;
-    assert_eq!(downgrade(&store, vec![writing("b", 1)], LONG).await, [Kept::Gone]);
+    assert_eq!(downgrade(&store, vec![writing("b", 1)], LONG).await, [Renewed::Gone]);
     assert_free(&store, "b").await;
 }
 
@@ -69,7 +69,7 @@ pub async fn each_item_is_on_its_own(Subject { store, .. }: Subject) {
     grant(&store, wish_of(vec![writing("a", 1), writing("c", 1)])).await;
     let items = vec![writing("a", 1), writing("b", 1), writing("c", 1)];
     let answers = downgrade(&store, items, 2 * LONG).await;
-    assert_eq!(answers, [Kept::Renewed, Kept::Gone, Kept::Renewed]);
+    assert_eq!(answers, [Renewed::Held, Renewed::Gone, Renewed::Held]);
     for name in ["a", "c"] {
         assert_kind(&store, name, Kind::Read, &[1]).await;
         assert_remaining(&store, name, 2 * LONG).await;

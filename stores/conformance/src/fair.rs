@@ -27,7 +27,7 @@ pub async fn a_free_key_is_granted_and_a_held_one_is_busy(Subject { store, other
     assert_held_by(&other, "a", 1).await;
     assert_remaining(&other, "a", LONG).await;
     let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
-    assert!(answer.item == 0 && answer.remaining <= LONG && answer.remaining + PATIENCE > LONG, "{answer:?}");
+    assert!(answer.item == 0 && answer.left() <= LONG && answer.left() + PATIENCE > LONG, "{answer:?}");
     assert_eq!(give_back(&store, &wish(Kind::Fair, "a", 1)).await.held, [true]);
     assert_free(&store, "a").await;
     grant(&other, waiting(Kind::Fair, "a", 2)).await;
@@ -45,7 +45,7 @@ pub async fn who_asks_without_waiting_leaves_no_trace(Subject { store, other, ..
 pub async fn who_asks_without_waiting_is_refused_while_others_wait(Subject { store, other, .. }: Subject) {
     let waiter = free_with_a_waiter(&store, "a", 1).await;
     let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
-    assert!(answer.remaining <= WAITER_LIFE && !answer.remaining.is_zero(), "{answer:?}");
+    assert!(answer.left() <= WAITER_LIFE && !answer.left().is_zero(), "{answer:?}");
     assert_waiters(&store, "a", 1).await;
     // The waiter itself may ask without waiting.
     grant(&store, wish(Kind::Fair, "a", 1)).await;
@@ -87,12 +87,12 @@ pub async fn status_counts_the_queue(Subject { store, other, .. }: Subject) {
     assert_kind(&other, "a", Kind::Fair, &[9]).await;
 }
 
-pub async fn keep_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subject) {
+pub async fn renew_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subject) {
     let short = Duration::from_millis(100);
     grant(&store, wish(Kind::Fair, "a", 9)).await;
     busy(&store, waiting(Kind::Fair, "a", 1)).await;
     match keep_waiter(&store, fair("a", 1)).await {
-        Kept::Waiting(time) => assert!(time <= LONG && time + PATIENCE > LONG, "{time:?}"),
+        Renewed::Waiting(time) => assert!(time <= LONG && time + PATIENCE > LONG, "{time:?}"),
         kept => panic!("{kept:?}"),
     }
 
@@ -100,23 +100,23 @@ pub async fn keep_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subj
     free_with_a_waiter(&store, "b", 1).await;
     busy(&store, waiting(Kind::Fair, "b", 2)).await;
     match keep_waiter(&store, fair("b", 2)).await {
-        Kept::Waiting(time) => assert!(time <= WAITER_LIFE && !time.is_zero(), "{time:?}"),
+        Renewed::Waiting(time) => assert!(time <= WAITER_LIFE && !time.is_zero(), "{time:?}"),
         kept => panic!("{kept:?}"),
     }
     match keep_waiter(&store, fair("b", 1)).await {
-        Kept::Waiting(time) => assert!(time <= short && !time.is_zero(), "{time:?}"),
+        Renewed::Waiting(time) => assert!(time <= short && !time.is_zero(), "{time:?}"),
         kept => panic!("{kept:?}"),
     }
 }
 
 pub async fn keeping_a_place_outside_the_queue_answers_gone(Subject { store, .. }: Subject) {
-    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Renewed::Gone);
     grant(&store, wish(Kind::Fair, "a", 1)).await;
-    assert_eq!(keep_waiter(&store, fair("a", 2)).await, Kept::Gone);
-    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Renewed);
+    assert_eq!(keep_waiter(&store, fair("a", 2)).await, Renewed::Gone);
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Renewed::Held);
     assert_waiters(&store, "a", 0).await;
     busy(&store, waiting(Kind::Fair, "a", 2)).await;
-    assert_eq!(keep(&store, vec![fair("a", 2)], LONG).await, [Kept::Gone], "it waits, and holds nothing");
+    assert_eq!(renew(&store, vec![fair("a", 2)], LONG).await, [Renewed::Gone], "it waits, and holds nothing");
 }
 
 pub async fn withdraw_gives_up_the_place(Subject { store, other, .. }: Subject) {
@@ -127,7 +127,7 @@ pub async fn withdraw_gives_up_the_place(Subject { store, other, .. }: Subject) 
     let mut heard = wait_in_line(&other, &second).await;
     withdraw(&store, &first).await;
     assert_waiters(&store, "a", 1).await;
-    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Renewed::Gone);
     assert_held_by(&store, "a", 9).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     assert_gets_its_turn(&other, &mut heard, &second).await;
@@ -152,7 +152,7 @@ pub async fn a_place_that_is_not_kept_is_lost(Subject { store, .. }: Subject) {
     assert_free(&store, "a").await;
     grant(&store, wish(Kind::Fair, "a", 2)).await;
     assert_waiters(&store, "a", 0).await;
-    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Renewed::Gone);
 }
 
 pub async fn a_place_that_is_kept_lasts(Subject { store, .. }: Subject) {
@@ -161,7 +161,7 @@ pub async fn a_place_that_is_kept_lasts(Subject { store, .. }: Subject) {
     busy(&store, waiting(Kind::Fair, "a", 2)).await;
     for _ in 0..3 {
         rest(WAITER_LIFE / 2).await;
-        assert!(matches!(keep_waiter(&store, fair("a", 1)).await, Kept::Waiting(_)));
+        assert!(matches!(keep_waiter(&store, fair("a", 1)).await, Renewed::Waiting(_)));
         // Asking again is a sign of life too.
         busy(&store, waiting(Kind::Fair, "a", 2)).await;
     }
@@ -192,7 +192,7 @@ pub async fn a_lingering_release_is_told_and_grants_nothing(Subject { store, oth
     assert_eq!(release(&store, linger).await.held, [true]);
     assert_hears(&mut heard).await;
     let answer = busy(&other, waiter).await;
-    assert!(answer.remaining <= LONG / 2, "{answer:?}");
+    assert!(answer.left() <= LONG / 2, "{answer:?}");
     assert_held_by(&store, "a", 9).await;
 }
 

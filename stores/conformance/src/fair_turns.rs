@@ -43,18 +43,18 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
     let request = waiter("a", 1);
     let mut watch = wait_in_line(&other, &request).await;
     let released = give_back(&store, &wish(Kind::Fair, "a", 9)).await;
-    assert_eq!((released.held, released.echo), (vec![true].into(), false));
+    assert_eq!(released.held, [true]);
 
     let notice = tokio::time::timeout(PATIENCE, watch.notice()).await.unwrap();
-    let Notice::Granted { token, server_time } = notice else { panic!("{notice:?}") };
-    assert!(token.get() > before.tokens[0].last && server_time >= before.server_time);
+    let Notice::Granted { token, moment } = notice else { panic!("{notice:?}") };
+    assert!(token.get() > before.tokens[0].last && moment >= before.moment);
     let status = status(&store, "a").await;
     assert_eq!((status.holders, status.waiters), (vec![(owner(1), 1)], 0));
     assert_eq!(status.last_token, Some(token));
     assert!(status.remaining.is_some_and(|remaining| remaining <= DIRECT_LEASE), "{:?}", status.remaining);
 
     // The waiter renews, or asks once more, and has the lease of its request.
-    assert_eq!(keep(&other, vec![fair("a", 1)], LONG / 2).await, [Kept::Renewed]);
+    assert_eq!(renew(&other, vec![fair("a", 1)], LONG / 2).await, [Renewed::Held]);
     assert_remaining(&store, "a", LONG / 2).await;
     let granted = grant(&other, request).await;
     assert!(granted.tokens[0].first > token.get());
@@ -98,7 +98,7 @@ pub async fn a_waiter_that_missed_its_grant_learns_of_it(Subject { store, other,
     let request = waiter("a", 1);
     let _unread = wait_in_line(&other, &request).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
-    assert_eq!(keep_waiter(&other, fair("a", 1)).await, Kept::Renewed);
+    assert_eq!(keep_waiter(&other, fair("a", 1)).await, Renewed::Held);
     grant(&other, request).await;
     assert_held_by(&store, "a", 1).await;
     assert_remaining(&store, "a", LONG).await;
@@ -109,7 +109,7 @@ pub async fn a_waiter_that_does_not_listen_gets_its_turn(Subject { store, other,
     busy(&other, waiter("a", 1)).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     busy(&store, wish(Kind::Fair, "a", 2)).await;
-    assert_ne!(keep_waiter(&other, fair("a", 1)).await, Kept::Gone);
+    assert_ne!(keep_waiter(&other, fair("a", 1)).await, Renewed::Gone);
     grant(&other, waiter("a", 1)).await;
 }
 
@@ -132,7 +132,7 @@ pub async fn an_expired_hold_leaves_the_key_to_the_first_waiter(Subject { store,
     let [(first, mut watch), (second, _second)] = free_with_waiters(&other, "a").await;
     assert_hears_nothing(&mut watch).await;
     busy(&other, second).await;
-    assert!(matches!(keep_waiter(&other, fair("a", 1)).await, Kept::Waiting(_)));
+    assert!(matches!(keep_waiter(&other, fair("a", 1)).await, Renewed::Waiting(_)));
     grant(&store, first).await;
     assert_held_by(&store, "a", 1).await;
     assert_waiters(&store, "a", 1).await;
@@ -166,7 +166,7 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
     let request = waiter("a", 3);
     let mut watch = wait_in_line(&other, &request).await;
     rest(WAITER_LIFE / 2).await;
-    assert!(matches!(keep_waiter(&other, fair("a", 3)).await, Kept::Waiting(_)));
+    assert!(matches!(keep_waiter(&other, fair("a", 3)).await, Renewed::Waiting(_)));
     rest(WAITER_LIFE * 2 / 3).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     assert_hears_grant(&mut watch).await;
@@ -176,7 +176,7 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
         assert_hears_nothing(watch).await;
     }
     // A waiter that counted as dead has to queue again.
-    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Kept::Gone);
+    assert_eq!(keep_waiter(&store, fair("a", 1)).await, Renewed::Gone);
     busy(&store, waiter("a", 1)).await;
     assert_waiters(&store, "a", 1).await;
 }

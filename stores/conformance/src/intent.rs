@@ -18,12 +18,12 @@ fn writer(name: &str, number: u32) -> Arc<AcquireRequest> {
 pub async fn a_waiting_writer_keeps_new_readers_out(Subject { store, other, .. }: Subject) {
     grant(&store, read("a", 1)).await;
     let answer = busy(&other, writer("a", 9)).await;
-    assert!(answer.remaining <= LONG && answer.remaining + PATIENCE > LONG, "{answer:?}");
+    assert!(answer.left() <= LONG && answer.left() + PATIENCE > LONG, "{answer:?}");
     let answer = busy(&store, read("a", 2)).await;
-    assert!(answer.remaining <= INTENT_LIFE && !answer.remaining.is_zero(), "{answer:?}");
+    assert!(answer.left() <= INTENT_LIFE && !answer.left().is_zero(), "{answer:?}");
     // The reader that is in already goes on.
     grant(&store, read("a", 1)).await;
-    assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", 1)], 2 * LONG).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", 1)], 2 * LONG).await, [Renewed::Held]);
     assert_kind(&store, "a", Kind::Read, &[1]).await;
     // When the reader is gone, the writer is next.
     give_back(&store, &read("a", 1)).await;
@@ -50,7 +50,7 @@ pub async fn an_intent_is_kept(Subject { store, other, .. }: Subject) {
     busy(&other, writer("a", 9)).await;
     for _ in 0..4 {
         rest(INTENT_LIFE / 3).await;
-        assert!(matches!(keep_waiter(&other, item_of(Kind::Write, "a", 9)).await, Kept::Waiting(_)));
+        assert!(matches!(keep_waiter(&other, item_of(Kind::Write, "a", 9)).await, Renewed::Waiting(_)));
         busy(&store, read("a", 2)).await;
     }
 }
@@ -61,7 +61,7 @@ pub async fn an_intent_is_not_kept_when_the_readers_are_gone(Subject { store, ot
     give_back(&store, &read("a", 1)).await;
     rest(INTENT_LIFE / 2).await;
     let kept = keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
-    assert!(matches!(kept, Kept::Waiting(left) if left < SHORT), "{kept:?}");
+    assert!(matches!(kept, Renewed::Waiting(left) if left < SHORT), "{kept:?}");
     // If it had been extended, it would live for 400 ms more.
     rest(OVER - INTENT_LIFE / 2).await;
     grant(&store, read("a", 2)).await;
@@ -74,7 +74,7 @@ pub async fn a_writer_that_finds_readers_later_is_told_to_ask_again(Subject { st
     give_back(&store, &wish(Kind::Write, "a", 1)).await;
     grant(&store, read("a", 2)).await;
     let kept = keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
-    assert!(matches!(kept, Kept::Waiting(left) if left < SHORT), "{kept:?}");
+    assert!(matches!(kept, Renewed::Waiting(left) if left < SHORT), "{kept:?}");
     busy(&other, writer("a", 9)).await;
     busy(&store, read("a", 3)).await;
 }

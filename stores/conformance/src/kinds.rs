@@ -12,8 +12,8 @@ pub async fn kinds_exclude_each_other(Subject { store, other, .. }: Subject) {
         for asked in KINDS {
             if (held, asked) != (Kind::Read, Kind::Read) {
                 let answer = busy(&other, wish(asked, "a", 2)).await;
-                assert!(answer.remaining <= LONG, "{answer:?}");
-                assert!(answer.remaining + PATIENCE > LONG, "{asked:?} while {held:?}: {answer:?}");
+                assert!(answer.left() <= LONG, "{answer:?}");
+                assert!(answer.left() + PATIENCE > LONG, "{asked:?} while {held:?}: {answer:?}");
             }
         }
         assert_held_by(&other, "a", 1).await;
@@ -34,12 +34,12 @@ pub async fn tokens_grow_across_kinds(Subject { store, .. }: Subject) {
     }
 }
 
-pub async fn release_and_keep_by_a_stranger_touch_nothing(Subject { store, other, .. }: Subject) {
+pub async fn release_and_renew_by_a_stranger_touch_nothing(Subject { store, other, .. }: Subject) {
     for held in KINDS {
         grant(&store, wish(held, "a", 1)).await;
         for asked in KINDS {
             assert_eq!(give_back(&other, &wish(asked, "a", 2)).await.held, [false]);
-            assert_eq!(keep(&other, vec![item_of(asked, "a", 2)], 3 * LONG).await, [Kept::Gone]);
+            assert_eq!(renew(&other, vec![item_of(asked, "a", 2)], 3 * LONG).await, [Renewed::Gone]);
             if (held, asked) != (Kind::Read, Kind::Read) {
                 let request = Arc::new(wish(asked, "a", 2));
                 busy(&other, Arc::clone(&request)).await;
@@ -61,7 +61,7 @@ pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store,
         assert!(force_release(&other, "a").await);
         assert_gets_its_turn(&other, &mut watch, &request).await;
         assert_held_by(&store, "a", number).await;
-        assert_eq!(keep(&store, vec![item_of(kind, "a", 90 + number)], LONG).await, [Kept::Gone]);
+        assert_eq!(renew(&store, vec![item_of(kind, "a", 90 + number)], LONG).await, [Renewed::Gone]);
         assert!(status(&store, "a").await.last_token.unwrap().get() > granted.tokens[0].last);
         give_back(&other, &request).await;
         assert!(!force_release(&other, "a").await);

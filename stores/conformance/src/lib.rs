@@ -29,8 +29,6 @@ pub mod fair_turns;
 #[doc(hidden)]
 pub mod intent;
 #[doc(hidden)]
-pub mod keep;
-#[doc(hidden)]
 pub mod kinds;
 #[doc(hidden)]
 pub mod latch;
@@ -38,6 +36,8 @@ pub mod latch;
 pub mod read_write;
 #[doc(hidden)]
 pub mod release;
+#[doc(hidden)]
+pub mod renew;
 #[doc(hidden)]
 pub mod scan;
 #[doc(hidden)]
@@ -63,8 +63,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, INTENT_LIFE, Item, KeepItem, KeepRequest, Kept,
-    Kind, LockStatus, LockStore, Notice, ReleaseRequest, Released, StoreError, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, INTENT_LIFE, Item, Kind, LockStatus, LockStore,
+    Notice, ReleaseRequest, Released, RenewItem, RenewRequest, Renewed, Rivals, StoreError, Watch, Withdrawn,
 };
 use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 use stall::rest;
@@ -132,7 +132,7 @@ impl Subject {
 
     /// Keeps a value alive for as long as the test runs, for example a server.
     #[must_use]
-    pub fn keeping(mut self, something: impl Any + Send + Sync) -> Self {
+    pub fn renewing(mut self, something: impl Any + Send + Sync) -> Self {
         self._keeps = Box::new(something);
         self
     }
@@ -192,6 +192,17 @@ async fn grant(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest
     }
 }
 
+/// Reads when a busy key is free, which most stores know.
+trait Left {
+    fn left(&self) -> Duration;
+}
+
+impl Left for Busy {
+    fn left(&self) -> Duration {
+        self.remaining.unwrap()
+    }
+}
+
 async fn busy(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>>) -> Busy {
     match acquire(store, request).await {
         Acquired::Granted(granted) => panic!("{granted:?}"),
@@ -204,7 +215,7 @@ fn giving_back(items: impl Into<Few<Item>>) -> ReleaseRequest {
         items: items.into(),
         linger: Duration::ZERO,
         then: None,
-        own_watches: 0,
+        own_watch: None,
         timeout: PATIENCE,
     }
 }
@@ -213,21 +224,21 @@ async fn release(store: &Arc<dyn LockStore>, request: ReleaseRequest) -> Release
     store.release(Arc::new(request)).await.unwrap()
 }
 
-async fn keep(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> Vec<Kept> {
-    let items = items.into_iter().map(|item| KeepItem::hold(item, lease)).collect();
-    store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
+async fn renew(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> Vec<Renewed> {
+    let items = items.into_iter().map(|item| RenewItem::hold(item, lease)).collect();
+    store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap()
 }
 
 /// Sends a waiter's sign of life for this item, and returns the answer.
-async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Kept {
-    let items = vec![KeepItem::waiter(item, LONG)];
-    store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()[0]
+async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Renewed {
+    let items = vec![RenewItem::waiter(item, LONG)];
+    store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap()[0]
 }
 
-async fn downgrade(store: &Arc<dyn LockStore>, items: impl Into<Few<Item>>, lease: Duration) -> Vec<Kept> {
+async fn downgrade(store: &Arc<dyn LockStore>, items: impl Into<Few<Item>>, lease: Duration) -> Vec<Renewed> {
     let items: Few<Item> = items.into();
-    let items = items.into_iter().map(|item| KeepItem::hold(item, lease)).collect();
-    store.downgrade(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap()
+    let items = items.into_iter().map(|item| RenewItem::hold(item, lease)).collect();
+    store.downgrade(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap()
 }
 
 /// Releases the holds of the request.

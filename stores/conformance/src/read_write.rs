@@ -28,7 +28,7 @@ pub async fn readers_share_a_key(Subject { store, other, .. }: Subject) {
     assert_remaining(&store, "a", LONG).await;
     assert_eq!(status(&other, "a").await.last_token.unwrap().get(), last);
     let answer = busy(&other, write("a", 4)).await;
-    assert!(answer.remaining <= LONG && answer.remaining + PATIENCE > LONG, "{answer:?}");
+    assert!(answer.left() <= LONG && answer.left() + PATIENCE > LONG, "{answer:?}");
     for kind in [Kind::Mutex, Kind::Fair] {
         busy(&other, wish(kind, "a", 4)).await;
     }
@@ -38,7 +38,7 @@ pub async fn a_writer_excludes_everybody(Subject { store, other, .. }: Subject) 
     grant(&store, write("a", 1)).await;
     for kind in [Kind::Read, Kind::Write, Kind::Mutex, Kind::Fair] {
         let answer = busy(&other, wish(kind, "a", 2)).await;
-        assert!(answer.remaining <= LONG && answer.remaining + PATIENCE > LONG, "{answer:?}");
+        assert!(answer.left() <= LONG && answer.left() + PATIENCE > LONG, "{answer:?}");
     }
     assert_kind(&other, "a", Kind::Write, &[1]).await;
     assert_remaining(&other, "a", LONG).await;
@@ -68,7 +68,7 @@ pub async fn each_reader_has_its_own_lease(Subject { store, .. }: Subject) {
     grant(&store, read("a", 2)).await;
     rest(SHORT_IS_OVER).await;
     assert_kind(&store, "a", Kind::Read, &[2]).await;
-    assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", 1)], LONG).await, [Kept::Gone]);
+    assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", 1)], LONG).await, [Renewed::Gone]);
     assert_eq!(give_back(&store, &read("a", 1)).await.held, [false]);
     assert_kind(&store, "a", Kind::Read, &[2]).await;
     // A reader whose lease has ended can read again.
@@ -80,14 +80,14 @@ pub async fn a_key_is_taken_until_its_last_reader_ends(Subject { store, .. }: Su
     grant(&store, leased_as(Kind::Read, "a", 1, 3 * LONG)).await;
     grant(&store, read("a", 2)).await;
     assert_remaining(&store, "a", 3 * LONG).await;
-    assert!(busy(&store, write("a", 3)).await.remaining > LONG);
+    assert!(busy(&store, write("a", 3)).await.left() > LONG);
     // The hold that ends last is released: the other one's lease counts.
     give_back(&store, &read("a", 1)).await;
     assert_kind(&store, "a", Kind::Read, &[2]).await;
     assert_remaining(&store, "a", LONG).await;
-    assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", 2)], 2 * LONG).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", 2)], 2 * LONG).await, [Renewed::Held]);
     assert_remaining(&store, "a", 2 * LONG).await;
-    assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", 2)], SHORT).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", 2)], SHORT).await, [Renewed::Held]);
     assert_remaining(&store, "a", 2 * LONG).await;
 }
 
@@ -113,7 +113,7 @@ pub async fn release_by_a_stranger_touches_nothing(Subject { store, other, .. }:
     for (kind, name) in [(Kind::Read, "a"), (Kind::Write, "b")] {
         for asked in [Kind::Read, Kind::Write] {
             assert_eq!(give_back(&other, &wish(asked, name, 2)).await.held, [false]);
-            assert_eq!(keep(&other, vec![item_of(asked, name, 2)], 3 * LONG).await, [Kept::Gone]);
+            assert_eq!(renew(&other, vec![item_of(asked, name, 2)], 3 * LONG).await, [Renewed::Gone]);
         }
         assert_kind(&store, name, kind, &[1]).await;
         assert_remaining(&store, name, LONG).await;
@@ -124,10 +124,10 @@ pub async fn release_by_a_stranger_touches_nothing(Subject { store, other, .. }:
 pub async fn calls_go_by_what_the_owner_has(Subject { store, .. }: Subject) {
     for (has, thinks) in [(Kind::Read, Kind::Write), (Kind::Write, Kind::Read)] {
         grant(&store, wish(has, "a", 1)).await;
-        assert_eq!(keep(&store, vec![item_of(thinks, "a", 1)], 2 * LONG).await, [Kept::Renewed]);
+        assert_eq!(renew(&store, vec![item_of(thinks, "a", 1)], 2 * LONG).await, [Renewed::Held]);
         assert_kind(&store, "a", has, &[1]).await;
         assert_remaining(&store, "a", 2 * LONG).await;
-        assert_eq!(keep_waiter(&store, item_of(thinks, "a", 1)).await, Kept::Renewed);
+        assert_eq!(keep_waiter(&store, item_of(thinks, "a", 1)).await, Renewed::Held);
         assert_eq!(give_back(&store, &wish(thinks, "a", 1)).await.held, [true]);
         assert_free(&store, "a").await;
     }
@@ -155,7 +155,7 @@ pub async fn the_last_reader_and_the_writer_wake_who_waits(Subject { store, othe
     let mut reader = watch_for(&other, &Arc::new(waiting(Kind::Read, "a", 8))).await;
     let mut writer = watch_for(&other, &Arc::new(waiting(Kind::Write, "a", 9))).await;
     grant(&store, write("a", 1)).await;
-    assert!(give_back(&store, &write("a", 1)).await.other_listeners >= 1);
+    assert!(give_back(&store, &write("a", 1)).await.rivals == Rivals::Some);
     assert_hears(&mut reader).await;
     assert_hears(&mut writer).await;
 
@@ -164,7 +164,7 @@ pub async fn the_last_reader_and_the_writer_wake_who_waits(Subject { store, othe
     give_back(&store, &read("a", 1)).await;
     drain(&mut reader).await;
     drain(&mut writer).await;
-    assert!(give_back(&store, &read("a", 2)).await.other_listeners >= 1);
+    assert!(give_back(&store, &read("a", 2)).await.rivals == Rivals::Some);
     assert_hears(&mut reader).await;
     assert_hears(&mut writer).await;
 
@@ -179,7 +179,7 @@ pub async fn an_expired_writer_frees_the_key(Subject { store, .. }: Subject) {
     grant(&store, leased_as(Kind::Write, "a", 1, SHORT)).await;
     rest(SHORT_IS_OVER).await;
     assert_free(&store, "a").await;
-    assert_eq!(keep(&store, vec![item_of(Kind::Write, "a", 1)], LONG).await, [Kept::Gone]);
+    assert_eq!(renew(&store, vec![item_of(Kind::Write, "a", 1)], LONG).await, [Renewed::Gone]);
     assert_eq!(give_back(&store, &write("a", 1)).await.held, [false]);
     grant(&store, read("a", 2)).await;
     assert_kind(&store, "a", Kind::Read, &[2]).await;
@@ -218,7 +218,7 @@ pub async fn force_release_frees_readers_and_writers(Subject { store, other, .. 
     assert_hears(&mut waiter).await;
     assert_free(&store, "a").await;
     for number in 1..=2 {
-        assert_eq!(keep(&store, vec![item_of(Kind::Read, "a", number)], LONG).await, [Kept::Gone]);
+        assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", number)], LONG).await, [Renewed::Gone]);
     }
     grant(&store, write("a", 3)).await;
     assert!(force_release(&other, "a").await);
@@ -239,15 +239,15 @@ pub async fn one_of_many_writers_gets_the_key(Subject { store, other, .. }: Subj
     assert_eq!(answers.iter().filter(|answer| matches!(answer, Acquired::Granted(_))).count(), 1);
 }
 
-pub async fn keep_of_waiters_is_never_gone(Subject { store, .. }: Subject) {
+pub async fn renew_of_waiters_is_never_gone(Subject { store, .. }: Subject) {
     for kind in [Kind::Read, Kind::Write, Kind::Mutex] {
-        let waits = |kept| matches!(kept, Kept::Waiting(time) if !time.is_zero() && time <= 2 * LONG);
+        let waits = |kept| matches!(kept, Renewed::Waiting(time) if !time.is_zero() && time <= 2 * LONG);
         assert!(waits(keep_waiter(&store, item_of(kind, "a", 1)).await), "{kind:?}, free");
         grant(&store, wish(Kind::Write, "a", 2)).await;
         assert!(waits(keep_waiter(&store, item_of(kind, "a", 1)).await), "{kind:?}, held");
         give_back(&store, &wish(Kind::Write, "a", 2)).await;
         grant(&store, wish(kind, "a", 1)).await;
-        assert_eq!(keep_waiter(&store, item_of(kind, "a", 1)).await, Kept::Renewed, "{kind:?}");
+        assert_eq!(keep_waiter(&store, item_of(kind, "a", 1)).await, Renewed::Held, "{kind:?}");
         give_back(&store, &wish(kind, "a", 1)).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lock_core::store::ScanRequest;
+use lock_core::store::{Cursor, ScanRequest};
 
 use super::*;
 
@@ -12,7 +12,12 @@ const MANY_PAGES: usize = 10_000;
 type Found = BTreeMap<String, LockStatus>;
 
 /// Adds a page to the locks found, and returns the cursor of the next.
-async fn next_page(store: &Arc<dyn LockStore>, prefix: &str, cursor: u64, found: &mut Found) -> Option<u64> {
+async fn next_page(
+    store: &Arc<dyn LockStore>,
+    prefix: &str,
+    cursor: Option<Cursor>,
+    found: &mut Found,
+) -> Option<Cursor> {
     let request = ScanRequest { prefix: prefix.to_owned(), cursor, timeout: PATIENCE };
     let page = store.scan(request).await.unwrap();
     // A lock may be found twice.
@@ -21,10 +26,10 @@ async fn next_page(store: &Arc<dyn LockStore>, prefix: &str, cursor: u64, found:
 }
 
 async fn scan(store: &Arc<dyn LockStore>, prefix: &str) -> Found {
-    let (mut found, mut cursor) = (Found::new(), 0);
+    let (mut found, mut cursor) = (Found::new(), None);
     for _ in 0..MANY_PAGES {
         match next_page(store, prefix, cursor, &mut found).await {
-            Some(next) => cursor = next,
+            next @ Some(_) => cursor = next,
             None => return found,
         }
     }
@@ -96,10 +101,12 @@ pub async fn a_lock_that_stays_is_found_while_others_come_and_go(Subject { store
         let names: Vec<_> = chunk.iter().map(String::as_str).collect();
         grant(&store, request(&names, 1)).await;
     }
-    let (mut found, mut cursor) = (Found::new(), Some(0));
+    let (mut found, mut cursor) = (Found::new(), None);
     for round in 0..MANY_PAGES {
-        let Some(next) = cursor else { break };
-        cursor = next_page(&other, "", next, &mut found).await;
+        cursor = next_page(&other, "", cursor, &mut found).await;
+        if cursor.is_none() {
+            break;
+        }
         if round < 20 {
             let names: Vec<_> = (0..30).map(|number| format!("goes:{round}:{number}")).collect();
             let names: Vec<_> = names.iter().map(String::as_str).collect();

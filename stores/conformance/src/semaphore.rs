@@ -1,8 +1,8 @@
 //! Permits of semaphores.
 
 use lock_core::store::{
-    PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold, PermitsKeep,
-    PermitsRelease, PermitsRequest, SemaphoreStore,
+    PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
+    PermitsRelease, PermitsRenew, PermitsRequest, SemaphoreStore,
 };
 
 use super::*;
@@ -53,7 +53,7 @@ fn hold(name: &str, numbers: impl IntoIterator<Item = u8>, lease: Duration) -> P
 }
 
 async fn renew(store: &Store, holds: Vec<PermitsHold>) -> Vec<Vec<bool>> {
-    let kept = store.keep(PermitsKeep { holds, timeout: PATIENCE }).await.unwrap();
+    let kept = store.renew(PermitsRenew { holds, timeout: PATIENCE }).await.unwrap();
     kept.into_iter().map(Option::unwrap).collect()
 }
 
@@ -151,7 +151,7 @@ pub async fn release_tells_which_permits_were_held_and_loses_none(subject: Subje
     assert_eq!(counts(&store, "s").await, (2, 1));
 }
 
-pub async fn keep_renews_each_permit_on_its_own(subject: Subject) {
+pub async fn renew_treats_each_permit_on_its_own(subject: Subject) {
     let (store, _) = both(&subject);
     for name in ["a", "b"] {
         change(&store, name, Permits::TrySet(2)).await;
@@ -185,7 +185,7 @@ pub async fn many_permits_are_kept_together(subject: Subject) {
     assert!(!kept[0][0] && kept[0][1]);
 }
 
-pub async fn keep_of_permits_never_shortens(subject: Subject) {
+pub async fn renew_of_permits_never_shortens(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(1)).await;
     take(&store, "s", [1]).await;
@@ -211,7 +211,7 @@ pub async fn withdraw_gives_permits_back_and_settles_after_latest(subject: Subje
         withdrawn = store.withdraw(Arc::clone(&sent)).await.unwrap();
     }
     let busy = refused(&store, wish("s", [3, 4], LONG)).await;
-    assert!(busy.server_time > latest, "{:?} is not past {latest:?}", busy.server_time);
+    assert!(busy.moment > latest.into(), "{:?} is not past {latest:?}", busy.moment);
     assert_eq!(counts(&store, "s").await, (1, 1));
 }
 

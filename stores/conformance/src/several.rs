@@ -30,7 +30,7 @@ pub async fn items_of_every_kind_are_granted_together(Subject { store, other, ..
         assert_eq!(range.last - range.first, 2);
         assert_remaining(&other, item.key.as_str(), LONG).await;
     }
-    assert_eq!(keep(&store, one_of_each(1), 2 * LONG).await, [Kept::Renewed; 4]);
+    assert_eq!(renew(&store, one_of_each(1), 2 * LONG).await, [Renewed::Held; 4]);
     let released = release(&store, giving_back(one_of_each(1))).await;
     assert_eq!(released.held, [true; 4]);
     for item in one_of_each(1) {
@@ -174,21 +174,24 @@ pub async fn a_request_behind_one_of_several_gets_its_turn(Subject { store, othe
     assert_held_by(&store, "b", 9).await;
 }
 
-pub async fn keep_answers_for_each(Subject { store, .. }: Subject) {
+pub async fn renew_answers_for_each(Subject { store, .. }: Subject) {
     grant(&store, wish_of(one_of_each(1))).await;
     busy(&store, waiting(Kind::Fair, "f", 2)).await;
-    let waiter = |kind, name| KeepItem::waiter(item_of(kind, name, 2), LONG);
+    let waiter = |kind, name| RenewItem::waiter(item_of(kind, name, 2), LONG);
     let items = vec![
-        KeepItem::hold(item_of(Kind::Mutex, "m", 1), 2 * LONG),
+        RenewItem::hold(item_of(Kind::Mutex, "m", 1), 2 * LONG),
         waiter(Kind::Fair, "f"),
         waiter(Kind::Fair, "m"),
-        KeepItem::hold(item_of(Kind::Read, "r", 2), 2 * LONG),
+        RenewItem::hold(item_of(Kind::Read, "r", 2), 2 * LONG),
         waiter(Kind::Write, "w"),
-        KeepItem::hold(item_of(Kind::Write, "w", 1), 3 * LONG),
+        RenewItem::hold(item_of(Kind::Write, "w", 1), 3 * LONG),
     ];
-    let kept = store.keep(Arc::new(KeepRequest { items, timeout: PATIENCE })).await.unwrap();
-    assert_eq!((kept[0], kept[2], kept[3], kept[5]), (Kept::Renewed, Kept::Gone, Kept::Gone, Kept::Renewed));
-    assert!(matches!((kept[1], kept[4]), (Kept::Waiting(_), Kept::Waiting(_))), "{kept:?}");
+    let kept = store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap();
+    assert_eq!(
+        (kept[0], kept[2], kept[3], kept[5]),
+        (Renewed::Held, Renewed::Gone, Renewed::Gone, Renewed::Held)
+    );
+    assert!(matches!((kept[1], kept[4]), (Renewed::Waiting(_), Renewed::Waiting(_))), "{kept:?}");
     assert_remaining(&store, "m", 2 * LONG).await;
     assert_remaining(&store, "w", 3 * LONG).await;
     assert_remaining(&store, "f", LONG).await;

@@ -78,10 +78,10 @@ pub async fn force_release_of_a_free_key_says_so(Subject { store, .. }: Subject)
 pub async fn a_holder_after_force_release_is_a_stranger(Subject { store, .. }: Subject) {
     grant(&store, request(&["a"], 1)).await;
     force_release(&store, "a").await;
-    assert_eq!(keep(&store, items(&["a"], 1), LONG).await, [Kept::Gone]);
+    assert_eq!(renew(&store, items(&["a"], 1), LONG).await, [Renewed::Gone]);
     assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
     grant(&store, request(&["a"], 2)).await;
-    assert_eq!(keep(&store, items(&["a"], 1), 3 * LONG).await, [Kept::Gone]);
+    assert_eq!(renew(&store, items(&["a"], 1), 3 * LONG).await, [Renewed::Gone]);
     assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.held, [false]);
     assert_held_by(&store, "a", 2).await;
     assert_remaining(&store, "a", LONG).await;

@@ -42,9 +42,9 @@ macro_rules! conformance {
                     expired_permits_come_back_whoever_looks_first
                     waiting_as_long_as_a_busy_semaphore_says_is_enough
                     release_tells_which_permits_were_held_and_loses_none
-                    keep_renews_each_permit_on_its_own
+                    renew_treats_each_permit_on_its_own
                     many_permits_are_kept_together
-                    keep_of_permits_never_shortens
+                    renew_of_permits_never_shortens
                     withdraw_gives_permits_back_and_settles_after_latest
                     permits_that_were_withdrawn_before_they_were_asked_for_are_not_taken
                     permits_are_set_once_and_changed_at_will
@@ -110,13 +110,13 @@ macro_rules! conformance {
                 linger_by_a_stranger_touches_nothing
                 a_lingering_key_can_be_freed_at_once
             }
-            keep {
-                keep_lengthens
-                keep_never_shortens
-                keep_lets_the_counter_outlive_the_hold
-                keep_renews_each_item_on_its_own
-                keep_does_not_revive
-                keep_by_a_stranger_touches_nothing
+            renew {
+                renew_lengthens
+                renew_never_shortens
+                renew_lets_the_counter_outlive_the_hold
+                renew_treats_each_item_on_its_own
+                renew_does_not_revive
+                renew_by_a_stranger_touches_nothing
             }
             withdraw {
                 withdraw_frees_what_was_taken_and_settles_after_latest
@@ -131,7 +131,7 @@ macro_rules! conformance {
                 who_asks_again_keeps_its_place
                 a_mutex_passes_the_queue
                 status_counts_the_queue
-                keep_says_how_long_a_waiter_has_to_wait
+                renew_says_how_long_a_waiter_has_to_wait
                 keeping_a_place_outside_the_queue_answers_gone
                 withdraw_gives_up_the_place
                 a_late_request_does_not_join
@@ -162,7 +162,7 @@ macro_rules! conformance {
                 linger_shortens_and_is_told
                 force_release_frees_readers_and_writers
                 one_of_many_writers_gets_the_key
-                keep_of_waiters_is_never_gone
+                renew_of_waiters_is_never_gone
                 takeover_is_declined
             }
             intent {
@@ -191,7 +191,7 @@ macro_rules! conformance {
             kinds {
                 kinds_exclude_each_other
                 tokens_grow_across_kinds
-                release_and_keep_by_a_stranger_touch_nothing
+                release_and_renew_by_a_stranger_touch_nothing
                 force_release_frees_every_kind_and_wakes_who_waits
                 an_acquire_that_was_granted_can_be_withdrawn
                 requests_of_every_kind_can_be_late
@@ -208,11 +208,11 @@ macro_rules! conformance {
                 its_places_are_given_up_when_it_is_granted
                 its_places_are_given_up_when_it_is_withdrawn
                 a_request_behind_one_of_several_gets_its_turn
-                keep_answers_for_each
+                renew_answers_for_each
             }
             watch {
                 watch_hears_release_force_release_and_withdraw
-                watch_hears_the_releases_of_its_own_handle_as_announced
+                watch_does_not_hear_its_owners_releases
                 watch_of_two_keys_hears_both
                 watch_hears_a_lingering_release
                 watch_does_not_hear_what_frees_nothing

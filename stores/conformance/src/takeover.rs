@@ -1,6 +1,6 @@
 //! Releases that acquire the key for the next owner in the same step.
 
-use lock_core::store::{ListenerPolicy, Takeover};
+use lock_core::store::{ListenerPolicy, Moment, Takeover};
 
 use super::*;
 
@@ -15,12 +15,12 @@ pub async fn takeover_follows_a_release(Subject { store, other, .. }: Subject) {
     let before = grant(&store, request(&["a"], 1)).await;
     let released = release(&store, passing_on(&["a"], ListenerPolicy::Respect).0).await;
     assert_eq!(released.held, [true]);
-    assert_eq!(released.other_listeners, 0);
+    assert_eq!(released.rivals, Rivals::None);
     let then = released.then.unwrap();
     assert_eq!(then.tokens.len(), 1);
     assert!(then.tokens[0].first > before.tokens[0].last);
     assert_eq!(then.tokens[0].last - then.tokens[0].first, 4);
-    assert!(then.server_time >= before.server_time);
+    assert!(then.moment >= before.moment);
     assert_held_by(&store, "a", 2).await;
     assert_remaining(&store, "a", 3 * LONG).await;
     busy(&other, request(&["a"], 3)).await;
@@ -31,7 +31,7 @@ pub async fn takeover_happens_only_when_nobody_else_listens(Subject { store, oth
     grant(&store, request(&["a"], 1)).await;
     let released = release(&store, passing_on(&["a"], ListenerPolicy::Respect).0).await;
     assert_eq!(released.held, [true]);
-    assert_eq!(released.other_listeners, 1);
+    assert_eq!(released.rivals, Rivals::Some);
     assert_eq!(released.then, None);
     assert_free(&store, "a").await;
     assert_hears(&mut waiter).await;
@@ -39,22 +39,22 @@ pub async fn takeover_happens_only_when_nobody_else_listens(Subject { store, oth
 }
 
 pub async fn takeover_is_not_stopped_by_our_own_watch(Subject { store, .. }: Subject) {
-    let _waiter = watch(&store, &["a"]).await;
+    let waiter = watch(&store, &["a"]).await;
     grant(&store, request(&["a"], 1)).await;
     let (request, _) = passing_on(&["a"], ListenerPolicy::Respect);
-    let released = release(&store, ReleaseRequest { own_watches: 1, ..request }).await;
-    assert_eq!(released.other_listeners, 0);
+    let released = release(&store, ReleaseRequest { own_watch: Some(waiter.echo()), ..request }).await;
+    assert_eq!(released.rivals, Rivals::None);
     assert!(released.then.is_some());
     assert_held_by(&store, "a", 2).await;
 }
 
 pub async fn takeover_is_stopped_by_another_watch_of_ours(Subject { store, .. }: Subject) {
-    let _waiter = watch(&store, &["a"]).await;
+    let waiter = watch(&store, &["a"]).await;
     let mut another = watch(&store, &["a"]).await;
     grant(&store, request(&["a"], 1)).await;
     let (request, _) = passing_on(&["a"], ListenerPolicy::Respect);
-    let released = release(&store, ReleaseRequest { own_watches: 1, ..request }).await;
-    assert!(released.other_listeners >= 1);
+    let released = release(&store, ReleaseRequest { own_watch: Some(waiter.echo()), ..request }).await;
+    assert!(released.rivals == Rivals::Some);
     assert_eq!(released.then, None);
     assert_free(&store, "a").await;
     assert_hears(&mut another).await;
@@ -125,7 +125,7 @@ pub async fn takeover_is_stamped_like_any_acquire(Subject { store, .. }: Subject
     let (request, then) = passing_on(&["a"], ListenerPolicy::Respect);
     assert_eq!(then.latest(), None);
     assert!(release(&store, request).await.then.is_some());
-    assert!(then.latest().is_some_and(|latest| latest > granted.server_time));
+    assert!(then.latest().is_some_and(|latest| Moment::from(latest) > granted.moment));
 }
 
 pub async fn takeover_can_be_withdrawn(Subject { store, .. }: Subject) {

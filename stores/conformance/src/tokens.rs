@@ -39,7 +39,7 @@ pub async fn tokens_of_a_fresh_key_start_at_the_stores_clock(Subject { store, ..
     let granted = grant(&store, request(&["a"], 1).tokens(7)).await;
     let range = granted.tokens[0];
     let slack = u64::try_from(PATIENCE.as_micros()).unwrap();
-    assert!(range.first.abs_diff(granted.server_time.as_micros()) < slack, "{granted:?}");
+    assert!(range.first.abs_diff(granted.moment.get()) < slack, "{granted:?}");
     assert!(range.last < 1 << 53, "{granted:?}");
 }
 
@@ -63,7 +63,7 @@ pub async fn the_largest_range_is_granted(Subject { store, .. }: Subject) {
 }
 
 pub async fn each_item_has_its_own_range(Subject { store, .. }: Subject) {
-    let ahead = tokens(&store, request(&["b"], 1).tokens(MAX_TOKENS).token_floor(1 << 52)).await;
+    let ahead = tokens(&store, request(&["b"], 1).tokens(MAX_TOKENS).above(1 << 52)).await;
     let granted = grant(&store, request(&["a", "b"], 1).tokens(10)).await;
     assert_eq!(granted.tokens.len(), 2);
     let (a, b) = (granted.tokens[0], granted.tokens[1]);
@@ -95,21 +95,21 @@ pub async fn a_busy_answer_uses_no_tokens(Subject { store, .. }: Subject) {
 pub async fn token_floor_is_respected(Subject { store, .. }: Subject) {
     let before = tokens(&store, request(&["a"], 1)).await;
     let floor = before.last + 3_600_000_000;
-    let lifted = tokens(&store, request(&["a"], 1).tokens(5).token_floor(floor)).await;
+    let lifted = tokens(&store, request(&["a"], 1).tokens(5).above(floor)).await;
     assert!(lifted.first > floor, "{lifted:?}");
     assert_eq!(lifted.last - lifted.first, 4);
     release(&store, giving_back(items(&["a"], 1))).await;
     let after = tokens(&store, request(&["a"], 2)).await;
     assert!(after.first > lifted.last, "the floor has become the counter");
 
-    let both = grant(&store, request(&["b", "c"], 1).token_floor(floor)).await;
+    let both = grant(&store, request(&["b", "c"], 1).above(floor)).await;
     assert!(both.tokens.iter().all(|range| range.first > floor), "{both:?}");
 }
 
 pub async fn a_floor_below_the_counter_changes_nothing(Subject { store, .. }: Subject) {
     let before = tokens(&store, request(&["a"], 1)).await;
     for floor in [0, 1, before.first - 1, before.last] {
-        let next = tokens(&store, request(&["a"], 1).token_floor(floor)).await;
+        let next = tokens(&store, request(&["a"], 1).above(floor)).await;
         assert!(next.first > before.last, "{next:?} with floor {floor}");
         assert!(next.last - before.last < 3_600_000_000, "{next:?} with floor {floor}");
     }
@@ -117,7 +117,7 @@ pub async fn a_floor_below_the_counter_changes_nothing(Subject { store, .. }: Su
 
 pub async fn a_counter_that_cannot_grow_is_an_error_and_takes_nothing(Subject { store, .. }: Subject) {
     for floor in [i64::MAX.unsigned_abs(), u64::MAX] {
-        let wish = request(&["a", "b"], 1).token_floor(floor);
+        let wish = request(&["a", "b"], 1).above(floor);
         let error = store.acquire(Arc::new(wish)).await.unwrap_err();
         assert!(!error.is_transient(), "{error:?}");
         for name in ["a", "b"] {

@@ -6,7 +6,7 @@ pub async fn watch_hears_release_force_release_and_withdraw(Subject { store, oth
     let mut waiter = watch(&other, &["a"]).await;
 
     grant(&store, request(&["a"], 1)).await;
-    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.other_listeners, 1);
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.rivals, Rivals::Some);
     assert_hears(&mut waiter).await;
 
     grant(&store, request(&["a"], 2)).await;
@@ -21,17 +21,18 @@ pub async fn watch_hears_release_force_release_and_withdraw(Subject { store, oth
     assert_hears_nothing(&mut waiter).await;
 }
 
-pub async fn watch_hears_the_releases_of_its_own_handle_as_announced(Subject { store, .. }: Subject) {
+pub async fn watch_does_not_hear_its_owners_releases(Subject { store, .. }: Subject) {
     let mut own = watch(&store, &["a"]).await;
     for _ in 0..3 {
         grant(&store, request(&["a"], 1)).await;
-        let request = ReleaseRequest { own_watches: 1, ..giving_back(items(&["a"], 1)) };
+        let request = ReleaseRequest { own_watch: Some(own.echo()), ..giving_back(items(&["a"], 1)) };
         let released = release(&store, request).await;
-        assert_eq!(released.other_listeners, 0);
-        if released.echo {
-            assert_hears(&mut own).await;
-        }
+        assert_eq!(released.rivals, Rivals::None);
         assert_hears_nothing(&mut own).await;
+        // Another owner's release is no echo.
+        grant(&store, self::request(&["a"], 2)).await;
+        release(&store, giving_back(items(&["a"], 2))).await;
+        assert_hears(&mut own).await;
     }
 }
 
@@ -40,12 +41,12 @@ pub async fn watch_of_two_keys_hears_both(Subject { store, other, .. }: Subject)
     for name in ["a", "b", "a"] {
         grant(&store, request(&[name], 1)).await;
         let released = release(&store, giving_back(items(&[name], 1))).await;
-        assert_eq!(released.other_listeners, 1);
+        assert_eq!(released.rivals, Rivals::Some);
         assert_hears(&mut waiter).await;
     }
     grant(&store, request(&["a", "b"], 1)).await;
     let released = release(&store, giving_back(items(&["a", "b"], 1))).await;
-    assert!(released.other_listeners >= 1);
+    assert!(released.rivals == Rivals::Some);
     assert_hears(&mut waiter).await;
 }
 
@@ -62,13 +63,13 @@ pub async fn watch_hears_a_lingering_release(Subject { store, other, .. }: Subje
 pub async fn watch_does_not_hear_what_frees_nothing(Subject { store, other, .. }: Subject) {
     let mut waiter = watch(&other, &["a"]).await;
     assert!(!force_release(&store, "a").await);
-    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.other_listeners, 0);
+    assert_eq!(release(&store, giving_back(items(&["a"], 1))).await.rivals, Rivals::None);
 
     grant(&store, request(&["a"], 1)).await;
     grant(&store, request(&["a"], 1)).await;
     busy(&store, request(&["a"], 2)).await;
     release(&store, giving_back(items(&["a"], 2))).await;
-    keep(&store, items(&["a"], 1), 3 * LONG).await;
+    renew(&store, items(&["a"], 1), 3 * LONG).await;
     withdraw(&store, &Arc::new(request(&["a"], 2))).await;
     assert_hears_nothing(&mut waiter).await;
 
@@ -84,7 +85,7 @@ pub async fn watch_does_not_hear_what_frees_nothing(Subject { store, other, .. }
 pub async fn watch_does_not_hear_other_keys(Subject { store, other, .. }: Subject) {
     let mut waiter = watch(&other, &["a", "b"]).await;
     grant(&store, request(&["c"], 1)).await;
-    assert_eq!(release(&store, giving_back(items(&["c"], 1))).await.other_listeners, 0);
+    assert_eq!(release(&store, giving_back(items(&["c"], 1))).await.rivals, Rivals::None);
     assert_hears_nothing(&mut waiter).await;
 }
 
@@ -104,35 +105,35 @@ pub async fn all_watches_of_a_key_hear(Subject { store, other, .. }: Subject) {
     assert_hears(&mut theirs).await;
 }
 
-/// Returns the number of other listeners on a release by an owner with `own_watches` watches. A
-/// store may go on listening for a while after a watch is gone, so every case has its own key.
-async fn others(store: &Arc<dyn LockStore>, kind: Kind, name: &str, own_watches: u32) -> u64 {
+/// Returns whether others listen for a release by the owner of this watch. A store may go on
+/// listening for a while after a watch is gone, so every case has its own key.
+async fn rivals(store: &Arc<dyn LockStore>, kind: Kind, name: &str, own: Option<&Watch>) -> Rivals {
     grant(store, wish(kind, name, 1)).await;
-    let released = ReleaseRequest { own_watches, ..giving_back(vec![item_of(kind, name, 1)]) };
-    release(store, released).await.other_listeners
+    let own_watch = own.map(Watch::echo);
+    release(store, ReleaseRequest { own_watch, ..giving_back(vec![item_of(kind, name, 1)]) }).await.rivals
 }
 
 pub async fn listeners_are_counted_without_our_own(Subject { store, other, .. }: Subject) {
     for (name, kind) in [("a", Kind::Mutex), ("b", Kind::Read), ("c", Kind::Write)] {
         let wish = Arc::new(wish(kind, name, 9));
-        assert_eq!(others(&store, kind, name, 0).await, 0);
-        let _ours = watch_for(&store, &wish).await;
-        assert_eq!(others(&store, kind, name, 1).await, 0);
-        assert!(others(&store, kind, name, 0).await >= 1, "another owner holds it here");
-        let _another = watch_for(&store, &wish).await;
-        assert_eq!(others(&store, kind, name, 2).await, 0);
-        assert!(others(&store, kind, name, 1).await >= 1);
-        let _theirs = watch_for(&other, &wish).await;
-        assert!(others(&store, kind, name, 2).await >= 1);
-        assert!(others(&other, kind, name, 1).await >= 1);
+        assert_eq!(rivals(&store, kind, name, None).await, Rivals::None);
+        let ours = watch_for(&store, &wish).await;
+        assert_eq!(rivals(&store, kind, name, Some(&ours)).await, Rivals::None);
+        assert_eq!(rivals(&store, kind, name, None).await, Rivals::Some, "another owner holds it here");
+        let another = watch_for(&store, &wish).await;
+        assert_eq!(rivals(&store, kind, name, Some(&ours)).await, Rivals::Some);
+        drop(another);
+        let theirs = watch_for(&other, &wish).await;
+        assert_eq!(rivals(&store, kind, name, Some(&ours)).await, Rivals::Some);
+        assert_eq!(rivals(&other, kind, name, Some(&theirs)).await, Rivals::Some);
     }
 }
 
 pub async fn readers_and_writers_listen_to_each_other(Subject { store, other, .. }: Subject) {
     for (name, holds, listens) in [("a", Kind::Read, Kind::Write), ("b", Kind::Write, Kind::Read)] {
-        let _theirs = watch_for(&other, &Arc::new(wish(listens, name, 9))).await;
-        assert!(others(&store, holds, name, 0).await >= 1);
-        assert!(others(&other, holds, name, 0).await >= 1);
-        assert_eq!(others(&other, holds, name, 1).await, 0);
+        let theirs = watch_for(&other, &Arc::new(wish(listens, name, 9))).await;
+        assert_eq!(rivals(&store, holds, name, None).await, Rivals::Some);
+        assert_eq!(rivals(&other, holds, name, None).await, Rivals::Some);
+        assert_eq!(rivals(&other, holds, name, Some(&theirs)).await, Rivals::None);
     }
 }

@@ -20,7 +20,7 @@ pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { st
     }
     // "Settled" means that the store's clock is past the time after which it refuses the request.
     let answer = busy(&store, request(&["a"], 3)).await;
-    assert!(answer.server_time > latest, "{:?} is not past {latest:?}", answer.server_time);
+    assert!(answer.moment > latest.into(), "{:?} is not past {latest:?}", answer.moment);
     assert_held_by(&store, "a", 2).await;
 }
 

@@ -16,7 +16,7 @@ use super::bell::{Bell, Echo};
 use super::entry::HandleId;
 use super::latch::Latches;
 use super::semaphore::Semaphores;
-use super::step::{Moment, Step};
+use super::step::{At, Step};
 use super::stock::Stocks;
 use super::table::{Table, Watched};
 
@@ -97,7 +97,7 @@ impl Handle {
         let mut step_now = Step {
             table: &mut table,
             prefix: &self.prefix,
-            moment: Moment { now, server_time: self.shared.server_time(now), handle: self.id },
+            at: At { now, server_time: self.shared.server_time(now), handle: self.id },
             bell: Bell::default(),
         };
         let result = step(&mut step_now);
@@ -118,7 +118,7 @@ impl Handle {
 
     pub(super) fn acquire_in_time(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
         request.refuse_replication()?;
-        self.step(request.items.len(), |step| step.acquire(request, request.stamp(step.moment.server_time))).0
+        self.step(request.items.len(), |step| step.acquire(request, request.stamp(step.at.server_time))).0
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -137,7 +137,10 @@ impl Handle {
     /// Releases; `latest` is the latest time of the takeover, if there is one.
     pub(super) fn release_by(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
         let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
-        Released { echo, ..released }
+        if let Some(own) = request.own_watch.as_ref().filter(|_| echo) {
+            own.expect();
+        }
+        released
     }
 
     /// Makes a marker as if the clock had been `ahead` at that time.

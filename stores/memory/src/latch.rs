@@ -8,17 +8,17 @@ use std::time::Duration;
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
+use lock_core::store::kit::Watches;
 use lock_core::store::{BoxFuture, CountDownRequest, LatchStore, StoreError, StoreErrorKind, Watch};
 
 use super::handle::Handle;
-use super::listeners::Listeners;
 use super::step::in_time;
 
 /// All latches of a store, by prefix and key.
 #[derive(Default)]
 pub(super) struct Latches {
     table: Mutex<Table>,
-    listeners: Listeners,
+    watches: Watches,
 }
 
 #[derive(Default)]
@@ -85,7 +85,7 @@ impl Handle {
         let result = work(&mut table, now, &mut tell);
         drop(table);
         if tell {
-            latches.listeners.ring(name);
+            latches.watches.ring(name);
         }
         result
     }
@@ -145,6 +145,6 @@ impl LatchStore for MemoryLatches {
     }
 
     fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call(key, |handle, name| Ok(handle.shared.latches.listeners.watch(&name)))
+        self.call(key, |handle, name| Ok(handle.shared.latches.watches.watch(&name)))
     }
 }

@@ -22,7 +22,6 @@ mod books;
 mod entry;
 mod handle;
 mod latch;
-mod listeners;
 #[cfg(test)]
 mod model;
 mod queue;
@@ -43,8 +42,9 @@ use std::sync::{Arc, PoisonError, Weak};
 
 use lock_core::LockKey;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
-    Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, LatchStore, LockStatus, LockStore, MarkRequest, Marked,
+    Notices, QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned,
+    SemaphoreStore, StoreError, Watch, Withdrawn,
 };
 
 use self::entry::HandleId;
@@ -119,7 +119,37 @@ impl MemoryStore {
     }
 }
 
+/// What the store can do: everything but replication.
+const ABILITIES: Abilities = Abilities {
+    name: "the memory store",
+    fair: true,
+    read_write: true,
+    downgrade: true,
+    several: true,
+    shortens: true,
+    takeovers: true,
+    direct_grants: true,
+    notices: Notices::Pushed,
+    counts_listeners: true,
+    scan: true,
+    ..Abilities::MUTEX
+};
+
+impl QuorumMember for MemoryStore {
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        self.handle.call(move |handle| Ok(handle.mark(request.mark)))
+    }
+}
+
 impl LockStore for MemoryStore {
+    fn abilities(&self) -> &Abilities {
+        &ABILITIES
+    }
+
+    fn member(&self) -> Option<&dyn QuorumMember> {
+        Some(self)
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.handle.call(move |handle| handle.acquire_in_time(&request))
     }
@@ -128,14 +158,14 @@ impl LockStore for MemoryStore {
         self.handle.call(move |handle| Ok(handle.release(&request)))
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         self.handle.call(move |handle| {
             let items = &request.items;
-            Ok(handle.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()).0)
+            Ok(handle.step(items.len(), |step| items.iter().map(|item| step.renew(item)).collect()).0)
         })
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         self.handle.call(move |handle| {
             let items = &request.items;
             Ok(handle.step(items.len(), |step| items.iter().map(|item| step.downgrade(item)).collect()).0)
@@ -160,10 +190,6 @@ impl LockStore for MemoryStore {
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
         self.handle.call(move |handle| Ok(handle.step(1, |step| step.scan(&request)).0))
-    }
-
-    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
-        self.handle.call(move |handle| Ok(handle.mark(request.mark)))
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

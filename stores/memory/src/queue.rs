@@ -44,7 +44,7 @@ impl Queue {
     }
 
     /// Records a sign of life of `owner`, if it is queued.
-    pub(super) fn keep(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Waiter> {
+    pub(super) fn renew(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Waiter> {
         let mut alive = self.waiters.iter_mut().filter(|waiter| waiter.alive_until > now);
         let waiter = alive.find(|waiter| waiter.owner == *owner)?;
         waiter.alive_until = now + WAITER_LIFE;
@@ -53,8 +53,8 @@ impl Queue {
 
     /// Queues `owner` at the end, unless it has a place already.
     pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: Tick) {
-        let direct = request.items.len() == 1 && request.token_floor == 0;
-        if let Some(waiter) = self.keep(owner, now) {
+        let direct = request.items.len() == 1 && request.floor() == 0;
+        if let Some(waiter) = self.renew(owner, now) {
             (waiter.lease, waiter.retention) = (request.lease, request.retention);
             waiter.direct = direct;
             return;

@@ -8,21 +8,21 @@ use std::time::Duration;
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
+use lock_core::store::kit::Watches;
 use lock_core::store::{
     BoxFuture, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
-    PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError, StoreErrorKind,
+    PermitsRelease, PermitsRenew, PermitsRequest, SemaphoreStore, ServerTime, StoreError, StoreErrorKind,
     Watch, Withdrawn,
 };
 
 use super::handle::Handle;
-use super::listeners::Listeners;
 use super::step::in_time;
 
 /// All semaphores of a store, by prefix and key.
 #[derive(Default)]
 pub(super) struct Semaphores {
     table: Mutex<HashMap<String, Semaphore>>,
-    listeners: Listeners,
+    watches: Watches,
 }
 
 /// A semaphore that has been given permits. It stays, as on a server.
@@ -94,7 +94,7 @@ impl Handle {
         let tell = freed && table.get(name).is_some_and(|semaphore| semaphore.left > 0);
         drop(table);
         if tell {
-            semaphores.listeners.ring(name);
+            semaphores.watches.ring(name);
         }
         result
     }
@@ -106,7 +106,7 @@ impl Handle {
             let server_time = self.shared.server_time(now);
             in_time(server_time, latest)?;
             let busy = |available, remaining| {
-                Ok(PermitsAcquired::Busy(PermitsBusy { available, remaining, server_time }))
+                Ok(PermitsAcquired::Busy(PermitsBusy { available, remaining, moment: server_time.into() }))
             };
             let Some(semaphore) = table.get_mut(&name) else { return busy(0, None) };
             let fresh = request.ids.iter().filter(|id| !semaphore.held.contains_key(id)).count();
@@ -121,7 +121,7 @@ impl Handle {
                 let old = semaphore.held.entry(*id).or_insert(expires);
                 *old = expires.max(*old);
             }
-            Ok(PermitsAcquired::Granted(server_time))
+            Ok(PermitsAcquired::Granted(server_time.into()))
         })
     }
 
@@ -134,7 +134,7 @@ impl Handle {
         })
     }
 
-    fn keep_permits(&self, hold: &PermitsHold) -> Vec<bool> {
+    fn renew_permits(&self, hold: &PermitsHold) -> Vec<bool> {
         let name = self.full_name(&hold.key);
         self.semaphore_step(&name, |table, now, _| {
             let Some(semaphore) = table.get_mut(&name) else { return vec![false; hold.ids.len()] };
@@ -204,9 +204,9 @@ impl SemaphoreStore for MemorySemaphores {
         self.0.call(move |handle| Ok(handle.release_permits(&request.key, &request.ids).0))
     }
 
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
+    fn renew(&self, request: PermitsRenew) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
         self.0.call(move |handle| {
-            Ok(request.holds.iter().map(|hold| Some(handle.keep_permits(hold))).collect())
+            Ok(request.holds.iter().map(|hold| Some(handle.renew_permits(hold))).collect())
         })
     }
 
@@ -219,7 +219,7 @@ impl SemaphoreStore for MemorySemaphores {
     }
 
     fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
-        self.0.call(move |handle| Ok(handle.shared.semaphores.listeners.watch(&handle.full_name(&key))))
+        self.0.call(move |handle| Ok(handle.shared.semaphores.watches.watch(&handle.full_name(&key))))
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
@@ -249,8 +249,8 @@ mod tests {
             PermitsRequest::new(key, vec![PermitId::from_bytes([7; 16])], Duration::MAX, Duration::MAX);
         semaphores.acquire(Arc::new(request)).await.unwrap();
         let inside = &store.handle.shared.semaphores;
-        assert_eq!((lock(&inside.table).len(), inside.listeners.len()), (0, 1));
+        assert_eq!((lock(&inside.table).len(), inside.watches.len()), (0, 1));
         drop(watch);
-        assert_eq!(inside.listeners.len(), 0);
+        assert_eq!(inside.watches.len(), 0);
     }
 }

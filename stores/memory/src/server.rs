@@ -9,7 +9,7 @@ use lock_core::internal::clock::Clock;
 use lock_core::internal::clock::SimClock;
 use lock_core::internal::sync::lock;
 use lock_core::store::{
-    AcquireRequest, Acquired, KeepRequest, Kept, LockStatus, Mark, Marked, ReleaseRequest, Released,
+    AcquireRequest, Acquired, LockStatus, Mark, Marked, ReleaseRequest, Released, RenewRequest, Renewed,
     ServerTime, StoreError, Watch, Withdrawn,
 };
 use lock_core::{LockKey, OwnerId};
@@ -101,16 +101,16 @@ impl ServerHandle {
         self.0.release_by(request, latest)
     }
 
-    /// Renews and keeps, as [`LockStore::keep`](lock_core::store::LockStore::keep) does.
+    /// Renews and keeps, as [`LockStore::renew`](lock_core::store::LockStore::renew) does.
     #[must_use]
-    pub fn keep(&self, request: &KeepRequest) -> Vec<Kept> {
+    pub fn renew(&self, request: &RenewRequest) -> Vec<Renewed> {
         let items = &request.items;
-        self.0.step(items.len(), |step| items.iter().map(|item| step.keep(item)).collect()).0
+        self.0.step(items.len(), |step| items.iter().map(|item| step.renew(item)).collect()).0
     }
 
     /// Downgrades, as [`LockStore::downgrade`](lock_core::store::LockStore::downgrade) does.
     #[must_use]
-    pub fn downgrade(&self, request: &KeepRequest) -> Vec<Kept> {
+    pub fn downgrade(&self, request: &RenewRequest) -> Vec<Renewed> {
         let items = &request.items;
         self.0.step(items.len(), |step| items.iter().map(|item| step.downgrade(item)).collect()).0
     }
@@ -139,7 +139,7 @@ impl ServerHandle {
         self.0.step(1, |step| step.force_release(key)).0
     }
 
-    /// Looks at the marker or makes it, as [`LockStore::mark`](lock_core::store::LockStore::mark)
+    /// Looks at the marker or makes it, as [`QuorumMember::mark`](lock_core::store::QuorumMember::mark)
     /// does.
     pub fn mark(&self, mark: Mark) -> Marked {
         self.0.mark(mark)

@@ -3,7 +3,9 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use lock_core::store::{Few, Item, Kind, ListenerPolicy, Notice, StoreErrorKind, Takeover, WAITER_LIFE};
+use lock_core::store::{
+    Few, Item, Kind, ListenerPolicy, Notice, Rivals, StoreErrorKind, Takeover, WAITER_LIFE,
+};
 use lock_core::{OwnerId, TokenRetention};
 
 use super::bell::Echo;
@@ -24,7 +26,7 @@ fn request(keys: &[&str], owner: &str) -> Arc<AcquireRequest> {
 fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) -> Arc<ReleaseRequest> {
     let items = request(keys, owner).items.clone();
     let then = next.map(|request| Takeover { request, listeners: ListenerPolicy::Respect });
-    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, own_watches: 0, timeout: SECOND })
+    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then, own_watch: None, timeout: SECOND })
 }
 
 fn sizes(store: &MemoryStore) -> (usize, usize, usize) {
@@ -227,9 +229,9 @@ async fn nothing_is_granted_to_a_watch_that_was_dropped() {
 
 /// A direct grant can give only one token of any number.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_with_a_token_floor_is_told_and_not_granted() {
+async fn a_waiter_with_a_floor_is_told_and_not_granted() {
     let store = MemoryStore::new("");
-    let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND).token_floor(1 << 52));
+    let waiter = Arc::new(wish(Kind::Fair, "a", "waiter").queued(SECOND).above(1 << 52));
     store.acquire(Arc::new(wish(Kind::Fair, "a", "holder"))).await.unwrap();
     store.acquire(Arc::clone(&waiter)).await.unwrap();
     let mut watch = store.watch(Arc::clone(&waiter)).await.unwrap();
@@ -309,10 +311,10 @@ async fn a_dropped_watch_is_no_listener() {
     let one = MemoryStore::named("no_listener", "");
     let two = MemoryStore::named("no_listener", "");
     let mut watch = Some(two.watch(request(&["a"], "b")).await.unwrap());
-    for listeners in [1, 0] {
+    for rivals in [Rivals::Some, Rivals::None] {
         assert!(granted(&one, &["a"], "a").await);
         let released = one.release(giving_back(&["a"], "a", None)).await.unwrap();
-        assert_eq!(released.other_listeners, listeners);
+        assert_eq!(released.rivals, rivals);
         watch.take();
     }
 }
@@ -342,7 +344,7 @@ async fn a_watch_of_two_keys_is_told_and_counted_once() {
     let mut watch = two.watch(request(&["a", "b"], "w")).await.unwrap();
     assert!(granted(&one, &["a", "b"], "a").await);
     let released = one.release(giving_back(&["a", "b"], "a", None)).await.unwrap();
-    assert_eq!(released.other_listeners, 1);
+    assert_eq!(released.rivals, Rivals::Some);
     assert_eq!(watch.try_notice(), Some(Notice::Retry));
     assert_eq!(watch.try_notice(), None);
 }
@@ -353,9 +355,9 @@ async fn nobody_is_woken_for_a_key_that_was_taken_over() {
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
     assert!(granted(&store, &["a"], "a").await);
     let request = giving_back(&["a"], "a", Some(request(&["a"], "b")));
-    let request = ReleaseRequest { own_watches: 1, ..(*request).clone() };
+    let request = ReleaseRequest { own_watch: Some(watch.echo()), ..(*request).clone() };
     let released = store.release(Arc::new(request)).await.unwrap();
-    assert!(released.then.is_some() && !released.echo);
+    assert!(released.then.is_some() && !watch.echo().is_expected());
     assert_eq!(watch.try_notice(), None);
 }
 
@@ -365,10 +367,10 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     let mut watch = store.watch(request(&["a"], "w")).await.unwrap();
 
     let items = request(&["a"], "b").items.clone();
-    let impossible = AcquireRequest::new(items, SECOND, SECOND).token_floor(u64::MAX);
+    let impossible = AcquireRequest::new(items, SECOND, SECOND).above(u64::MAX);
     assert!(granted(&store, &["a"], "a").await);
     let released = store.release(giving_back(&["a"], "a", Some(Arc::new(impossible)))).await.unwrap();
-    assert_eq!((released.held, released.then, released.echo), (vec![true].into(), None, true));
+    assert_eq!((released.held, released.then), (vec![true].into(), None));
     assert_eq!(watch.try_notice(), Some(Notice::Retry));
 
     // A late takeover is no error either.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, Kind, LockStore, ServerTime, StoreError,
-    StoreErrorKind, WAITER_LIFE,
+    StoreErrorKind,
 };
 
 use super::ballots::{Attempt, Role, ballots_of};
@@ -108,9 +108,8 @@ impl Election {
         let won = self.tally.verdict(0) == Verdict::Won;
         let refusal = if won {
             // Its tokens could not be recorded, or others have got them: it is retried soon.
-            let server_time = self.tally.grants().first().map(|(_, granted)| granted.server_time);
-            let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
-            Ok(Busy { item: 0, remaining: again, server_time, listeners: 0 })
+            let moment = self.tally.grants().first().map(|(_, granted)| granted.moment).unwrap_or_default();
+            Ok(Busy { item: 0, remaining: Some(again), moment, listeners: 0 })
         } else {
             self.tally.refusal()
         };
@@ -221,10 +220,9 @@ impl Election {
             self.tally.put(node, Vote::Unknown(unanswered("its answer was not needed")));
         }
         let grants = self.tally.grants();
-        let server_time = grants.iter().map(|(_, granted)| granted.server_time).max();
-        let server_time = server_time.unwrap_or(ServerTime::from_micros(0));
+        let moment = grants.iter().map(|(_, granted)| granted.moment).max().unwrap_or_default();
         let mut counters = Counters::new(quorum.majority(), self.request.items.len(), &grants);
-        let mut unlifted = self.raise(&mut counters, server_time).await?;
+        let mut unlifted = self.raise(&mut counters, moment).await?;
         if !counters.is_settled() {
             for stray in unlifted {
                 let error = unanswered("its fencing counter could not be raised");
@@ -246,7 +244,7 @@ impl Election {
             // Its place at an earlier gate would keep others waiting there after its release.
             if node != gate {
                 let stray = Stray::new(node, ballot, now);
-                unlifted.push(Stray { until: stray.until.max(now + WAITER_LIFE), ..stray });
+                unlifted.push(Stray { until: stray.until.max(now + quorum.abilities.waiter_life), ..stray });
             }
         }
         quorum.strays.add(&self.request.items, &unlifted, now);
@@ -261,7 +259,7 @@ impl Election {
                 }
             });
         }
-        Ok(Some(Granted { tokens: counters.tokens().into(), server_time }))
+        Ok(Some(Granted { tokens: counters.tokens().into(), moment }))
     }
 
     /// Gives back everything that the attempt has got, before `refusal` is returned.
@@ -298,8 +296,7 @@ impl Election {
     /// Returns the request to send to a node.
     fn ballot(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
         let request = &self.request;
-        // A request for tokens above a floor is never granted directly by a release, which happens
-        // at one store only.
+        // A direct grant by a release would happen at one store only.
         let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
         let make = || {
             // The gate has the order. Places at other stores date from when another store was the
@@ -309,8 +306,8 @@ impl Election {
                 _ => item.clone(),
             });
             let ballot = AcquireRequest::new(items.collect::<Few<_>>(), request.lease, self.step);
-            let ballot = ballot.tokens(request.tokens).token_floor(request.token_floor.max(u64::from(fair)));
-            let ballot = ballot.retention(request.retention);
+            let ballot = ballot.tokens(request.tokens).retention(request.retention);
+            let ballot = if fair { ballot.indirect() } else { ballot };
             match request.wait {
                 Some(wait) if role == Role::Gate => ballot.queued(wait),
                 _ => ballot,

@@ -4,17 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::LockKey;
-use lock_core::store::{LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+use lock_core::store::{Cursor, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
 
 use super::calls::{Answers, Quorum};
 use super::release::too_few;
 use super::{first, merge};
 use crate::trace::TARGET;
-
-/// A cursor has the cursor of one store in its lower bits, then the number of the store, then the
-/// number of failed stores.
-const CURSOR_BITS: u32 = 56;
-const NUMBER_BITS: u32 = 4;
 
 pub(super) async fn status(quorum: Arc<Quorum>, key: LockKey) -> Result<LockStatus, StoreError> {
     let limit = quorum.options.call_timeout * 7 / 8;
@@ -60,21 +55,27 @@ pub(super) async fn force_release(quorum: Arc<Quorum>, key: LockKey) -> Result<b
 /// Goes through the stores one by one, until fewer than a majority remain, so that every lock of a
 /// majority is found. A key found at one store is looked up at all.
 pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Scanned, StoreError> {
-    let cursor = request.cursor & ((1 << CURSOR_BITS) - 1);
-    let number =
-        |shift: u32| usize::try_from(request.cursor >> shift & ((1 << NUMBER_BITS) - 1)).unwrap_or(0);
-    let (node, failed) = (number(CURSOR_BITS), number(CURSOR_BITS + NUMBER_BITS));
-    let code = |number: usize, shift: u32| u64::try_from(number).unwrap_or(0) << shift;
+    // A cursor begins with the number of the store and that of failed stores; the rest is the
+    // store's own.
+    let (node, failed, own) = match request.cursor.as_ref().map(Cursor::as_bytes) {
+        None => (0, 0, None),
+        Some([node, failed]) => (usize::from(*node), usize::from(*failed), None),
+        Some([node, failed, own @ ..]) => (usize::from(*node), usize::from(*failed), Some(Cursor::new(own))),
+        Some(_) => return Err(bad_cursor()),
+    };
+    let at = |node: usize, failed: usize, own: &[u8]| {
+        let number = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        Cursor::new([&[number(node), number(failed)], own].concat())
+    };
     // The next store, if another one has to be asked.
     let after = |failed: usize| {
         let gone_through = node + 1 - failed;
         let enough = gone_through > quorum.len() - quorum.majority();
-        let next = code(node + 1, CURSOR_BITS) | code(failed, CURSOR_BITS + NUMBER_BITS);
-        (!enough && node + 1 < quorum.len()).then_some(next)
+        (!enough && node + 1 < quorum.len()).then(|| at(node + 1, failed, &[]))
     };
 
     let limit = request.timeout * 7 / 8;
-    let part = ScanRequest { cursor, ..request.clone() };
+    let part = ScanRequest { cursor: own, ..request.clone() };
     let answer = quorum.ask([node], limit / 2, |_, store| store.scan(part.clone())).next().await;
     let page = match answer.map(|(_, answer)| answer) {
         Some(Ok(page)) => page,
@@ -87,9 +88,7 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
                 _ => Err(too_few(&quorum, &[(node, error)])),
             };
         }
-        None => {
-            return Err(StoreError::new(StoreErrorKind::Refused, "the cursor is not from an earlier page"));
-        }
+        None => return Err(bad_cursor()),
     };
     let mut locks = Vec::new();
     // All at once, so that a hanging store costs its time-out only once.
@@ -103,19 +102,12 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
             locks.push((key, status));
         }
     }
-    let next = match page.next {
-        Some(next) if next >> CURSOR_BITS == 0 => {
-            let place = code(node, CURSOR_BITS) | code(failed, CURSOR_BITS + NUMBER_BITS);
-            Some(next | place)
-        }
-        Some(_) => {
-            let message =
-                "a store has too many keys to list its locks through a quorum; list them at the store itself";
-            return Err(StoreError::new(StoreErrorKind::Unsupported, message));
-        }
-        None => after(failed),
-    };
+    let next = page.next.map(|next| at(node, failed, next.as_bytes())).or_else(|| after(failed));
     Ok(Scanned { locks, next })
+}
+
+fn bad_cursor() -> StoreError {
+    StoreError::new(StoreErrorKind::Refused, "the cursor is not from an earlier page")
 }
 
 /// Checks that a majority is usable; logs the stores that are not.

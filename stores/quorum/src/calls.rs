@@ -7,7 +7,7 @@ use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_core::internal::tasks::Tasks;
-use lock_core::store::{BoxFuture, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::{Abilities, BoxFuture, LockStore, Notices, StoreError, StoreErrorKind};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::strays::Strays;
@@ -41,6 +41,7 @@ pub struct QuorumOptions {
 /// The stores of a quorum.
 pub(super) struct Quorum {
     pub(super) options: QuorumOptions,
+    pub(super) abilities: Abilities,
     nodes: Box<[Node]>,
     pub(super) strays: Arc<Strays>,
     /// Permits for calls that go on in the background.
@@ -57,11 +58,44 @@ struct Node {
     shunned_until: Arc<AtomicU64>,
 }
 
+/// Returns what a quorum of these stores can do: what each of them can, without the steps that
+/// would happen at one store only.
+fn abilities(stores: &[Arc<dyn LockStore>], max_lease: Duration) -> Abilities {
+    let each = || stores.iter().map(|store| store.abilities());
+    let all = |has: fn(&Abilities) -> bool| each().all(has);
+    let longest = |of: fn(&Abilities) -> Duration| each().map(of).max();
+    let usual = Abilities::MUTEX;
+    Abilities {
+        name: "a quorum",
+        fair: all(|store| store.fair),
+        read_write: all(|store| store.read_write),
+        downgrade: all(|store| store.downgrade),
+        several: all(|store| store.several),
+        shortest_lease: longest(|store| store.shortest_lease).unwrap_or(usual.shortest_lease),
+        lease_grain: longest(|store| store.lease_grain).unwrap_or(usual.lease_grain),
+        longest_lease: Some(max_lease),
+        shortens: all(|store| store.shortens),
+        waiter_life: longest(|store| store.waiter_life).unwrap_or(usual.waiter_life),
+        intent_life: longest(|store| store.intent_life).unwrap_or(usual.intent_life),
+        notices: if all(|store| store.notices == Notices::Pushed) {
+            Notices::Pushed
+        } else {
+            Notices::Polled
+        },
+        counts_listeners: all(|store| store.counts_listeners),
+        most_tokens: each().map(|store| store.most_tokens).min().unwrap_or(usual.most_tokens),
+        scan: all(|store| store.scan),
+        ..usual
+    }
+}
+
 impl Quorum {
     pub(super) fn new(stores: Vec<Arc<dyn LockStore>>, options: QuorumOptions) -> Arc<Self> {
+        let abilities = abilities(&stores, options.max_lease);
         let nodes = stores.into_iter().map(|store| Node { store, shunned_until: Arc::default() });
         Arc::new(Self {
             options,
+            abilities,
             nodes: nodes.collect(),
             strays: Arc::default(),
             late: Semaphore::new(MOST_LATE),

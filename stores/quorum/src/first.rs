@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::sync::atomic::Ordering;
-use lock_core::store::{LockStore, Mark, MarkRequest, Marked, ServerTime, StoreError, StoreErrorKind};
+use lock_core::store::{
+    BoxFuture, LockStore, Mark, MarkRequest, Marked, ServerTime, StoreError, StoreErrorKind,
+};
 
 use super::calls::Quorum;
 
@@ -30,13 +32,24 @@ pub(super) fn distrust(left: Duration) -> StoreError {
     StoreError::new(StoreErrorKind::NotReady, message)
 }
 
+/// Looks at the marker of the store, or makes it.
+fn mark(store: &Arc<dyn LockStore>, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+    let Some(member) = store.member() else {
+        let message = format!(
+            "{store:?} can't be a server of a quorum: it keeps no marker that shows a loss of locks; use single servers"
+        );
+        return Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, message)) });
+    };
+    member.mark(request)
+}
+
 /// Checks that the store is believed; marks it if it has no marker.
 pub(super) async fn is_believed(
     store: &Arc<dyn LockStore>,
     max_lease: Duration,
     timeout: Duration,
 ) -> Result<(), StoreError> {
-    let marked = store.mark(MarkRequest { mark: Mark::Make, timeout }).await?;
+    let marked = mark(store, MarkRequest { mark: Mark::Make, timeout }).await?;
     quarantine(marked, max_lease).map_or(Ok(()), |left| Err(distrust(left)))
 }
 
@@ -50,7 +63,7 @@ pub(super) async fn first_use(quorum: &Arc<Quorum>, limit: Duration) {
         return;
     }
     let look = MarkRequest { mark: Mark::Look, timeout: limit };
-    let mut answers = quorum.ask(quorum.all(), limit, |_, store| store.mark(look));
+    let mut answers = quorum.ask(quorum.all(), limit, |_, store| mark(store, look));
     let (mut new, mut marked) = (Vec::new(), 0);
     while let Some((node, answer)) = answers.next().await {
         match answer {
@@ -66,7 +79,7 @@ pub(super) async fn first_use(quorum: &Arc<Quorum>, limit: Duration) {
         let mut answers = quorum.ask(quorum.all(), limit, |node, store| {
             let looked = new.iter().find(|(of, _)| *of == node).map_or(0, |(_, time)| time.as_micros());
             let latest = ServerTime::from_micros(looked.saturating_add(limit_micros));
-            store.mark(MarkRequest { mark: Mark::First { latest }, timeout: limit })
+            mark(store, MarkRequest { mark: Mark::First { latest }, timeout: limit })
         });
         while answers.next().await.is_some() {}
         quorum.in_use.store(true, Ordering::Release);

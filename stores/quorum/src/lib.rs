@@ -27,7 +27,7 @@
 //! - `votes`, `tokens`, `merge`, `wake`: decisions, without I/O.
 //! - `calls`: asks several stores at once. `ballots`, `strays`: the requests sent, so that they can
 //!   be undone.
-//! - `acquire`, `raise`, `undo`, `keep`, `release`, `admin`, `watch`, `first`: the methods.
+//! - `acquire`, `raise`, `undo`, `renew`, `release`, `admin`, `watch`, `first`: the methods.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -38,17 +38,16 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 mod acquire;
 mod admin;
 mod ballots;
 mod calls;
 mod first;
-mod keep;
 mod merge;
 mod raise;
 mod release;
+mod renew;
 mod strays;
 #[cfg(test)]
 mod tests;
@@ -61,12 +60,12 @@ mod watch;
 
 use calls::Quorum;
 pub use calls::QuorumOptions;
-use keep::Renewal;
 use lock_core::LockKey;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LockStatus, LockStore, ReleaseRequest, Released,
-    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, LockStatus, LockStore, ReleaseRequest, Released,
+    RenewRequest, Renewed, ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
+use renew::Renewal;
 
 /// Maximum number of stores in a quorum.
 const MOST: usize = 15;
@@ -144,6 +143,10 @@ impl fmt::Debug for QuorumStore {
 }
 
 impl LockStore for QuorumStore {
+    fn abilities(&self) -> &Abilities {
+        &self.quorum.abilities
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.call(|quorum| acquire::acquire(quorum, request))
     }
@@ -152,12 +155,12 @@ impl LockStore for QuorumStore {
         self.call(|quorum| release::release(quorum, request))
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call(|quorum| keep::keep(quorum, request, Renewal::Keep))
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        self.call(|quorum| renew::renew(quorum, request, Renewal::Renew))
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call(|quorum| keep::keep(quorum, request, Renewal::Downgrade))
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        self.call(|quorum| renew::renew(quorum, request, Renewal::Downgrade))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
@@ -178,10 +181,6 @@ impl LockStore for QuorumStore {
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
         self.call(|quorum| admin::scan(quorum, request))
-    }
-
-    fn longest_lease(&self) -> Option<Duration> {
-        Some(self.quorum.options.max_lease)
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

@@ -3,25 +3,25 @@
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::store::{Kept, LockStatus};
+use lock_core::store::{LockStatus, Renewed};
 
 use super::votes::majority;
 
 /// Returns the state of a hold from the stores' answers, which are `None` for stores that have not
 /// answered. Of these, `open` may still do so. Returns `None` while the result depends on them.
-pub(super) fn kept(answers: &[Option<Kept>], open: usize) -> Option<Kept> {
+pub(super) fn kept(answers: &[Option<Renewed>], open: usize) -> Option<Renewed> {
     let majority = majority(answers.len());
-    let count = |of: Kept| answers.iter().filter(|kept| **kept == Some(of)).count();
-    let renewed = count(Kept::Renewed);
+    let count = |of: Renewed| answers.iter().filter(|kept| **kept == Some(of)).count();
+    let renewed = count(Renewed::Held);
     if renewed >= majority {
-        return Some(Kept::Renewed);
+        return Some(Renewed::Held);
     }
     // Stores with another answer don't hold it; nothing is known about those that failed.
-    let silent = answers.iter().filter(|kept| kept.is_none_or(|kept| kept == Kept::Unknown)).count();
+    let silent = answers.iter().filter(|kept| kept.is_none_or(|kept| kept == Renewed::Unknown)).count();
     if renewed + silent < majority {
-        return Some(Kept::Gone);
+        return Some(Renewed::Gone);
     }
-    (open == 0).then_some(Kept::Unknown)
+    (open == 0).then_some(Renewed::Unknown)
 }
 
 /// Returns whether a released hold existed, from arguments like those of [`kept`]. A store without
@@ -76,30 +76,30 @@ mod tests {
     use lock_core::FencingToken;
     use lock_core::store::Kind;
 
-    const R: Option<Kept> = Some(Kept::Renewed);
-    const G: Option<Kept> = Some(Kept::Gone);
-    const U: Option<Kept> = Some(Kept::Unknown);
+    const R: Option<Renewed> = Some(Renewed::Held);
+    const G: Option<Renewed> = Some(Renewed::Gone);
+    const U: Option<Renewed> = Some(Renewed::Unknown);
 
     #[test]
     fn a_majority_renews() {
-        assert_eq!(kept(&[R, R, None], 1), Some(Kept::Renewed));
-        assert_eq!(kept(&[R, G, R], 0), Some(Kept::Renewed));
+        assert_eq!(kept(&[R, R, None], 1), Some(Renewed::Held));
+        assert_eq!(kept(&[R, G, R], 0), Some(Renewed::Held));
         assert_eq!(kept(&[R, None, None], 2), None);
         assert_eq!(kept(&[R, R, G, G, None], 1), None);
     }
 
     #[test]
     fn it_is_gone_when_no_majority_can_be() {
-        assert_eq!(kept(&[R, G, G], 0), Some(Kept::Gone));
-        assert_eq!(kept(&[G, G, None], 1), Some(Kept::Gone));
-        assert_eq!(kept(&[R, Some(Kept::Waiting(Duration::ZERO)), G], 0), Some(Kept::Gone));
+        assert_eq!(kept(&[R, G, G], 0), Some(Renewed::Gone));
+        assert_eq!(kept(&[G, G, None], 1), Some(Renewed::Gone));
+        assert_eq!(kept(&[R, Some(Renewed::Waiting(Duration::ZERO)), G], 0), Some(Renewed::Gone));
     }
 
     #[test]
     fn it_is_unknown_when_those_that_failed_decide() {
-        assert_eq!(kept(&[R, G, None], 0), Some(Kept::Unknown));
-        assert_eq!(kept(&[R, G, U], 0), Some(Kept::Unknown));
-        assert_eq!(kept(&[None, None, R], 0), Some(Kept::Unknown));
+        assert_eq!(kept(&[R, G, None], 0), Some(Renewed::Unknown));
+        assert_eq!(kept(&[R, G, U], 0), Some(Renewed::Unknown));
+        assert_eq!(kept(&[None, None, R], 0), Some(Renewed::Unknown));
     }
 
     #[test]

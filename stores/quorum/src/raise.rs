@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore, ServerTime, StoreError, TokenRange};
+use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore, Moment, StoreError, TokenRange};
 
 use super::acquire::{Election, withdrawn};
 use super::ballots::{Role, ballots_of};
@@ -32,7 +32,7 @@ impl Election {
     pub(super) async fn raise(
         &self,
         counters: &mut Counters,
-        clock: ServerTime,
+        clock: Moment,
     ) -> Result<Vec<Stray>, StoreError> {
         let mut unanswered = Vec::new();
         for (index, item) in self.request.items.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Election {
         &self,
         counters: &mut Counters,
         index: usize,
-        clock: ServerTime,
+        clock: Moment,
         unanswered: &mut Vec<Stray>,
     ) -> Result<(), StoreError> {
         let Some(item) = self.request.items.get(index) else { return Ok(()) };
@@ -74,7 +74,7 @@ impl Election {
             let margin = MARGIN.max(self.quorum.pause(4.0, 4.0) * 2);
             let passed = self.quorum.now().since(self.began) + margin;
             let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
-            let above = clock.as_micros().saturating_add(passed);
+            let above = clock.get().saturating_add(passed);
             let Some((&first, others)) = nodes.split_first() else { break };
             // The first store orders the claims that are made at the same time.
             let leap = LEAP.get(attempt).copied().unwrap_or_default();
@@ -118,7 +118,7 @@ impl Election {
     ) -> Result<Raise, StoreError> {
         let make = || {
             let ballot = AcquireRequest::new(vec![item.clone()], self.request.lease, self.step);
-            ballot.tokens(tokens).token_floor(floor).retention(self.request.retention)
+            ballot.tokens(tokens).above(floor).retention(self.request.retention)
         };
         let now = self.quorum.now();
         let ballot = ballots_of(&self.request).ballot(self.attempt, behind.node, Role::Raise, now, make);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
-use lock_core::store::{Few, ReleaseRequest, Released, StoreError};
+use lock_core::store::kit::Backoff;
+use lock_core::store::{Few, ReleaseRequest, Released, Rivals, StoreError};
 
 use super::calls::{Answers, Quorum};
 use super::{merge, undo};
@@ -34,9 +34,7 @@ impl Count {
                         *place = Some(at_node);
                     }
                 }
-                let others = &mut self.released.other_listeners;
-                *others = released.other_listeners.max(*others);
-                self.released.echo |= released.echo;
+                self.released.rivals = self.released.rivals.max(released.rivals);
             }
             Err(error) => self.errors.push((node, error)),
         }
@@ -56,7 +54,7 @@ pub(super) async fn release(
     let mut count = Count {
         held: vec![vec![None; quorum.len()]; request.items.len()],
         answered: 0,
-        released: Released { held: Few::new(), other_listeners: 0, echo: false, then: None },
+        released: Released { held: Few::new(), rivals: Rivals::None, then: None },
         errors: Vec::new(),
     };
     // A lingering release leaves the key taken at the gate.

@@ -142,11 +142,11 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::store::ServerTime;
+    use lock_core::store::Moment;
 
     fn granted(lasts: &[u64]) -> Granted {
         let tokens = lasts.iter().map(|&last| TokenRange { first: last, last }).collect();
-        Granted { tokens, server_time: ServerTime::from_micros(1) }
+        Granted { tokens, moment: Moment::new(1) }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
+use lock_core::store::kit::Backoff;
 use lock_core::store::{AcquireRequest, LockStore, StoreError, Withdrawn};
 
 use super::ballots::ballots_of;

@@ -149,11 +149,12 @@ impl Tally {
     /// Returns the answer to a request whose ballot was lost, once everything is undone. It is busy
     /// until enough holds have ended for a majority, or an error if too many stores have failed.
     pub(super) fn refusal(&self) -> Result<Busy, StoreError> {
+        // An unknown end is the latest.
         let mut ends: Vec<(Duration, Option<&Busy>)> = self
             .votes()
             .filter_map(|(_, vote)| match vote {
                 Vote::Yes(_) => Some((Duration::ZERO, None)),
-                Vote::No(busy) => Some((busy.remaining, Some(busy))),
+                Vote::No(busy) => Some((busy.remaining.unwrap_or(Duration::MAX), Some(busy))),
                 _ => None,
             })
             .collect();
@@ -189,18 +190,17 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lock_core::store::{ServerTime, TokenRange};
+    use lock_core::store::{Moment, TokenRange};
 
     const MS: Duration = Duration::from_millis(1);
 
     fn yes() -> Vote {
         let tokens = vec![TokenRange { first: 1, last: 1 }];
-        Vote::Yes(Granted { tokens: tokens.into(), server_time: ServerTime::from_micros(1) })
+        Vote::Yes(Granted { tokens: tokens.into(), moment: Moment::new(1) })
     }
 
     fn no(remaining: u32) -> Vote {
-        let server_time = ServerTime::from_micros(1);
-        Vote::No(Busy { item: 0, remaining: MS * remaining, server_time, listeners: 0 })
+        Vote::No(Busy { item: 0, remaining: Some(MS * remaining), moment: Moment::new(1), listeners: 0 })
     }
 
     fn error(kind: StoreErrorKind) -> StoreError {
@@ -236,10 +236,10 @@ mod tests {
 
     #[test]
     fn a_lost_ballot_is_busy_until_a_majority_could_be_free() {
-        assert_eq!(tally([yes(), no(30), no(20)], 3).refusal().unwrap().remaining, 20 * MS);
-        assert_eq!(tally([no(10), no(30), no(20)], 3).refusal().unwrap().remaining, 20 * MS);
+        assert_eq!(tally([yes(), no(30), no(20)], 3).refusal().unwrap().remaining, Some(20 * MS));
+        assert_eq!(tally([no(10), no(30), no(20)], 3).refusal().unwrap().remaining, Some(20 * MS));
         let failed = Vote::Failed(error(StoreErrorKind::Unreachable));
-        assert_eq!(tally([yes(), no(30), failed], 3).refusal().unwrap().remaining, 30 * MS);
+        assert_eq!(tally([yes(), no(30), failed], 3).refusal().unwrap().remaining, Some(30 * MS));
     }
 
     #[test]

@@ -56,8 +56,8 @@ fn ask(
 ) -> Answers<Watch> {
     quorum.ask(nodes, limit, |_, store| {
         let watched = AcquireRequest::new(request.items.clone(), request.lease, limit);
-        // As in the ballots, the floor prevents a direct grant by a release.
-        store.watch(Arc::new(watched.token_floor(1)))
+        // As in the ballots.
+        store.watch(Arc::new(watched.indirect()))
     })
 }
 

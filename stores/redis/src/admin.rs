@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use lock_core::store::{Kind, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+use lock_core::store::{Cursor, Kind, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
 use lock_core::{LockKey, OwnerId};
 use redis::Value;
 
@@ -111,7 +111,8 @@ impl Node {
         let mut ready = self.connector.ready(At::once(request.timeout)).await?;
         let mut scan = redis::cmd("SCAN");
         let pattern = format!("{}{}*", literal(&self.options.prefix), literal(&request.prefix));
-        scan.arg(request.cursor).arg("MATCH").arg(pattern);
+        let from = request.cursor.as_ref().and_then(Cursor::to_number).unwrap_or_default();
+        scan.arg(from).arg("MATCH").arg(pattern);
         scan.arg("COUNT").arg(LOOKED_AT).arg("TYPE").arg("hash");
         let value = self.connector.call(&ready, &scan).await?;
         let (next, found) = reply::scanned(&value).ok_or_else(|| self.senseless(&value))?;
@@ -145,7 +146,7 @@ impl Node {
                 Err(fault) => return Err(fault),
             }
         }
-        Ok(Scanned { locks, next: Some(next).filter(|&next| next != 0) })
+        Ok(Scanned { locks, next: Some(next).filter(|&next| next != 0).map(Cursor::from) })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lock_core::internal::ServerClock;
 use lock_core::internal::clock::Tick;
+use lock_core::store::kit::ServerClock;
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::Value;
 

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use lock_core::internal::ServerClock;
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::clock::rounded;
 use lock_core::internal::sync::{CachePadded, lock};
+use lock_core::store::kit::Backoff;
+use lock_core::store::kit::ServerClock;
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{Cmd, PushInfo, PushKind, ServerError, Value};

@@ -1,6 +1,6 @@
 //! The channel of a fair lock's waiter and the messages on it. The rest is in `scripts/fair_*.lua`.
 
-use lock_core::store::{Kind, Notice, ServerTime};
+use lock_core::store::{Kind, Moment, Notice};
 use lock_core::{FencingToken, OwnerId};
 
 use super::names::Names;
@@ -22,10 +22,7 @@ fn granted(message: &str) -> Option<Notice> {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse::<u64>().ok().filter(|_| digits)
     };
-    Some(Notice::Granted {
-        token: FencingToken::new(number(token)?),
-        server_time: ServerTime::from_micros(number(micros)?),
-    })
+    Some(Notice::Granted { token: FencingToken::new(number(token)?), moment: Moment::new(number(micros)?) })
 }
 
 #[cfg(test)]
@@ -45,7 +42,7 @@ mod tests {
     fn only_a_well_formed_grant_is_one() {
         let granted = Notice::Granted {
             token: FencingToken::new(1_700_000_000_000_001),
-            server_time: ServerTime::from_micros(1_700_000_000_000_000),
+            moment: Moment::new(1_700_000_000_000_000),
         };
         assert_eq!(notice("g:1700000000000001:1700000000000000"), granted);
         for other in

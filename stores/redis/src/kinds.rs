@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::store::{AcquireRequest, Item, KeepItem, Kind, ServerTime, Standing};
+use lock_core::store::{AcquireRequest, Item, Kind, RenewItem, ServerTime, Standing};
 
 use super::names::Names;
 use super::node::Node;
@@ -24,7 +24,7 @@ fn letter(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the number of a standing in keep_kinds.lua.
+/// Returns the number of a standing in renew_kinds.lua.
 fn standing(standing: Standing) -> u8 {
     match standing {
         Standing::Holder => 0,
@@ -153,16 +153,17 @@ impl Node {
     }
 
     /// Calls a script that takes the locks, and the counters of those for which `lives` is not 0.
-    pub(super) fn keeping(
+    pub(super) fn renewing(
         &self,
         script: &'static Script,
-        items: &[KeepItem],
+        items: &[RenewItem],
         names: &[Names<'_>],
-        lives: impl Fn(&KeepItem) -> u64,
+        lives: impl Fn(&RenewItem) -> u64,
         reads: bool,
     ) -> Invocation {
-        let counters = items.iter().zip(names).filter(|(keep, _)| lives(keep) > 0).map(|(_, names)| names);
-        let others = self.declared(|| others(items.iter().map(|keep| &keep.item), names, reads));
+        let counters =
+            items.iter().zip(names).filter(|(renewal, _)| lives(renewal) > 0).map(|(_, names)| names);
+        let others = self.declared(|| others(items.iter().map(|renewal| &renewal.item), names, reads));
         let keys = names.len() + counters.clone().count() + others.len();
         let mut invocation = self.invocation(script, keys, 5 * names.len());
         locks(&mut invocation, names);
@@ -173,35 +174,35 @@ impl Node {
         invocation
     }
 
-    pub(super) fn keeping_kinds(
+    pub(super) fn renewing_kinds(
         &self,
-        items: &[KeepItem],
+        items: &[RenewItem],
         names: &[Names<'_>],
-        lives: impl Fn(&KeepItem) -> u64,
+        lives: impl Fn(&RenewItem) -> u64,
     ) -> Invocation {
-        let of = items.iter().map(|keep| &keep.item);
-        let script = leanest(of, &script::KEEP_RW, &script::KEEP_FAIR, &script::KEEP_KINDS);
-        let mut invocation = self.keeping(script, items, names, &lives, false);
-        for keep in items {
+        let of = items.iter().map(|renewal| &renewal.item);
+        let script = leanest(of, &script::RENEW_RW, &script::RENEW_FAIR, &script::RENEW_KINDS);
+        let mut invocation = self.renewing(script, items, names, &lives, false);
+        for renewal in items {
             invocation
-                .arg(letter(keep.item.kind))
-                .arg(standing(keep.standing))
-                .arg(keep.item.owner.as_str())
-                .arg(millis(keep.lease))
-                .arg(lives(keep));
+                .arg(letter(renewal.item.kind))
+                .arg(standing(renewal.standing))
+                .arg(renewal.item.owner.as_str())
+                .arg(millis(renewal.lease))
+                .arg(lives(renewal));
         }
         invocation
     }
 
     pub(super) fn downgrading(
         &self,
-        items: &[KeepItem],
+        items: &[RenewItem],
         names: &[Names<'_>],
-        lives: impl Fn(&KeepItem) -> u64,
+        lives: impl Fn(&RenewItem) -> u64,
     ) -> Invocation {
-        let mut invocation = self.keeping(&script::DOWNGRADE, items, names, &lives, true);
-        for keep in items {
-            invocation.arg(keep.item.owner.as_str()).arg(millis(keep.lease)).arg(lives(keep));
+        let mut invocation = self.renewing(&script::DOWNGRADE, items, names, &lives, true);
+        for renewal in items {
+            invocation.arg(renewal.item.owner.as_str()).arg(millis(renewal.lease)).arg(lives(renewal));
         }
         invocation
     }

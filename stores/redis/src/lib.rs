@@ -77,15 +77,15 @@ pub use credentials::{Credentials, Endpoint, Provider};
 use dialer::Dialer;
 use lock_core::LockKey;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, KeepRequest, Kept, LatchStore, LockStatus, LockStore, MarkRequest,
-    Marked, ReleaseRequest, Released, ScanRequest, Scanned, SemaphoreStore, StoreError, StoreErrorKind,
-    Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, LatchStore, LockStatus, LockStore, Notices, QuorumMember,
+    ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch,
+    Withdrawn,
 };
 pub use login::Login;
 use node::Node;
 pub use options::RedisOptions;
 use spread::RedisLayouts;
-use steps::Keeping;
+use steps::Renewal;
 use topology::{Topology, call, call_in_task, step};
 
 /// Locks on Redis. Connects on first use.
@@ -154,7 +154,29 @@ impl RedisStore {
     }
 }
 
+/// What the store can do: everything.
+const ABILITIES: Abilities = Abilities {
+    name: "Redis",
+    fair: true,
+    read_write: true,
+    downgrade: true,
+    several: true,
+    shortens: true,
+    far_waiters: true,
+    takeovers: true,
+    direct_grants: true,
+    notices: Notices::Pushed,
+    counts_listeners: true,
+    replication: true,
+    scan: true,
+    ..Abilities::MUTEX
+};
+
 impl LockStore for RedisStore {
+    fn abilities(&self) -> &Abilities {
+        &ABILITIES
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         step!(self, call_in_task, |locks| locks.acquire(request).await, |cluster| cluster.acquire(request))
     }
@@ -163,24 +185,20 @@ impl LockStore for RedisStore {
         step!(self, call_in_task, |locks| locks.release(request).await, |cluster| cluster.release(request))
     }
 
-    fn keeps_far_waiters(&self) -> bool {
-        true
-    }
-
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         step!(
             self,
             call_in_task,
-            |node| Ok(node.keep(&request.items, Keeping::Renew, At::once(request.timeout)).await?),
-            |cluster| cluster.keep(&request)
+            |node| Ok(node.renew(&request.items, Renewal::Renew, At::once(request.timeout)).await?),
+            |cluster| cluster.renew(&request)
         )
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         step!(
             self,
             call_in_task,
-            |node| Ok(node.keep(&request.items, Keeping::Downgrade, At::once(request.timeout)).await?),
+            |node| Ok(node.renew(&request.items, Renewal::Downgrade, At::once(request.timeout)).await?),
             |cluster| cluster.downgrade(&request)
         )
     }
@@ -224,13 +242,12 @@ impl LockStore for RedisStore {
         )
     }
 
-    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
-        step!(self, call_in_task, |node| Ok(node.mark(&request).await?), |cluster| async move {
+    fn member(&self) -> Option<&dyn QuorumMember> {
+        match &self.topology {
+            Topology::One { locks, .. } => Some(&**locks),
             // Each primary of a cluster may lose its data independently.
-            let what = "a cluster can't be a store of a quorum: it keeps no marker that shows a loss of locks; use \
-                        single servers";
-            Err(cluster.address.error(StoreErrorKind::Unsupported, what))
-        })
+            Topology::Cluster(_) => None,
+        }
     }
 
     fn place(&self, key: &LockKey) -> u64 {

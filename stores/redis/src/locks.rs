@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, Item, Kind, ReleaseRequest, Released, ServerTime, StoreError, StoreErrorKind,
+    AcquireRequest, Acquired, BoxFuture, Item, Kind, MarkRequest, Marked, QuorumMember, ReleaseRequest,
+    Released, ServerTime, StoreError, StoreErrorKind,
 };
 
 use super::connection::At;
@@ -26,6 +27,13 @@ pub(super) struct Locks {
     withdrawals: Arc<Group<WithdrawOne>>,
 }
 
+impl QuorumMember for Locks {
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        let node = Arc::clone(&self.node);
+        Box::pin(async move { Ok(node.mark(&request).await?) })
+    }
+}
+
 impl Locks {
     pub(super) fn new(node: &Arc<Node>) -> Arc<Self> {
         Arc::new(Self {
@@ -38,11 +46,11 @@ impl Locks {
     }
 
     pub(super) async fn acquire(&self, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
-        if request.token_floor > HIGHEST_FLOOR {
+        if request.floor() > HIGHEST_FLOOR {
             return Err(self.node.address.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
         if let ([item @ Item { kind: Kind::Mutex, .. }], 0, true) =
-            (&*request.items, request.token_floor, request.replication.is_none())
+            (&*request.items, request.floor(), request.replication.is_none())
         {
             // Checked before the request joins others: an invalid name must not affect them.
             self.node.name(item)?;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lock_core::internal::ServerClock;
+use lock_core::store::kit::ServerClock;
 
 use super::classify::Address;
 use super::connection::{At, Connector};

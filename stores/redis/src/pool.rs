@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use lock_core::internal::ServerClock;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
+use lock_core::store::kit::ServerClock;
 use lock_core::store::{StoreError, StoreErrorKind};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lock_core::store::{
-    Acquired, Few, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, Takeover,
+    Acquired, Few, Granted, Item, Kind, ListenerPolicy, ReleaseRequest, Released, Rivals, Takeover,
 };
 use redis::Value;
 
@@ -94,7 +94,7 @@ impl Node {
     /// count them.
     pub(super) fn own_listeners(&self, channel: Name<'_>, request: &ReleaseRequest) -> i32 {
         let own = self.subscriber.own(&channel.to_string());
-        if own.watches > u64::from(request.own_watches) { -1 } else { i32::from(own.subscribed) }
+        if own.watches > u64::from(request.own_watch.is_some()) { -1 } else { i32::from(own.subscribed) }
     }
 
     /// Reads the grant of a takeover. The release stands whatever the grant is.
@@ -129,7 +129,7 @@ impl Node {
         request: &ReleaseRequest,
         names: &[Names<'_>],
     ) -> Released {
-        let mut released = Released { held: Few::new(), other_listeners: 0, echo: false, then: None };
+        let mut released = Released { held: Few::new(), rivals: Rivals::None, then: None };
         for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
             released.held.push(*freed != Freed::NotHeld);
             let told = match *freed {
@@ -147,7 +147,7 @@ impl Node {
                 }
                 // Only the next waiter was told.
                 Freed::Told(told) if item.kind == Kind::Fair => {
-                    released.other_listeners = released.other_listeners.saturating_add(told);
+                    released.rivals = released.rivals.max(Rivals::counted(told));
                     continue;
                 }
                 Freed::Told(told) => told,
@@ -157,10 +157,11 @@ impl Node {
             }
             let own = self.subscriber.own(&names.channel(item.kind).to_string());
             let elsewhere = told.saturating_sub(u64::from(own.subscribed));
-            let here = own.watches.saturating_sub(u64::from(request.own_watches));
-            released.other_listeners =
-                released.other_listeners.saturating_add(elsewhere).saturating_add(here);
-            released.echo |= told > 0 && own.subscribed && own.watches > 0;
+            let here = own.watches.saturating_sub(u64::from(request.own_watch.is_some()));
+            released.rivals = released.rivals.max(Rivals::counted(elsewhere.saturating_add(here)));
+            if let Some(own_watch) = request.own_watch.as_ref().filter(|_| told > 0 && own.subscribed) {
+                own_watch.expect();
+            }
         }
         released
     }
@@ -171,7 +172,7 @@ impl Node {
 fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
     let request = &then.request;
     if items.len() != request.items.len()
-        || request.token_floor > HIGHEST_FLOOR
+        || request.floor() > HIGHEST_FLOOR
         // Releases share their connection and cannot wait for replicas on it.
         || !request.replication.is_none()
     {
@@ -184,5 +185,5 @@ fn successors(items: &[Item], then: &Takeover) -> Option<Vec<usize>> {
 fn reorder(granted: Granted, order: &[usize]) -> Granted {
     let mut tokens: Vec<_> = order.iter().zip(granted.tokens).collect();
     tokens.sort_by_key(|(index, _)| **index);
-    Granted { tokens: tokens.into_iter().map(|(_, range)| range).collect(), server_time: granted.server_time }
+    Granted { tokens: tokens.into_iter().map(|(_, range)| range).collect(), moment: granted.moment }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::store::{Acquired, Busy, Granted, Kept, Kind, LockStatus, Marked, ServerTime, TokenRange};
+use lock_core::store::{
+    Acquired, Busy, Granted, Kind, LockStatus, Marked, Moment, Renewed, ServerTime, TokenRange,
+};
 use lock_core::{FencingToken, OwnerId};
 use redis::Value;
 
@@ -125,7 +127,7 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
         let top = u64::try_from(top).ok()?;
         return Some(Grant::Done(Acquired::Granted(Granted {
             tokens: vec![TokenRange::ending_at(top, tokens); items].into(),
-            server_time: ServerTime::from_micros(top.saturating_sub(u64::from(tokens))),
+            moment: Moment::new(top.saturating_sub(u64::from(tokens))),
         })));
     }
     let values = array(value)?;
@@ -137,15 +139,15 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
             });
             Some(Grant::Done(Acquired::Granted(Granted {
                 tokens: tops.collect::<Option<_>>()?,
-                server_time: micros(now)?,
+                moment: micros(now)?.into(),
             })))
         }
         (0, [now, item, left, listeners @ ..]) if listeners.len() <= 1 => {
             Some(Grant::Done(Acquired::Busy(Busy {
                 item: index(item)?,
                 // In its last millisecond a hold has 0 ms left.
-                remaining: Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1)),
-                server_time: micros(now)?,
+                remaining: Some(Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1))),
+                moment: micros(now)?.into(),
                 listeners: match listeners.first() {
                     Some(listeners) => u32::try_from(int(listeners)?).ok()?,
                     None => 0,
@@ -202,18 +204,18 @@ pub(super) fn each_taken_over(value: &Value, requests: usize) -> Option<(&[Value
         .map(|answers| answers.split_at(requests))
 }
 
-/// Reads the answer of semaphore_release.lua or semaphore_keep.lua: whether each permit was held.
+/// Reads the answer of semaphore_release.lua or semaphore_renew.lua: whether each permit was held.
 pub(super) fn flags(value: &Value, items: usize) -> Option<Vec<bool>> {
     let flags: Vec<bool> = array(value)?.iter().map(|flag| Some(int(flag)? == 1)).collect::<Option<_>>()?;
     Some(flags).filter(|flags| flags.len() == items)
 }
 
-/// Reads the answer of keep.lua, keep_kinds.lua or downgrade.lua about one lock.
-pub(super) fn kept(value: &Value) -> Option<Kept> {
+/// Reads the answer of renew.lua, renew_kinds.lua or downgrade.lua about one lock.
+pub(super) fn kept(value: &Value) -> Option<Renewed> {
     match int(value)? {
-        1 => Some(Kept::Renewed),
-        0 => Some(Kept::Gone),
-        wait => Some(Kept::Waiting(Duration::from_millis(wait.checked_neg()?.try_into().ok()?))),
+        1 => Some(Renewed::Held),
+        0 => Some(Renewed::Gone),
+        wait => Some(Renewed::Waiting(Duration::from_millis(wait.checked_neg()?.try_into().ok()?))),
     }
 }
 
@@ -311,7 +313,7 @@ mod tests {
         else {
             panic!("not granted");
         };
-        assert_eq!(granted.server_time.as_micros(), 1_700_000_000_000_000);
+        assert_eq!(granted.moment.get(), 1_700_000_000_000_000);
         let range = TokenRange { first: 1_700_000_000_000_001, last: 1_700_000_000_000_010 };
         assert_eq!(granted.tokens, [range, range]);
     }

@@ -75,7 +75,7 @@ scripts! {
     ACQUIRE_ONE_KEY = "acquire_one_key": "acquire_one_key";
     TAKEOVER = "takeover": "free" "tokens" "grant" "grant_all" "takeover";
     LINGER = "linger": "linger";
-    KEEP = "keep": "lengthen" "keep";
+    RENEW = "renew": "lengthen" "renew";
     WITHDRAW = "withdraw": "free" "withdraw";
 
     // The same for items of other kinds. Defining functions takes time, so the most frequent
@@ -96,10 +96,10 @@ scripts! {
         "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "withdraw_kinds";
     LINGER_KINDS = "linger_kinds":
         "free" "tokens" "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_wake" "fair_free" "linger_kinds";
-    KEEP_FAIR = "keep_fair": "kinds" "mutex_free" "fair_queue" "fair_keep" "lengthen" "keep_kinds";
-    KEEP_RW = "keep_rw": "kinds" "mutex_free" "rw_names" "rw_free" "lengthen" "keep_kinds";
-    KEEP_KINDS = "keep_kinds":
-        "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_keep" "lengthen" "keep_kinds";
+    RENEW_FAIR = "renew_fair": "kinds" "mutex_free" "fair_queue" "fair_keep" "lengthen" "renew_kinds";
+    RENEW_RW = "renew_rw": "kinds" "mutex_free" "rw_names" "rw_free" "lengthen" "renew_kinds";
+    RENEW_KINDS = "renew_kinds":
+        "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_keep" "lengthen" "renew_kinds";
     DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "lengthen" "downgrade";
 
     RIGHTS = "rights": "rights";
@@ -108,7 +108,7 @@ scripts! {
 
     SEMAPHORE_ACQUIRE = "semaphore_acquire": "semaphore" "semaphore_acquire";
     SEMAPHORE_RELEASE = "semaphore_release": "semaphore" "semaphore_release";
-    SEMAPHORE_KEEP = "semaphore_keep": "semaphore" "semaphore_keep";
+    SEMAPHORE_RENEW = "semaphore_renew": "semaphore" "semaphore_renew";
     SEMAPHORE_CHANGE = "semaphore_change": "semaphore" "semaphore_change";
     LATCH_SET = "latch_set": "latch_set";
     LATCH_COUNT_DOWN = "latch_count_down": "latch_count_down";

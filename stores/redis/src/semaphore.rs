@@ -8,7 +8,7 @@ use std::time::Duration;
 use lock_core::LockKey;
 use lock_core::store::{
     BoxFuture, MAX_PERMITS, PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange,
-    PermitsHold, PermitsKeep, PermitsRelease, PermitsRequest, SemaphoreStore, ServerTime, StoreError,
+    PermitsHold, PermitsRelease, PermitsRenew, PermitsRequest, SemaphoreStore, ServerTime, StoreError,
     StoreErrorKind, Watch, Withdrawn,
 };
 use redis::Value;
@@ -111,11 +111,11 @@ impl Node {
             self.read_semaphore(answer, &names, |code, now, numbers| {
                 self.server_clock.observe(now, ready.now);
                 match (code, numbers) {
-                    (1, []) => Some(Ok(PermitsAcquired::Granted(now))),
+                    (1, []) => Some(Ok(PermitsAcquired::Granted(now.into()))),
                     (0, &[available, wait]) => {
                         let remaining =
                             u64::try_from(wait).ok().map(|wait| Duration::from_millis(wait.max(1)));
-                        let busy = PermitsBusy { available, remaining, server_time: now };
+                        let busy = PermitsBusy { available, remaining, moment: now.into() };
                         Some(Ok(PermitsAcquired::Busy(busy)))
                     }
                     (2, []) => Some(Err(now)),
@@ -149,7 +149,7 @@ impl Node {
 
     /// Renews the permits in as many calls as needed, each with about as many permits as one
     /// request may have: the server does nothing else meanwhile.
-    pub(super) async fn keep_permits(
+    pub(super) async fn renew_permits(
         &self,
         holds: &[PermitsHold],
         at: At,
@@ -177,7 +177,7 @@ impl Node {
 
     async fn keep_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Each<Vec<bool>> {
         let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
-        let mut invocation = self.invocation(&script::SEMAPHORE_KEEP, 2 * holds.len(), arguments);
+        let mut invocation = self.invocation(&script::SEMAPHORE_RENEW, 2 * holds.len(), arguments);
         let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();
         let names = names?;
         for names in &names {
@@ -278,12 +278,12 @@ impl SemaphoreStore for RedisSemaphores {
         )
     }
 
-    fn keep(&self, request: PermitsKeep) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
+    fn renew(&self, request: PermitsRenew) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
         step!(
             self,
             call,
-            |node| Ok(node.keep_permits(&request.holds, At::once(request.timeout)).await?),
-            |cluster| cluster.keep_permits(&request)
+            |node| Ok(node.renew_permits(&request.holds, At::once(request.timeout)).await?),
+            |cluster| cluster.renew_permits(&request)
         )
     }
 

@@ -176,7 +176,7 @@ impl TakeoverOne {
         matches!(
             (&*request.items, &*then.request.items),
             ([Item { kind: Kind::Mutex, key, .. }], [next]) if *key == next.key && next.kind == Kind::Mutex
-        ) && then.request.token_floor == 0
+        ) && then.request.floor() == 0
             // Releases share their connection and cannot wait for replicas on it.
             && then.request.replication.is_none()
     }

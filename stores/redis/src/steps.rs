@@ -7,8 +7,8 @@ use std::time::Duration;
 use lock_core::TokenRetention;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Item, KeepItem, Kept, Kind, ServerTime, Standing, StoreError, StoreErrorKind,
-    Watch,
+    AcquireRequest, Acquired, Item, Kind, RenewItem, Renewed, ServerTime, Standing, StoreError,
+    StoreErrorKind, Watch,
 };
 use redis::Value;
 
@@ -30,7 +30,7 @@ pub(super) const HIGHEST_FLOOR: u64 = i64::MAX as u64 - lock_core::store::MAX_TO
 
 /// How a step keeps holds.
 #[derive(Clone, Copy)]
-pub(super) enum Keeping {
+pub(super) enum Renewal {
     Renew,
     Downgrade,
 }
@@ -107,10 +107,10 @@ impl Node {
             .arg(life(request.retention))
             .arg(latest.as_micros())
             .arg(match request.replication.is_none() {
-                true => request.token_floor,
+                true => request.floor(),
                 // A release must not grant it directly, since the releaser would not wait for the
                 // replicas.
-                false => request.token_floor.max(1),
+                false => request.floor().max(1),
             });
     }
 
@@ -219,38 +219,43 @@ impl Node {
         let grant = reply::grant(value, names.len(), tokens).ok_or_else(|| self.senseless(value))?;
         let named = |index: usize| names.get(index).ok_or_else(|| self.senseless(value));
         let (now, result) = match grant {
-            Grant::Done(Acquired::Granted(granted)) => (granted.server_time, Ok(Acquired::Granted(granted))),
+            Grant::Done(Acquired::Granted(granted)) => (granted.moment, Ok(Acquired::Granted(granted))),
             Grant::Done(Acquired::Busy(busy)) => {
                 named(busy.item)?;
-                (busy.server_time, Ok(Acquired::Busy(busy)))
+                (busy.moment, Ok(Acquired::Busy(busy)))
             }
-            Grant::TooLate(now) => (now, Err(now)),
+            Grant::TooLate(now) => (now.into(), Err(now)),
             Grant::Foreign(item, reason) => return Err(self.foreign(named(item)?.lock(), reason)),
             Grant::BadCounter(item) => return Err(self.bad_counter(named(item)?.counter())),
         };
-        self.server_clock.observe(now, ready.now);
+        self.server_clock.observe(ServerTime::from_micros(now.get()), ready.now);
         Ok(result)
     }
 
     /// Renews or downgrades each item. An error on one does not affect the others, unless all
     /// belong to one hold.
-    pub(super) async fn keep(&self, items: &[KeepItem], how: Keeping, at: At) -> Result<Vec<Kept>, Fault> {
-        let kept = self.each(items, at, |items, at| self.keep_together(items, how, at)).await?;
-        let owner = items.first().map(|keep| &keep.item.owner);
-        if items.iter().all(|keep| Some(&keep.item.owner) == owner) {
+    pub(super) async fn renew(
+        &self,
+        items: &[RenewItem],
+        how: Renewal,
+        at: At,
+    ) -> Result<Vec<Renewed>, Fault> {
+        let kept = self.each(items, at, |items, at| self.renew_together(items, how, at)).await?;
+        let owner = items.first().map(|renewal| &renewal.item.owner);
+        if items.iter().all(|renewal| Some(&renewal.item.owner) == owner) {
             return Ok(all(kept)?);
         }
-        Ok(known(kept)?.into_iter().map(|kept| kept.unwrap_or(Kept::Unknown)).collect())
+        Ok(known(kept)?.into_iter().map(|kept| kept.unwrap_or(Renewed::Unknown)).collect())
     }
 
-    async fn keep_together(&self, items: &[KeepItem], how: Keeping, at: At) -> Each<Kept> {
+    async fn renew_together(&self, items: &[RenewItem], how: Renewal, at: At) -> Each<Renewed> {
         let deadline = self.deadline(at.timeout);
-        match self.keep_with(items, how, at, counter_life).await {
+        match self.renew_with(items, how, at, counter_life).await {
             // While a slot moves, a counter may be at another server than its lock. Nor may a hold
             // be lost for lack of the right to its counter.
             Err(fault) if items.len() == 1 && (fault.is_split() || fault.several.is_some()) => {
                 let at = At { timeout: deadline.since(self.options.clock.now()), ..at };
-                self.keep_with(items, how, at, |_| 0).await
+                self.renew_with(items, how, at, |_| 0).await
             }
             kept => kept,
         }
@@ -258,26 +263,30 @@ impl Node {
 
     /// Renews or downgrades each item. `lives` says how long an item's counter may outlive the
     /// hold, with 0 for no change.
-    async fn keep_with(
+    async fn renew_with(
         &self,
-        items: &[KeepItem],
-        how: Keeping,
+        items: &[RenewItem],
+        how: Renewal,
         at: At,
-        lives: fn(&KeepItem) -> u64,
-    ) -> Each<Kept> {
-        let names = self.names(items.iter().map(|keep| &keep.item))?;
+        lives: fn(&RenewItem) -> u64,
+    ) -> Each<Renewed> {
+        let names = self.names(items.iter().map(|renewal| &renewal.item))?;
         let ready = self.connector.ready(at).await?;
-        let held_mutex = |keep: &KeepItem| keep.item.kind == Kind::Mutex && keep.standing == Standing::Holder;
+        let held_mutex =
+            |renewal: &RenewItem| renewal.item.kind == Kind::Mutex && renewal.standing == Standing::Holder;
         let invocation = match how {
-            Keeping::Downgrade => self.downgrading(items, &names, lives),
-            Keeping::Renew if items.iter().all(held_mutex) => {
-                let mut invocation = self.keeping(&script::KEEP, items, &names, lives, false);
-                for keep in items {
-                    invocation.arg(millis(keep.lease)).arg(keep.item.owner.as_str()).arg(lives(keep));
+            Renewal::Downgrade => self.downgrading(items, &names, lives),
+            Renewal::Renew if items.iter().all(held_mutex) => {
+                let mut invocation = self.renewing(&script::RENEW, items, &names, lives, false);
+                for renewal in items {
+                    invocation
+                        .arg(millis(renewal.lease))
+                        .arg(renewal.item.owner.as_str())
+                        .arg(lives(renewal));
                 }
                 invocation
             }
-            Keeping::Renew => self.keeping_kinds(items, &names, lives),
+            Renewal::Renew => self.renewing_kinds(items, &names, lives),
         };
         let value = self.connector.run(&ready, &invocation).await?;
         self.read_each(&ready, &value, reply::several(&value, names.len()), |_, kept| reply::kept(kept))
@@ -361,9 +370,9 @@ pub(super) fn life(retention: TokenRetention) -> u64 {
 }
 
 /// Returns the same for a hold that is renewed, or 0 if there is nothing to lengthen.
-fn counter_life(keep: &KeepItem) -> u64 {
-    match keep.standing {
-        Standing::Holder => life(keep.retention),
+fn counter_life(renewal: &RenewItem) -> u64 {
+    match renewal.standing {
+        Standing::Holder => life(renewal.retention),
         Standing::Waiter | Standing::Far => 0,
     }
 }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::lock;
+use lock_core::store::kit::Backoff;
 use lock_core::store::{Notice, Watch};
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{PushInfo, PushKind, Value};

@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, KeepRequest, Kept, Kind, LockStatus, LockStore,
-    MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError,
-    StoreErrorKind, TokenRange, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Granted, Item, Kind, LockStatus, LockStore,
+    MarkRequest, Marked, QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, Rivals, ServerTime,
+    StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
-use lock_runtime::LockKey;
 use lock_runtime::testing::simulation::{ServerHandle, SimClock};
+use lock_runtime::{LockKey, testing};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -25,6 +25,10 @@ const QUEUE: usize = 16;
 
 /// Time-out of calls that are not about a lock.
 const ADMIN: Duration = Duration::from_millis(500);
+
+/// What it can do: what the memory store can, but no scans.
+static ABILITIES: LazyLock<Abilities> =
+    LazyLock::new(|| Abilities { scan: false, ..testing::memory_store().abilities().clone() });
 
 type Work<T> = Arc<dyn Fn(&ServerHandle, ServerTime) -> Result<T, StoreError> + Send + Sync>;
 type Reply<T> = oneshot::Sender<(ServerTime, Result<T, StoreError>)>;
@@ -294,7 +298,17 @@ fn keys_of(items: &[Item]) -> Vec<LockKey> {
     items.iter().map(|item| item.key.clone()).collect()
 }
 
+impl QuorumMember for SimStore {
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        self.call(request.timeout, None, Vec::new(), move |handle, _| Ok(handle.mark(request.mark)))
+    }
+}
+
 impl LockStore for SimStore {
+    fn abilities(&self) -> &Abilities {
+        &ABILITIES
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let (steals, jumps) = (self.lies(Lie::GrantsTwice, 5), self.lies(Lie::JumpsQueues, 2));
         let starved = self.0.world.lies(Lie::StarvesOne) && self.0.process == 0;
@@ -322,8 +336,8 @@ impl LockStore for SimStore {
             } else if starved {
                 Ok(Acquired::Busy(Busy {
                     item: 0,
-                    remaining: request.lease,
-                    server_time: handle.time(),
+                    remaining: Some(request.lease),
+                    moment: handle.time().into(),
                     listeners: 0,
                 }))
             } else {
@@ -336,10 +350,10 @@ impl LockStore for SimStore {
                     Acquired::Granted(Granted { tokens: tokens.collect(), ..granted })
                 }
                 Acquired::Busy(busy) if hot => {
-                    Acquired::Busy(Busy { remaining: Duration::from_nanos(1), ..busy })
+                    Acquired::Busy(Busy { remaining: Some(Duration::from_nanos(1)), ..busy })
                 }
                 Acquired::Busy(busy) if deaf => {
-                    Acquired::Busy(Busy { remaining: Duration::from_secs(3600), ..busy })
+                    Acquired::Busy(Busy { remaining: Some(Duration::from_secs(3600)), ..busy })
                 }
                 acquired => acquired,
             })
@@ -353,7 +367,7 @@ impl LockStore for SimStore {
         self.call(request.timeout, takeover, keys_of(&request.items), move |handle, latest| {
             if loses {
                 let held = vec![true; request.items.len()].into();
-                return Ok(Released { held, other_listeners: 0, echo: false, then: None });
+                return Ok(Released { held, rivals: Rivals::None, then: None });
             }
             let released = handle.release(&request, takes.then_some(latest));
             if foreign {
@@ -365,18 +379,18 @@ impl LockStore for SimStore {
         })
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         let keys = request.items.iter().map(|kept| kept.item.key.clone()).collect();
         let lies = self.0.world.lies(Lie::OnlySaysRenewed);
         self.call(request.timeout, None, keys, move |handle, _| {
             if lies {
-                return Ok(vec![Kept::Renewed; request.items.len()]);
+                return Ok(vec![Renewed::Held; request.items.len()]);
             }
-            Ok(handle.keep(&request))
+            Ok(handle.renew(&request))
         })
     }
 
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         let keys = request.items.iter().map(|kept| kept.item.key.clone()).collect();
         self.call(request.timeout, None, keys, move |handle, _| Ok(handle.downgrade(&request)))
     }
@@ -413,12 +427,8 @@ impl LockStore for SimStore {
         self.call(ADMIN, None, vec![key.clone()], move |handle, _| Ok(handle.force_release(&key)))
     }
 
-    fn scan(&self, _: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        Box::pin(async { Err(error(StoreErrorKind::Unsupported, "no scans")) })
-    }
-
-    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
-        self.call(request.timeout, None, Vec::new(), move |handle, _| Ok(handle.mark(request.mark)))
+    fn member(&self) -> Option<&dyn QuorumMember> {
+        Some(self)
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

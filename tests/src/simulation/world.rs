@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::store::{Item, KeepItem, KeepRequest, Mark, ServerTime};
+use lock_core::store::{Item, Mark, RenewItem, RenewRequest, ServerTime};
 use lock_runtime::LockKey;
 use lock_runtime::testing::simulation::{MemoryServer, SimClock};
 use tokio::time::Instant;
@@ -261,8 +261,8 @@ impl World {
                 let status = handle.status(key);
                 let Some(kind) = status.kind else { continue };
                 let item = |(owner, _)| Item { key: key.clone(), kind, owner };
-                let items = status.holders.into_iter().map(item).map(|item| KeepItem::hold(item, lease));
-                let _ = handle.keep(&KeepRequest { items: items.collect(), timeout: lease });
+                let items = status.holders.into_iter().map(item).map(|item| RenewItem::hold(item, lease));
+                let _ = handle.renew(&RenewRequest { items: items.collect(), timeout: lease });
             }
             self.executed(place, keys);
         }

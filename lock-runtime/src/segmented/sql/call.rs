@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::{Clock, Tick};
+use lock_core::store::kit::Backoff;
 use lock_core::store::stock::StockCall;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};

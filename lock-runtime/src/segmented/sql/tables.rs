@@ -1,6 +1,6 @@
 //! [`Tables`]: the tables of a database, with the statements for them.
 
-use lock_core::internal::ServerClock;
+use lock_core::store::kit::ServerClock;
 
 use super::database::Database;
 use super::statements::Statements;

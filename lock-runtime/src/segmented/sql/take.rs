@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use lock_core::FencingToken;
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::plan::few_parts;
+use lock_core::store::kit::Backoff;
 use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use lock_core::store::{Few, StoreError, StoreErrorKind};
 

@@ -75,8 +75,8 @@ async fn is_listened_to(store: &Arc<dyn LockStore>, key: LockKey) -> bool {
         items: [item].into(),
         linger: Duration::ZERO,
         then: None,
-        own_watches: 0,
+        own_watch: None,
         timeout: second,
     };
-    store.release(Arc::new(request)).await.unwrap().other_listeners > 0
+    store.release(Arc::new(request)).await.unwrap().rivals != lock_core::store::Rivals::None
 }

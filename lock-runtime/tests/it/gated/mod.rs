@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Item, KeepRequest, Kept, Kind, LockStatus, LockStore,
-    ReleaseRequest, Released, ScanRequest, Scanned, ServerTime, StoreError, StoreErrorKind, Watch, Withdrawn,
+    AcquireRequest, Acquired, BoxFuture, Forward, Item, Kind, LockStore, ReleaseRequest, Released, Rivals,
+    ServerTime, StoreError, StoreErrorKind,
 };
 use lock_runtime::{LockKey, OwnerId};
 use tokio::sync::oneshot;
@@ -144,11 +144,11 @@ impl ServerClock {
             items: [item].into(),
             linger: Duration::ZERO,
             then: None,
-            own_watches: 0,
+            own_watch: None,
             timeout: second,
         };
         store.release(Arc::new(request)).await.unwrap();
-        Self { then: Instant::now(), time: granted.server_time }
+        Self { then: Instant::now(), time: ServerTime::from_micros(granted.moment.get()) }
     }
 
     fn estimate(self) -> ServerTime {
@@ -213,7 +213,11 @@ impl GatedStore {
     }
 }
 
-impl LockStore for GatedStore {
+impl Forward for GatedStore {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
+
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let steals = self.has(Bug::StealsKeys);
         self.call("acquire", Some(&Arc::clone(&request)), move |inner, late| {
@@ -233,7 +237,7 @@ impl LockStore for GatedStore {
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         if self.has(Bug::LosesReleases) {
             let held = vec![true; request.items.len()].into();
-            let released = Released { held, other_listeners: 0, echo: false, then: None };
+            let released = Released { held, rivals: Rivals::None, then: None };
             return Box::pin(async { Ok(released) });
         }
         let takeover = request.then.as_ref().map(|takeover| Arc::clone(&takeover.request));
@@ -243,32 +247,12 @@ impl LockStore for GatedStore {
         })
     }
 
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call("keep", None, |inner, _| inner.keep(request))
-    }
-
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        self.call("downgrade", None, |inner, _| inner.downgrade(request))
-    }
-
-    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.call("scan", None, |inner, _| inner.scan(request))
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
-        self.call("withdraw", None, |inner, _| inner.withdraw(request))
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        self.call("watch", None, |inner, _| inner.watch(request))
-    }
-
-    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.call("status", None, |inner, _| inner.status(key))
-    }
-
-    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.call("force_release", None, |inner, _| inner.force_release(key))
+    fn around<T: Send + 'static>(
+        &self,
+        step: &'static str,
+        call: BoxFuture<Result<T, StoreError>>,
+    ) -> BoxFuture<Result<T, StoreError>> {
+        self.call(step, None, |_, _| call)
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::passes_on::passes_on;
 use bytes::Bytes;
 use http::{Method, Request, Response, Version};
 use http_body::{Body, Frame};
 use http_body_util::Full;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, LockStore, ReleaseRequest, Released, StoreError, StoreErrorKind,
+    AcquireRequest, Acquired, BoxFuture, Forward, LockStore, ReleaseRequest, Released, StoreError,
+    StoreErrorKind,
 };
 use lock_runtime::layer::{BoxError, PartKey, path_segment};
 use lock_runtime::testing::{leftovers, manager_on, memory_store};
@@ -92,8 +92,10 @@ fn grant(events: &Mutex<Vec<Event>>, request: &AcquireRequest) {
     events.lock().unwrap().extend(granted);
 }
 
-impl LockStore for Journal {
-    passes_on!(keep, downgrade, scan, withdraw, watch, status, force_release, check);
+impl Forward for Journal {
+    fn inner(&self) -> &dyn LockStore {
+        &*self.inner
+    }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         if let Some(kind) = *self.down.lock().unwrap() {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use lock_core::OwnerId;
-use lock_core::store::{Few, Item, KeepItem, ListenerPolicy, Notice, Standing, Takeover, TokenRange};
+use lock_core::store::{
+    Few, Item, ListenerPolicy, Notice, RenewItem, Rivals, Standing, Takeover, TokenRange,
+};
 
 use super::plain::{Model, Waiter};
 use super::*;
@@ -56,11 +58,15 @@ fn plain(items: &[Place], owner: u8) -> Arc<AcquireRequest> {
     Arc::new(AcquireRequest::new(places(items, owner), Duration::ZERO, TIMEOUT))
 }
 
-fn kept(items: &[Place], owner: u8, lease_ms: u64, standing: Standing) -> Arc<KeepRequest> {
+fn kept(items: &[Place], owner: u8, lease_ms: u64, standing: Standing) -> Arc<RenewRequest> {
     let lease = Duration::from_millis(lease_ms);
-    let items =
-        places(items, owner).into_iter().map(|item| KeepItem { item, lease, retention: RETENTION, standing });
-    Arc::new(KeepRequest { items: items.collect(), timeout: TIMEOUT })
+    let items = places(items, owner).into_iter().map(|item| RenewItem {
+        item,
+        lease,
+        retention: RETENTION,
+        standing,
+    });
+    Arc::new(RenewRequest { items: items.collect(), timeout: TIMEOUT })
 }
 
 impl Pair {
@@ -109,7 +115,7 @@ impl Pair {
         let floor = wish.floor.map_or(0, |ahead| micros + ahead);
         let lease = Duration::from_millis(wish.lease_ms);
         let request = AcquireRequest::new(places(&wish.items, wish.owner), lease, TIMEOUT);
-        let mut request = request.tokens(wish.tokens).token_floor(floor).retention(RETENTION);
+        let mut request = request.tokens(wish.tokens).above(floor).retention(RETENTION);
         if wish.waits {
             request = request.queued(Duration::from_secs(60));
         }
@@ -121,7 +127,7 @@ impl Pair {
                 self.check_all(&wish.items, &before, &ranges);
             }
             (Acquired::Busy(busy), Err((index, until))) => {
-                assert_eq!((busy.item, busy.remaining), (index, self.left(until)));
+                assert_eq!((busy.item, busy.remaining), (index, Some(self.left(until))));
             }
             (answer, expected) => panic!("{answer:?} instead of {expected:?}"),
         }
@@ -146,10 +152,10 @@ impl Pair {
         let linger = Duration::from_millis(linger_ms);
         let places = places(&items, owner);
         let request =
-            ReleaseRequest { items: places.into(), linger, then: None, own_watches: 0, timeout: TIMEOUT };
+            ReleaseRequest { items: places.into(), linger, then: None, own_watch: None, timeout: TIMEOUT };
         let released = self.store.release(Arc::new(request)).await.unwrap();
         let held: Vec<_> = items.iter().map(|place| self.end(*place, owner, linger_ms, noise)).collect();
-        assert_eq!((&*released.held, released.then, released.echo), (&*held, None, false));
+        assert_eq!((&*released.held, released.then), (&*held, None));
     }
 
     async fn take_over(&mut self, keys: &[usize], owner: u8, next: u8, respect: bool, noise: &mut Noise) {
@@ -164,7 +170,7 @@ impl Pair {
             items: places(&items, owner).into(),
             linger: Duration::ZERO,
             then: Some(Takeover { request, listeners }),
-            own_watches: 0,
+            own_watch: None,
             timeout: TIMEOUT,
         };
         let before = self.counters(&items);
@@ -172,7 +178,7 @@ impl Pair {
         let released = self.store.release(Arc::new(release)).await.unwrap();
         let held: Vec<_> = items.iter().map(|place| self.end(*place, owner, 0, noise)).collect();
         let freed = held.iter().all(|held| *held);
-        assert_eq!((&*released.held, released.other_listeners > 0), (&*held, held.contains(&true)));
+        assert_eq!((&*released.held, released.rivals == Rivals::Some), (&*held, held.contains(&true)));
         // The other handle listens all the time.
         let expected = (freed && !respect).then(|| self.model.acquire(&wish, 0, micros).unwrap());
         if let Some(ranges) = &expected {
@@ -182,11 +188,11 @@ impl Pair {
         assert_eq!(released.then.map(|granted| granted.tokens), expected.map(Few::from));
     }
 
-    async fn keep(&mut self, items: &[Place], owner: u8, lease_ms: u64) {
-        let answers = self.store.keep(kept(items, owner, lease_ms, Standing::Holder)).await.unwrap();
+    async fn renew(&mut self, items: &[Place], owner: u8, lease_ms: u64) {
+        let answers = self.store.renew(kept(items, owner, lease_ms, Standing::Holder)).await.unwrap();
         for (&(number, kind), answer) in items.iter().zip(answers) {
             let held = self.model.has(number, kind, owner);
-            assert_eq!(answer, if held { Kept::Renewed } else { Kept::Gone });
+            assert_eq!(answer, if held { Renewed::Held } else { Renewed::Gone });
             let least = self.model.now + lease_ms;
             self.model.change(number, kind, owner, |ends| ends.max(least));
             if held {
@@ -196,25 +202,25 @@ impl Pair {
     }
 
     async fn keep_waiting(&mut self, items: &[Place], owner: u8, noise: &mut Noise) {
-        let answers = self.store.keep(kept(items, owner, 700, Standing::Waiter)).await.unwrap();
+        let answers = self.store.renew(kept(items, owner, 700, Standing::Waiter)).await.unwrap();
         for (&(number, kind), answer) in items.iter().zip(answers) {
             if self.model.has(number, kind, owner) {
-                assert_eq!(answer, Kept::Renewed);
+                assert_eq!(answer, Renewed::Held);
                 continue;
             }
             if kind == Kind::Fair {
                 noise.looked.push(number);
                 if !self.model.keep_place(number, owner) {
-                    assert_eq!(answer, Kept::Gone);
+                    assert_eq!(answer, Renewed::Gone);
                     continue;
                 }
             }
             if kind == Kind::Write && self.model.keep_intent(number, owner) {
-                assert_eq!(answer, Kept::Waiting(Duration::from_millis(1)));
+                assert_eq!(answer, Renewed::Waiting(Duration::from_millis(1)));
                 continue;
             }
             let left = self.model.refuses(number, kind, owner).map(|until| self.left(until));
-            assert_eq!(answer, Kept::Waiting(left.unwrap_or(Duration::from_millis(1))));
+            assert_eq!(answer, Renewed::Waiting(left.unwrap_or(Duration::from_millis(1))));
         }
     }
 
@@ -222,7 +228,7 @@ impl Pair {
         let answers = self.store.downgrade(kept(items, owner, lease_ms, Standing::Holder)).await.unwrap();
         for (&(number, _), answer) in items.iter().zip(answers) {
             let held = self.model.has(number, Kind::Write, owner);
-            assert_eq!(answer, if held { Kept::Renewed } else { Kept::Gone });
+            assert_eq!(answer, if held { Renewed::Held } else { Renewed::Gone });
             if self.model.downgrade(number, owner) {
                 noise.readable.push(number);
             }
@@ -263,7 +269,7 @@ impl Pair {
                 noise.grants = true;
                 self.take_over(keys, *owner, *next, *respect, &mut noise).await;
             }
-            Op::Keep { items, owner, lease_ms } => self.keep(items, *owner, *lease_ms).await,
+            Op::Keep { items, owner, lease_ms } => self.renew(items, *owner, *lease_ms).await,
             Op::KeepWaiting { items, owner } => {
                 noise.by = Some(*owner);
                 self.keep_waiting(items, *owner, &mut noise).await;
@@ -332,7 +338,7 @@ impl Pair {
                     assert!(first.is_some() && (free || nearer), "{owner} of {number}");
                     assert!(!(ended && first.is_some_and(|head| head.direct)), "it was to be granted");
                 }
-                [Notice::Granted { token, server_time }] => {
+                [Notice::Granted { token, moment }] => {
                     assert!(
                         first.is_some_and(|head| head.direct) && free && noise.grants,
                         "{owner} of {number}"
@@ -340,7 +346,7 @@ impl Pair {
                     let micros = self.server_micros();
                     let before = self.model.counter(number);
                     let (_, range) = self.model.grant_directly(number, micros);
-                    assert_eq!((token.get(), server_time.as_micros()), (range.last, micros));
+                    assert_eq!((token.get(), moment.get()), (range.last, micros));
                     self.check_growth(number, before, range);
                     granted = true;
                 }
@@ -375,7 +381,7 @@ impl Pair {
             // The other handle listens to every key.
             assert_eq!(status.waiters, u64::try_from(queued.max(1)).unwrap(), "{number}");
         }
-        let scan = ScanRequest { prefix: String::new(), cursor: 0, timeout: TIMEOUT };
+        let scan = ScanRequest { prefix: String::new(), cursor: None, timeout: TIMEOUT };
         let found = self.store.scan(scan).await.unwrap();
         let held = (0..KEYS.len()).filter(|number| self.model.ends(*number).is_some()).count();
         assert_eq!((found.locks.len(), found.next), (held, None));

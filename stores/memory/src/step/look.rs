@@ -5,10 +5,10 @@ use std::time::Duration;
 
 #[cfg(feature = "testing")]
 use lock_core::OwnerId;
-use lock_core::store::{Kind, LockStatus, ScanRequest, Scanned};
+use lock_core::store::{Cursor, Kind, LockStatus, ScanRequest, Scanned};
 use lock_core::{FencingToken, LockKey};
 
-use super::{Moment, Step};
+use super::{At, Step};
 use crate::entry::{Channel, Entry};
 #[cfg(feature = "testing")]
 use crate::queue::Waiter;
@@ -29,7 +29,7 @@ impl Step<'_> {
     /// Returns what is known about `key`.
     pub(crate) fn status(&mut self, key: &LockKey) -> LockStatus {
         match self.table.get(self.prefix, key) {
-            Some(entry) => status_of(entry, self.moment),
+            Some(entry) => status_of(entry, self.at),
             None => LockStatus::free(),
         }
     }
@@ -38,7 +38,7 @@ impl Step<'_> {
     #[cfg(feature = "testing")]
     pub(crate) fn look(&mut self, key: &LockKey) -> Look {
         let status = self.status(key);
-        let now = self.moment.now;
+        let now = self.at.now;
         let Some(entry) = self.table.get(self.prefix, key) else { return Look::default() };
         let alive = |waiter: &Waiter| (waiter.owner.clone(), waiter.alive_until.since(now));
         Look {
@@ -50,19 +50,20 @@ impl Step<'_> {
 
     /// Returns the next page of locks.
     pub(crate) fn scan(&self, request: &ScanRequest) -> Scanned {
-        let (page, next) = self.table.page(request.cursor, PAGE);
+        let from = request.cursor.as_ref().and_then(Cursor::to_number).unwrap_or_default();
+        let (page, next) = self.table.page(from, PAGE);
         let found = page.into_iter().filter_map(|entry| {
-            entry.ends(self.moment.now)?;
+            entry.ends(self.at.now)?;
             let name = entry.name.strip_prefix(self.prefix)?;
             // Handles with other prefixes may have keys that are invalid here.
             let key = LockKey::new(name.starts_with(&request.prefix).then_some(name)?).ok()?;
-            Some((key, status_of(entry, self.moment)))
+            Some((key, status_of(entry, self.at)))
         });
-        Scanned { locks: found.collect(), next }
+        Scanned { locks: found.collect(), next: next.map(Cursor::from) }
     }
 }
 
-fn status_of(entry: &Entry, Moment { now, .. }: Moment) -> LockStatus {
+fn status_of(entry: &Entry, At { now, .. }: At) -> LockStatus {
     let queued = entry.queue.live(now).count();
     let mut status = LockStatus::free();
     status.last_token = entry.counter(now).map(|counter| FencingToken::new(counter.top));

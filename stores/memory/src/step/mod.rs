@@ -10,9 +10,9 @@ use std::time::Duration;
 use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Busy, Few, Granted, KeepItem, Kept, Kind, ListenerPolicy, MAX_TOKENS, Notice,
-    ReleaseRequest, Released, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
-    Withdrawn,
+    AcquireRequest, Acquired, Busy, Few, Granted, Kind, ListenerPolicy, MAX_TOKENS, Notice, ReleaseRequest,
+    Released, RenewItem, Renewed, Rivals, ServerTime, Standing, StoreError, StoreErrorKind, Takeover,
+    TokenRange, Withdrawn,
 };
 use tokio::sync::mpsc;
 
@@ -43,13 +43,13 @@ pub(super) fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreEr
 pub(super) struct Step<'a> {
     pub(super) table: &'a mut Table,
     pub(super) prefix: &'a str,
-    pub(super) moment: Moment,
+    pub(super) at: At,
     pub(super) bell: Bell,
 }
 
 /// The time of a step, and the handle that makes it.
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct At {
     pub(super) now: Tick,
     pub(super) server_time: ServerTime,
     pub(super) handle: HandleId,
@@ -62,7 +62,8 @@ impl Step<'_> {
         request: &AcquireRequest,
         latest: ServerTime,
     ) -> Result<Acquired, StoreError> {
-        let Moment { now, server_time, .. } = self.moment;
+        let At { now, server_time, .. } = self.at;
+        let moment = server_time.into();
         in_time(server_time, latest)?;
         check_items(request)?;
         // All checks that can fail come before the first change.
@@ -73,26 +74,26 @@ impl Step<'_> {
                 top = entry.counter(now).map_or(0, |counter| counter.top);
                 if let Some(until) = entry.refuses(item, now) {
                     self.note(request);
-                    let remaining = until.since(now);
-                    return Ok(Acquired::Busy(Busy { item: index, remaining, server_time, listeners: 0 }));
+                    let remaining = Some(until.since(now));
+                    return Ok(Acquired::Busy(Busy { item: index, remaining, moment, listeners: 0 }));
                 }
             }
-            tokens.push(self.moment.tokens(&item.key, top, request.tokens, request.token_floor)?);
+            tokens.push(self.at.tokens(&item.key, top, request.tokens, request.floor())?);
         }
         let expires = now + request.lease;
         for (item, range) in request.items.iter().zip(&tokens) {
             self.table.change(self.prefix, &item.key, |entry| {
-                self.moment.count(entry, *range);
+                self.at.count(entry, *range);
                 entry.lengthen_counter(expires, request.retention);
                 entry.take(item, expires, now);
             });
         }
-        Ok(Acquired::Granted(Granted { tokens, server_time }))
+        Ok(Acquired::Granted(Granted { tokens, moment }))
     }
 
     /// Records that a refused request waits, if it does.
     fn note(&mut self, request: &AcquireRequest) {
-        let now = self.moment.now;
+        let now = self.at.now;
         let waits = request.wait.is_some();
         // Whether anything but readers is in the way; needed only if readers would be kept out.
         let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
@@ -108,13 +109,13 @@ impl Step<'_> {
                 Kind::Fair if waits => {
                     self.table.change(self.prefix, &item.key, |entry| {
                         entry.queue.join(&item.owner, request, now);
-                        wake::settle(entry, &item.key, Turn::Tell, self.moment, &mut self.bell);
+                        wake::settle(entry, &item.key, Turn::Tell, self.at, &mut self.bell);
                     });
                 }
                 Kind::Fair => {
                     if let Some(entry) = self.table.get(self.prefix, &item.key) {
-                        entry.queue.keep(&item.owner, now);
-                        wake::settle(entry, &item.key, Turn::Tell, self.moment, &mut self.bell);
+                        entry.queue.renew(&item.owner, now);
+                        wake::settle(entry, &item.key, Turn::Tell, self.at, &mut self.bell);
                     }
                 }
                 Kind::Write if waits => {
@@ -133,7 +134,7 @@ impl Step<'_> {
 
     /// Gives the items back. `latest` is the latest time of the takeover, if there is one.
     pub(super) fn release(&mut self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
-        let now = self.moment.now;
+        let now = self.at.now;
         let mut held = Few::new();
         let mut listeners = Vec::new();
         for item in &request.items {
@@ -147,11 +148,12 @@ impl Step<'_> {
                 listeners.extend(listeners_of(entry, item.kind));
             }
         }
-        let other_listeners = count_others(listeners, self.moment.handle, request.own_watches);
+        let own = usize::from(request.own_watch.is_some());
+        let rivals = Rivals::counted(count_others(listeners, self.at.handle, own));
 
         let freed = request.linger.is_zero() && held.iter().all(|held| *held);
         let then = match &request.then {
-            Some(takeover) if freed => self.take_over(request, takeover, latest, other_listeners),
+            Some(takeover) if freed => self.take_over(request, takeover, latest, rivals),
             _ => None,
         };
         // After a takeover the key is still taken: nobody needs to be woken.
@@ -160,7 +162,7 @@ impl Step<'_> {
                 self.wake(&item.key, request.linger);
             }
         }
-        Released { held, other_listeners, echo: false, then }
+        Released { held, rivals, then }
     }
 
     /// Carries out the takeover of a release, if possible. A failed takeover is not an error of the
@@ -170,11 +172,11 @@ impl Step<'_> {
         release: &ReleaseRequest,
         takeover: &Takeover,
         latest: Option<ServerTime>,
-        others: u64,
+        rivals: Rivals,
     ) -> Option<Granted> {
         let mut items = release.items.iter().chain(&takeover.request.items);
         let allowed = match takeover.listeners {
-            ListenerPolicy::Respect => others == 0,
+            ListenerPolicy::Respect => rivals == Rivals::None,
             ListenerPolicy::Ignore => true,
         };
         // The other kinds have their own order of succession.
@@ -188,48 +190,48 @@ impl Step<'_> {
     }
 
     /// Renews a hold or keeps a waiter.
-    pub(super) fn keep(&mut self, kept: &KeepItem) -> Kept {
-        let now = self.moment.now;
+    pub(super) fn renew(&mut self, kept: &RenewItem) -> Renewed {
+        let now = self.at.now;
         let item = &kept.item;
         match kept.standing {
             Standing::Holder => {
                 let expires = now + kept.lease;
-                let Some(entry) = self.table.get(self.prefix, &item.key) else { return Kept::Gone };
+                let Some(entry) = self.table.get(self.prefix, &item.key) else { return Renewed::Gone };
                 if !entry.renew(item, expires, now) {
-                    return Kept::Gone;
+                    return Renewed::Gone;
                 }
                 entry.lengthen_counter(expires, kept.retention);
-                Kept::Renewed
+                Renewed::Held
             }
             Standing::Waiter | Standing::Far => match self.table.get(self.prefix, &item.key) {
-                Some(entry) if entry.has(item, now) => Kept::Renewed,
-                Some(entry) => wake::keep_waiting(entry, item, self.moment, &mut self.bell),
-                None if item.kind == Kind::Fair => Kept::Gone,
-                None => Kept::Waiting(AT_ONCE),
+                Some(entry) if entry.has(item, now) => Renewed::Held,
+                Some(entry) => wake::keep_waiting(entry, item, self.at, &mut self.bell),
+                None if item.kind == Kind::Fair => Renewed::Gone,
+                None => Renewed::Waiting(AT_ONCE),
             },
         }
     }
 
     /// Turns a writer into a reader.
-    pub(super) fn downgrade(&mut self, kept: &KeepItem) -> Kept {
-        let now = self.moment.now;
+    pub(super) fn downgrade(&mut self, kept: &RenewItem) -> Renewed {
+        let now = self.at.now;
         let owner = &kept.item.owner;
-        let Some(entry) = self.table.get(self.prefix, &kept.item.key) else { return Kept::Gone };
+        let Some(entry) = self.table.get(self.prefix, &kept.item.key) else { return Renewed::Gone };
         let downgraded = entry.read_write.downgrade(owner, now);
         let expires = now + kept.lease;
         if !entry.read_write.renew(owner, expires, now) {
-            return Kept::Gone;
+            return Renewed::Gone;
         }
         entry.lengthen_counter(expires, kept.retention);
         if downgraded {
             wake::tell(entry, Kind::Read, &mut self.bell);
         }
-        Kept::Renewed
+        Renewed::Held
     }
 
     /// Releases the request's holds, and forgets that it waits.
     pub(super) fn withdraw(&mut self, request: &AcquireRequest) -> Withdrawn {
-        let Moment { now, server_time, .. } = self.moment;
+        let At { now, server_time, .. } = self.at;
         for item in &request.items {
             let Some(entry) = self.table.get(self.prefix, &item.key) else { continue };
             if item.kind == Kind::Fair {
@@ -238,7 +240,7 @@ impl Step<'_> {
             if entry.end(item, Duration::ZERO, now) {
                 self.wake(&item.key, Duration::ZERO);
             } else if item.kind == Kind::Fair {
-                wake::settle(entry, &item.key, Turn::Grant, self.moment, &mut self.bell);
+                wake::settle(entry, &item.key, Turn::Grant, self.at, &mut self.bell);
             } else if item.kind == Kind::Write && entry.read_write.end_intent(&item.owner, now) {
                 wake::tell(entry, Kind::Read, &mut self.bell);
             }
@@ -249,7 +251,7 @@ impl Step<'_> {
     /// Frees `key`, whatever its holders; returns `false` when there were none.
     pub(super) fn force_release(&mut self, key: &LockKey) -> bool {
         let Some(entry) = self.table.get(self.prefix, key) else { return false };
-        if entry.ends(self.moment.now).is_none() {
+        if entry.ends(self.at.now).is_none() {
             return false;
         }
         entry.sole = None;
@@ -260,11 +262,11 @@ impl Step<'_> {
 
     /// Registers a watch of the request's keys.
     pub(super) fn watch(&mut self, request: &AcquireRequest) -> (mpsc::Receiver<Notice>, Watched) {
-        self.table.watch(self.moment.handle, self.prefix, &request.items)
+        self.table.watch(self.at.handle, self.prefix, &request.items)
     }
 }
 
-impl Moment {
+impl At {
     /// Returns the next tokens of `key`, whose counter is at `top`.
     fn tokens(self, key: &LockKey, top: u64, count: u32, floor: u64) -> Result<TokenRange, StoreError> {
         let count = count.clamp(1, MAX_TOKENS);
@@ -291,15 +293,15 @@ fn listeners_of(entry: &Entry, kind: Kind) -> impl Iterator<Item = (WatchId, Han
     listeners.map(|listener| (listener.watcher.id, listener.watcher.handle))
 }
 
-/// Returns how many listeners are not among the `own_watches` that the releasing caller has on its
+/// Returns how many listeners are not among the `own` watches that the releasing caller has on its
 /// handle.
-fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own_watches: u32) -> u64 {
+fn count_others(mut listeners: Vec<(WatchId, HandleId)>, handle: HandleId, own: usize) -> u64 {
     // A watch of several keys counts as one listener.
     listeners.sort_unstable();
     listeners.dedup();
     let here = listeners.iter().filter(|(_, of)| *of == handle).count();
-    let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-    count(listeners.len() - here) + count(here).saturating_sub(u64::from(own_watches))
+    let others = listeners.len() - here + here.saturating_sub(own);
+    u64::try_from(others).unwrap_or(u64::MAX)
 }
 
 fn check_items(request: &AcquireRequest) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ async fn subject() -> Subject {
     let rig = Rig::new(3);
     // Tests renew for minutes.
     let (store, other) = (rig.process_with(1200 * SECOND), rig.process_with(1200 * SECOND));
-    Subject::new(store, other).keeping(rig)
+    Subject::new(store, other).renewing(rig)
 }
 
 conformance!(required: subject, start_paused = true);

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::store::{AcquireRequest, Acquired, Kept, LockStore, TokenRange};
+use lock_core::store::{AcquireRequest, Acquired, LockStore, Renewed, TokenRange};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::Instant;
@@ -49,10 +49,10 @@ async fn work(store: Arc<dyn LockStore>, number: u32, book: Book, end: Instant, 
                         break;
                     }
                     let sent = Instant::now();
-                    let kept = keep(&store, owner).await;
-                    if Instant::now() < until && matches!(kept, Ok(Kept::Renewed)) {
+                    let kept = renew(&store, owner).await;
+                    if Instant::now() < until && matches!(kept, Ok(Renewed::Held)) {
                         until = valid_until(sent, LEASE);
-                    } else if matches!(kept, Ok(Kept::Gone)) {
+                    } else if matches!(kept, Ok(Renewed::Gone)) {
                         break;
                     }
                 }
@@ -69,7 +69,10 @@ async fn work(store: Arc<dyn LockStore>, number: u32, book: Book, end: Instant, 
                 }
             }
             Ok(Acquired::Busy(busy)) => {
-                tokio::time::sleep(busy.remaining.min(SECOND.mul_f64(random.random_range(0.02..0.4)))).await;
+                tokio::time::sleep(
+                    busy.remaining.unwrap().min(SECOND.mul_f64(random.random_range(0.02..0.4))),
+                )
+                .await;
             }
             Err(error) => {
                 if error.outcome_unknown() {

@@ -117,7 +117,8 @@ async fn a_store_that_hears_late_of_a_lingering_release_lingers_no_longer_than_t
     rig.fail(&[0], Fault::Refuses);
     let linger = SECOND * 5;
     let items = vec![item("a", 1)];
-    let request = ReleaseRequest { items: items.into(), linger, then: None, own_watches: 0, timeout: SECOND };
+    let request =
+        ReleaseRequest { items: items.into(), linger, then: None, own_watch: None, timeout: SECOND };
     process.release(Arc::new(request)).await.unwrap();
     tokio::time::sleep(SECOND * 3).await;
     rig.fail(&[0], Fault::None);

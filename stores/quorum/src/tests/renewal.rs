@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, StoreErrorKind,
+    AcquireRequest, Acquired, Item, Kind, LockStore, RenewItem, RenewRequest, Renewed, StoreErrorKind,
 };
 
 use super::rig::*;
@@ -16,7 +16,7 @@ async fn a_hold_is_renewed_by_a_majority() {
     for fault in [Fault::Refuses, Fault::Swallows, Fault::Mute] {
         rig.fail(&[0], fault);
         tokio::time::sleep(LEASE / 2).await;
-        assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+        assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
     }
     rig.fail(&[0], Fault::None);
     for server in &rig.servers[1..] {
@@ -31,12 +31,12 @@ async fn a_hold_that_only_a_minority_has_renewed_is_not() {
     let process = rig.process();
     grant(&process, 1).await;
     rig.fail(&[0, 1], Fault::Refuses);
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Unknown);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Unknown);
     rig.fail(&[2], Fault::Refuses);
-    assert_eq!(keep(&process, 1).await.unwrap_err().kind(), StoreErrorKind::Unreachable);
+    assert_eq!(renew(&process, 1).await.unwrap_err().kind(), StoreErrorKind::Unreachable);
     // Renewals succeed again when the stores come back in time.
     rig.fail(&[0, 1, 2], Fault::None);
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,9 +46,9 @@ async fn a_hold_is_gone_when_a_majority_has_lost_it() {
     grant(&process, 1).await;
     rig.fail(&[2], Fault::Refuses);
     rig.servers[0].store().force_release(key("a")).await.unwrap();
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Unknown);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Unknown);
     rig.servers[1].store().force_release(key("a")).await.unwrap();
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Gone);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Gone);
     tokio::time::sleep(SECOND).await;
     assert_eq!(rig.holders("a").await[..2], [None, None], "what is lost is not taken again");
 }
@@ -62,16 +62,16 @@ async fn a_store_that_lost_a_hold_is_taken_again_by_its_renewal() {
     rig.fail(&[1], Fault::Refuses);
     grant(&process, 1).await;
     rig.fail(&[1], Fault::None);
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
     tokio::time::sleep(SECOND).await;
     assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
     // The store has lost its data. Another store may fail after that.
     rig.servers[1].wipe();
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
     tokio::time::sleep(SECOND).await;
     assert_eq!(rig.holders("a").await, vec![Some(owner(1)); 3]);
     rig.fail(&[2], Fault::Refuses);
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +82,7 @@ async fn nothing_is_taken_from_another_owner_by_a_renewal() {
     rig.servers[2].store().force_release(key("a")).await.unwrap();
     let other = rig.servers[2].store().acquire(request("a", 2)).await.unwrap();
     assert!(matches!(other, Acquired::Granted(_)));
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
     tokio::time::sleep(SECOND).await;
     assert_eq!(rig.holders("a").await[2], Some(owner(2)));
 }
@@ -96,10 +96,10 @@ async fn a_release_during_a_renewal_is_not_undone_by_it() {
     // The renewal finds that the third store has lost the hold, while the key is released.
     rig.fail(&[2], Fault::Slow(SECOND / 10));
     let renewing = Arc::clone(&process);
-    let renewal = tokio::spawn(async move { keep(&renewing, 1).await });
+    let renewal = tokio::spawn(async move { renew(&renewing, 1).await });
     tokio::time::sleep(SECOND / 20).await;
     release(&process, 1).await.unwrap();
-    assert_eq!(renewal.await.unwrap().unwrap(), Kept::Renewed);
+    assert_eq!(renewal.await.unwrap().unwrap(), Renewed::Held);
     tokio::time::sleep(SECOND * 5).await;
     assert_eq!(rig.holders("a").await, [None, None, None]);
 }
@@ -110,7 +110,7 @@ async fn a_release_after_a_slow_renewal_leaves_nothing() {
     let process = rig.process();
     grant(&process, 1).await;
     rig.servers[2].store().force_release(key("a")).await.unwrap();
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
     // The request that takes the third store again is sent before the release, and arrives after
     // it.
     rig.fail(&[2], Fault::Slow(SECOND * 2));
@@ -127,11 +127,11 @@ async fn a_renewal_that_is_too_long_harms_no_other() {
     let process = rig.process();
     grant(&process, 1).await;
     assert!(matches!(process.acquire(request("b", 2)).await.unwrap(), Acquired::Granted(_)));
-    let long = KeepItem::hold(item("a", 1), MAX_LEASE + SECOND);
-    let items = vec![long.clone(), KeepItem::hold(item("b", 2), LEASE)];
-    let kept = process.keep(Arc::new(KeepRequest { items, timeout: SECOND })).await.unwrap();
-    assert_eq!(kept, [Kept::Unknown, Kept::Renewed]);
-    let alone = process.keep(Arc::new(KeepRequest { items: vec![long], timeout: SECOND })).await;
+    let long = RenewItem::hold(item("a", 1), MAX_LEASE + SECOND);
+    let items = vec![long.clone(), RenewItem::hold(item("b", 2), LEASE)];
+    let kept = process.renew(Arc::new(RenewRequest { items, timeout: SECOND })).await.unwrap();
+    assert_eq!(kept, [Renewed::Unknown, Renewed::Held]);
+    let alone = process.renew(Arc::new(RenewRequest { items: vec![long], timeout: SECOND })).await;
     assert_eq!(alone.unwrap_err().kind(), StoreErrorKind::Unsupported);
 }
 
@@ -146,7 +146,7 @@ async fn a_renewal_that_begins_after_the_release_takes_nothing_again() {
     tokio::time::sleep(SECOND / 20).await;
     rig.fail(&[0, 1], Fault::None);
     // The release has reached only the third store.
-    assert_eq!(keep(&process, 1).await.unwrap(), Kept::Renewed);
+    assert_eq!(renew(&process, 1).await.unwrap(), Renewed::Held);
     released.await.unwrap().unwrap();
     tokio::time::sleep(SECOND * 3).await;
     assert_eq!(rig.holders("a").await, [None, None, None]);
@@ -162,9 +162,9 @@ async fn a_downgrade_that_misses_the_gate_lets_readers_in_soon() {
         let granted = process.acquire(wanted(Kind::Write, 1)).await.unwrap();
         assert!(matches!(granted, Acquired::Granted(_)));
         rig.fail(&[0], fault);
-        let items = vec![KeepItem::hold(of(Kind::Write, 1), LEASE)];
-        let request = Arc::new(KeepRequest { items, timeout: SECOND });
-        assert_eq!(process.downgrade(request).await.unwrap(), [Kept::Renewed]);
+        let items = vec![RenewItem::hold(of(Kind::Write, 1), LEASE)];
+        let request = Arc::new(RenewRequest { items, timeout: SECOND });
+        assert_eq!(process.downgrade(request).await.unwrap(), [Renewed::Held]);
         tokio::time::sleep(SECOND * 3).await;
         rig.fail(&[0], Fault::None);
         tokio::time::sleep(SECOND * 3 / 2).await;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::tasks::Tasks;
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStatus,
-    LockStore, Mark, MarkRequest, Marked, ReleaseRequest, Released, ScanRequest, Scanned, StoreError,
-    StoreErrorKind, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Granted, Item, Kind, LockStatus, LockStore, Mark,
+    MarkRequest, Marked, QuorumMember, ReleaseRequest, Released, RenewItem, RenewRequest, Renewed,
+    ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
 };
 use lock_core::{LockKey, OwnerId};
 use lock_store_memory::MemoryStore;
@@ -70,8 +70,9 @@ impl Server {
         self.wipe();
         let store = self.store();
         let look = MarkRequest { mark: Mark::Look, timeout: TIMEOUT };
-        let latest = store.mark(look).await.unwrap().server_time;
-        store.mark(MarkRequest { mark: Mark::First { latest }, timeout: TIMEOUT }).await.unwrap();
+        let latest = store.member().unwrap().mark(look).await.unwrap().server_time;
+        let first = MarkRequest { mark: Mark::First { latest }, timeout: TIMEOUT };
+        store.member().unwrap().mark(first).await.unwrap();
     }
 
     /// Returns the number of acquires since the last call.
@@ -82,7 +83,7 @@ impl Server {
     /// Sets its counter of the key.
     pub(super) async fn count_to(&self, name: &str, counter: u64) {
         let number = 999_999;
-        let request = AcquireRequest::new(vec![item(name, number)], LEASE, TIMEOUT).token_floor(counter - 1);
+        let request = AcquireRequest::new(vec![item(name, number)], LEASE, TIMEOUT).above(counter - 1);
         let store = self.store();
         assert!(matches!(store.acquire(Arc::new(request)).await.unwrap(), Acquired::Granted(_)));
         assert_eq!(store.status(key(name)).await.unwrap().last_token.unwrap().get(), counter);
@@ -103,6 +104,7 @@ impl Server {
 struct Path {
     server: Arc<Server>,
     handle: Mutex<(u64, Arc<MemoryStore>)>,
+    abilities: Abilities,
     /// Delay of a call on its way to the server.
     delay: Duration,
 }
@@ -175,7 +177,16 @@ macro_rules! pass {
     };
 }
 
+impl QuorumMember for Reached {
+    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
+        self.0.call(request.timeout, move |store| store.member().unwrap().mark(request))
+    }
+}
+
 impl LockStore for Reached {
+    fn abilities(&self) -> &Abilities {
+        &self.0.abilities
+    }
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         self.0.server.acquires.fetch_add(1, Ordering::Relaxed);
         pass!(self, request.timeout, acquire(request))
@@ -183,10 +194,10 @@ impl LockStore for Reached {
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         pass!(self, request.timeout, release(request))
     }
-    fn keep(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
-        pass!(self, request.timeout, keep(request))
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        pass!(self, request.timeout, renew(request))
     }
-    fn downgrade(&self, request: Arc<KeepRequest>) -> BoxFuture<Result<Vec<Kept>, StoreError>> {
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         pass!(self, request.timeout, downgrade(request))
     }
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
@@ -204,8 +215,8 @@ impl LockStore for Reached {
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
         pass!(self, request.timeout, scan(request))
     }
-    fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
-        pass!(self, request.timeout, mark(request))
+    fn member(&self) -> Option<&dyn QuorumMember> {
+        Some(self)
     }
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         self.0.call(TIMEOUT, |store| store.check())
@@ -244,9 +255,10 @@ impl Rig {
             let delay = Duration::from_millis(delays.get(node).copied().unwrap_or(0));
             let now = server.now.lock().unwrap();
             let handle = Mutex::new((now.runs, now.store.another()));
+            let abilities = now.store.abilities().clone();
             drop(now);
             let reached: Arc<dyn LockStore> =
-                Arc::new(Reached(Arc::new(Path { server: Arc::clone(server), handle, delay })));
+                Arc::new(Reached(Arc::new(Path { server: Arc::clone(server), handle, abilities, delay })));
             reached
         });
         let options = QuorumOptions { max_lease, ..options() };
@@ -316,15 +328,15 @@ pub(super) async fn release(store: &Arc<dyn LockStore>, number: u32) -> Result<R
         items: items.into(),
         linger: Duration::ZERO,
         then: None,
-        own_watches: 0,
+        own_watch: None,
         timeout: TIMEOUT,
     };
     store.release(Arc::new(request)).await
 }
 
-pub(super) async fn keep(store: &Arc<dyn LockStore>, number: u32) -> Result<Kept, StoreError> {
-    let items = vec![KeepItem::hold(item("a", number), LEASE)];
-    let kept = store.keep(Arc::new(KeepRequest { items, timeout: TIMEOUT })).await?;
+pub(super) async fn renew(store: &Arc<dyn LockStore>, number: u32) -> Result<Renewed, StoreError> {
+    let items = vec![RenewItem::hold(item("a", number), LEASE)];
+    let kept = store.renew(Arc::new(RenewRequest { items, timeout: TIMEOUT })).await?;
     Ok(kept[0])
 }
 

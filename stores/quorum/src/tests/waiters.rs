@@ -3,7 +3,8 @@
 use lock_core::Replication;
 use lock_core::internal::clock::Clock;
 use lock_core::store::{
-    AcquireRequest, Acquired, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Notice, StoreErrorKind,
+    AcquireRequest, Acquired, Item, Kind, LockStore, Notice, RenewItem, RenewRequest, Renewed, Rivals,
+    StoreErrorKind,
 };
 use lock_engine::Engine;
 use lock_engine::acquire::acquire;
@@ -99,11 +100,11 @@ async fn a_dropped_watch_leaves_nothing_at_the_stores() {
     let (holder, waiter) = (rig.process(), rig.process());
     let watch = waiter.watch(request("a", 2)).await.unwrap();
     grant(&holder, 1).await;
-    assert_eq!(release(&holder, 1).await.unwrap().other_listeners, 1);
+    assert_eq!(release(&holder, 1).await.unwrap().rivals, Rivals::Some);
     drop(watch);
     tokio::time::sleep(SHORT).await;
     grant(&holder, 1).await;
-    assert_eq!(release(&holder, 1).await.unwrap().other_listeners, 0);
+    assert_eq!(release(&holder, 1).await.unwrap().rivals, Rivals::None);
 }
 
 fn fair(number: u32) -> Item {
@@ -118,14 +119,19 @@ async fn give_back(store: &Arc<dyn LockStore>, number: u32) {
     let items = vec![fair(number)];
     let timeout = SECOND * 2;
     let linger = Duration::ZERO;
-    let request =
-        lock_core::store::ReleaseRequest { items: items.into(), linger, then: None, own_watches: 0, timeout };
+    let request = lock_core::store::ReleaseRequest {
+        items: items.into(),
+        linger,
+        then: None,
+        own_watch: None,
+        timeout,
+    };
     assert_eq!(store.release(Arc::new(request)).await.unwrap().held, [true]);
 }
 
-async fn keep_place(store: &Arc<dyn LockStore>, number: u32) -> Kept {
-    let items = vec![KeepItem::waiter(fair(number), LEASE)];
-    store.keep(Arc::new(KeepRequest { items, timeout: SECOND * 2 })).await.unwrap()[0]
+async fn keep_place(store: &Arc<dyn LockStore>, number: u32) -> Renewed {
+    let items = vec![RenewItem::waiter(fair(number), LEASE)];
+    store.renew(Arc::new(RenewRequest { items, timeout: SECOND * 2 })).await.unwrap()[0]
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +154,7 @@ async fn a_fair_lock_is_served_in_the_order_of_the_gate() {
         let mut holder = (&processes[0], 9);
         for turn in 0..line.len() {
             for (process, number, _, _) in &line[turn..] {
-                assert!(matches!(keep_place(process, *number).await, Kept::Waiting(_)));
+                assert!(matches!(keep_place(process, *number).await, Renewed::Waiting(_)));
             }
             give_back(holder.0, holder.1).await;
             // Requests that are not first are refused; none of them overtakes.
@@ -175,12 +181,12 @@ async fn a_fair_lock_goes_on_when_its_gate_dies() {
     rig.fail(&[0], Fault::Refuses);
     assert!(
         waiter
-            .keep(Arc::new(KeepRequest { items: vec![KeepItem::waiter(fair(2), LEASE)], timeout: SECOND }))
+            .renew(Arc::new(RenewRequest { items: vec![RenewItem::waiter(fair(2), LEASE)], timeout: SECOND }))
             .await
             .is_err()
     );
     // Its place was at the old gate: it queues again at the new one.
-    assert_eq!(keep_place(&waiter, 2).await, Kept::Gone);
+    assert_eq!(keep_place(&waiter, 2).await, Renewed::Gone);
     assert!(matches!(waiter.acquire(Arc::clone(&request)).await.unwrap(), Acquired::Busy(_)));
     give_back(&holder, 1).await;
     assert!(matches!(waiter.acquire(request).await.unwrap(), Acquired::Granted(_)));

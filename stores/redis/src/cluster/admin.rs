@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lock_core::LockKey;
-use lock_core::store::{LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+use lock_core::store::{Cursor, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
 
 use super::super::check;
 use super::super::join::join;
@@ -12,11 +12,6 @@ use super::super::names::Names;
 use super::super::node::Node;
 use super::Cluster;
 use super::slots::{Place, slot};
-
-/// A cursor over all servers consists of the server's index, a mark of the set of servers, and the
-/// server's own cursor.
-const MARK_BITS: u32 = 8;
-const OWN_BITS: u32 = 46;
 
 impl Cluster {
     fn slot_of(&self, key: &LockKey) -> Result<u16, StoreError> {
@@ -65,19 +60,20 @@ impl Cluster {
         let map = self.map(deadline).await?;
         let mut places = map.primaries().to_vec();
         places.sort_unstable();
-        let cursor = Cursor::read(request.cursor);
+        let at = request.cursor.as_ref().map(Walk::read);
         let changed = || {
             let what =
                 "the servers of the cluster have changed while the locks were listed; begin a new list";
             self.error(StoreErrorKind::Refused, what)
         };
         let mark = mark(&places);
-        if request.cursor != 0 && cursor.mark != mark {
-            return Err(changed());
-        }
-        let place = places.get(cursor.server).ok_or_else(changed)?;
+        let at = at.unwrap_or(Some(Walk { server: 0, mark, own: 0 }));
+        let at = at.filter(|at| at.mark == mark).ok_or_else(changed)?;
+        let place =
+            usize::try_from(at.server).ok().and_then(|server| places.get(server)).ok_or_else(changed)?;
         let left = deadline.since(self.now());
-        let page = ScanRequest { cursor: cursor.own, timeout: left, ..request.clone() };
+        let own = Some(Cursor::from(at.own)).filter(|_| at.own > 0);
+        let page = ScanRequest { cursor: own, timeout: left, ..request.clone() };
         let scanned = self.node(place)?.scan(&page).await.map_err(|fault| {
             self.doubt(&fault.error);
             let what = format!(
@@ -86,51 +82,44 @@ impl Cluster {
             );
             StoreError::new(fault.error.kind(), what)
         })?;
-        let next = match scanned.next {
-            Some(own) => Some(Cursor { own, ..cursor }),
-            None if cursor.server + 1 < places.len() => {
-                Some(Cursor { server: cursor.server + 1, mark, own: 0 })
-            }
+        let next = match scanned.next.and_then(|own| own.to_number()) {
+            Some(own) => Some(Walk { own, ..at }),
+            None if at.server + 1 < places.len() as u64 => Some(Walk { server: at.server + 1, mark, own: 0 }),
             None => None,
         };
-        let next = next.map(|next| Cursor { mark, ..next }.write());
-        if next == Some(None) {
-            return Err(self.error(StoreErrorKind::Unsupported, "the cursor of SCAN is too large"));
-        }
-        Ok(Scanned { locks: scanned.locks, next: next.flatten() })
+        Ok(Scanned { locks: scanned.locks, next: next.map(Walk::write) })
     }
 }
 
 /// Position in a walk over all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cursor {
+struct Walk {
     /// Index into the sorted servers.
-    server: usize,
+    server: u64,
+    /// Mark of the set of servers.
     mark: u64,
     /// The server's own cursor.
     own: u64,
 }
 
-impl Cursor {
-    fn read(cursor: u64) -> Self {
-        Self {
-            server: usize::try_from(cursor >> (MARK_BITS + OWN_BITS)).unwrap_or(usize::MAX),
-            mark: cursor >> OWN_BITS & ((1 << MARK_BITS) - 1),
-            own: cursor & ((1 << OWN_BITS) - 1),
-        }
+impl Walk {
+    /// Returns `None` for a cursor that is not from an earlier page.
+    fn read(cursor: &Cursor) -> Option<Self> {
+        let (numbers, []) = cursor.as_bytes().as_chunks::<8>() else { return None };
+        let [server, mark, own] = numbers else { return None };
+        let [server, mark, own] = [server, mark, own].map(|number| u64::from_be_bytes(*number));
+        Some(Self { server, mark, own })
     }
 
-    /// Returns `None` if a part does not fit.
-    fn write(self) -> Option<u64> {
-        let cursor = (self.server as u64) << (MARK_BITS + OWN_BITS) | self.mark << OWN_BITS | self.own;
-        Some(cursor).filter(|cursor| Self::read(*cursor) == self)
+    fn write(self) -> Cursor {
+        Cursor::new([self.server, self.mark, self.own].map(u64::to_be_bytes).concat())
     }
 }
 
 /// Returns a number that almost always differs for another set of servers.
 fn mark(places: &[Place]) -> u64 {
     let text: Vec<String> = places.iter().map(ToString::to_string).collect();
-    u64::from(slot(&text.join(","))) & ((1 << MARK_BITS) - 1)
+    u64::from(slot(&text.join(",")))
 }
 
 #[cfg(test)]
@@ -139,16 +128,10 @@ mod tests {
 
     #[test]
     fn cursors_are_read_as_they_were_written() {
-        for cursor in [
-            Cursor { server: 0, mark: 7, own: 1 },
-            Cursor { server: 999, mark: 255, own: (1 << OWN_BITS) - 1 },
-            Cursor { server: 1, mark: 0, own: 0 },
-        ] {
-            assert_eq!(Cursor::read(cursor.write().unwrap()), cursor);
+        for walk in [Walk { server: 0, mark: 7, own: 1 }, Walk { server: 999, mark: 255, own: u64::MAX }] {
+            assert_eq!(Walk::read(&walk.write()), Some(walk));
         }
-        assert_eq!(Cursor { server: 0, mark: 0, own: 1 << OWN_BITS }.write(), None);
-        assert_eq!(Cursor { server: 1024, mark: 0, own: 0 }.write(), None);
-        assert_eq!(Cursor::read(0), Cursor { server: 0, mark: 0, own: 0 });
+        assert_eq!(Walk::read(&Cursor::from(7)), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::store::{
-    CountDownRequest, PermitCounts, Permits, PermitsAcquired, PermitsChange, PermitsKeep, PermitsRelease,
+    CountDownRequest, PermitCounts, Permits, PermitsAcquired, PermitsChange, PermitsRelease, PermitsRenew,
     PermitsRequest, StoreError, Watch, Withdrawn,
 };
 
@@ -125,9 +125,9 @@ impl Cluster {
     }
 
     /// Renews the permits of each slot separately.
-    pub(in super::super) async fn keep_permits(
+    pub(in super::super) async fn renew_permits(
         &self,
-        request: &PermitsKeep,
+        request: &PermitsRenew,
     ) -> Result<Vec<Option<Vec<bool>>>, StoreError> {
         let deadline = self.deadline(request.timeout);
         let holds: Result<Vec<_>, StoreError> = request
@@ -139,7 +139,7 @@ impl Cluster {
         let kept = join(shares.iter().map(|share| {
             let holds = &*share.items;
             let keep = |holds| {
-                let keep = move |node: Arc<Node>, at| async move { node.keep_permits(holds, at).await };
+                let keep = move |node: Arc<Node>, at| async move { node.renew_permits(holds, at).await };
                 self.at_slot(share.slot, deadline, keep)
             };
             self.together_or_each(share.slot, holds, None, keep)

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use lock_core::internal::ServerClock;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
+use lock_core::store::kit::ServerClock;
 use lock_core::store::{StoreError, StoreErrorKind};
 use rand::seq::SliceRandom;
 use redis::Value;

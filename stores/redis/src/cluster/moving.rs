@@ -58,7 +58,7 @@ impl Cluster {
         wait: Option<Duration>,
         deadline: Tick,
     ) -> Result<Acquired, StoreError> {
-        let floor = request.token_floor;
+        let floor = request.floor();
         let replicated = !request.replication.is_none();
         let single = !replicated && matches!((&*request.items, floor), ([Item { kind: Kind::Mutex, .. }], 0));
         loop {

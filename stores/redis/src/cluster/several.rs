@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Busy, Few, Granted, Item, ServerTime, StoreError, StoreErrorKind, TokenRange,
+    AcquireRequest, Acquired, Busy, Few, Granted, Item, Moment, StoreError, StoreErrorKind, TokenRange,
 };
 
 use super::super::join::join;
@@ -39,7 +39,7 @@ impl Cluster {
         let mut order: Vec<_> = shares.iter().collect();
         order.sort_by_key(|share| Some(share.slot) != refused);
         let mut taken: Vec<(&SlotShare<Item>, Few<TokenRange>)> = Vec::new();
-        let mut at = ServerTime::from_micros(0);
+        let mut moment = Moment::default();
         for share in order {
             let answer = Box::pin(self.acquire_part(request, share, None, deadline)).await;
             let granted = match answer {
@@ -60,13 +60,13 @@ impl Cluster {
                     return Err(error);
                 }
             };
-            at = at.max(granted.server_time);
+            moment = moment.max(granted.moment);
             taken.push((share, granted.tokens));
         }
         self.refusals.forget(request);
         let none = TokenRange { first: 1, last: 0 };
         let tokens = taken.into_iter().map(|(share, tokens)| (share.places.clone(), tokens));
-        Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none).into(), server_time: at }))
+        Ok(Acquired::Granted(Granted { tokens: in_order(tokens, none).into(), moment }))
     }
 
     /// Gives back the shares that were taken. After an error the caller withdraws all of them.

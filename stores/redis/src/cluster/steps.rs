@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    AcquireRequest, Acquired, Few, Item, KeepItem, KeepRequest, Kept, Kind, ListenerPolicy, ReleaseRequest,
-    Released, ServerTime, StoreError, StoreErrorKind, Withdrawn,
+    AcquireRequest, Acquired, Few, Item, Kind, ListenerPolicy, ReleaseRequest, Released, RenewItem,
+    RenewRequest, Renewed, Rivals, ServerTime, StoreError, StoreErrorKind, Withdrawn,
 };
 
 use super::super::each::known;
@@ -17,7 +17,7 @@ use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
 use super::super::script::Dialect;
-use super::super::steps::{HIGHEST_FLOOR, Keeping, channel};
+use super::super::steps::{HIGHEST_FLOOR, Renewal, channel};
 use super::Cluster;
 use super::moving::Hint;
 use super::slots::slot;
@@ -96,9 +96,11 @@ impl Cluster {
         Ok(shares(items?))
     }
 
-    fn keep_shares(&self, items: &[KeepItem]) -> Result<Vec<SlotShare<KeepItem>>, StoreError> {
-        let items: Result<Vec<_>, _> =
-            items.iter().map(|keep| Ok::<_, StoreError>((self.slot(&keep.item)?, keep.clone()))).collect();
+    fn keep_shares(&self, items: &[RenewItem]) -> Result<Vec<SlotShare<RenewItem>>, StoreError> {
+        let items: Result<Vec<_>, _> = items
+            .iter()
+            .map(|renewal| Ok::<_, StoreError>((self.slot(&renewal.item)?, renewal.clone())))
+            .collect();
         Ok(shares(items?))
     }
 
@@ -106,7 +108,7 @@ impl Cluster {
         &self,
         request: Arc<AcquireRequest>,
     ) -> Result<Acquired, StoreError> {
-        if request.token_floor > HIGHEST_FLOOR {
+        if request.floor() > HIGHEST_FLOOR {
             return Err(self.error(StoreErrorKind::Unsupported, "the token floor is too high"));
         }
         let deadline = self.deadline(request.timeout);
@@ -117,31 +119,34 @@ impl Cluster {
         }
     }
 
-    pub(in super::super) async fn keep(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
-        self.keep_each(request, Keeping::Renew).await
+    pub(in super::super) async fn renew(&self, request: &RenewRequest) -> Result<Vec<Renewed>, StoreError> {
+        self.keep_each(request, Renewal::Renew).await
     }
 
-    pub(in super::super) async fn downgrade(&self, request: &KeepRequest) -> Result<Vec<Kept>, StoreError> {
-        self.keep_each(request, Keeping::Downgrade).await
+    pub(in super::super) async fn downgrade(
+        &self,
+        request: &RenewRequest,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        self.keep_each(request, Renewal::Downgrade).await
     }
 
     /// Keeps each share separately: a failed server leaves its holds unknown but does not affect
     /// the others.
-    async fn keep_each(&self, request: &KeepRequest, how: Keeping) -> Result<Vec<Kept>, StoreError> {
+    async fn keep_each(&self, request: &RenewRequest, how: Renewal) -> Result<Vec<Renewed>, StoreError> {
         let deadline = self.deadline(request.timeout);
         let shares = self.keep_shares(&request.items)?;
         let kept = join(shares.iter().map(|share| self.keep_part(share, how, deadline))).await;
-        each_by_itself(shares, kept, Kept::Unknown)
+        each_by_itself(shares, kept, Renewed::Unknown)
     }
 
     async fn keep_part(
         &self,
-        share: &SlotShare<KeepItem>,
-        how: Keeping,
+        share: &SlotShare<RenewItem>,
+        how: Renewal,
         deadline: Tick,
-    ) -> Result<Vec<Kept>, Fault> {
-        let keep = |items| self.keep_items(share.slot, items, how, deadline);
-        self.together_or_each(share.slot, &share.items, Kept::Unknown, keep).await
+    ) -> Result<Vec<Renewed>, Fault> {
+        let keep = |items| self.renew_items(share.slot, items, how, deadline);
+        self.together_or_each(share.slot, &share.items, Renewed::Unknown, keep).await
     }
 
     /// Runs a step for all items of a slot, or one for each item if that may succeed. Items without
@@ -167,19 +172,19 @@ impl Cluster {
         Ok(each.into_iter().map(|answer| answer.unwrap_or_else(|| missing.clone())).collect())
     }
 
-    async fn keep_items(
+    async fn renew_items(
         &self,
         slot: u16,
-        items: &[KeepItem],
-        how: Keeping,
+        items: &[RenewItem],
+        how: Renewal,
         deadline: Tick,
-    ) -> Result<Vec<Kept>, Fault> {
+    ) -> Result<Vec<Renewed>, Fault> {
         let step = |node: Arc<Node>, at| async move {
-            let mut kept = node.keep(items, how, at).await?;
-            for (kept, keep) in kept.iter_mut().zip(items) {
+            let mut kept = node.renew(items, how, at).await?;
+            for (kept, renewal) in kept.iter_mut().zip(items) {
                 // It may not have arrived yet.
-                if at.asking && *kept == Kept::Gone && keep.item.kind != Kind::Mutex {
-                    *kept = Kept::Unknown;
+                if at.asking && *kept == Renewed::Gone && renewal.item.kind != Kind::Mutex {
+                    *kept = Renewed::Unknown;
                 }
             }
             Ok(kept)
@@ -253,7 +258,7 @@ impl Cluster {
         };
         if self.dialect.get() == Some(&Dialect::Classic) && released.then.is_none() {
             // The answer to PUBLISH counts the listeners at one server only.
-            released.other_listeners = released.other_listeners.max(1);
+            released.rivals = released.rivals.max(Rivals::Unknown);
         }
         Ok(released)
     }
@@ -280,7 +285,7 @@ impl Cluster {
                 .map(|(share, request)| self.release_part(share, request, deadline));
             let each = join(each).await;
             let done = each.iter().any(Result::is_ok);
-            let mut all = Released { held: Few::new(), other_listeners: 0, echo: false, then: None };
+            let mut all = Released { held: Few::new(), rivals: Rivals::None, then: None };
             let mut held = Vec::new();
             for (share, released) in shares.iter().zip(each) {
                 let released = match released {
@@ -292,8 +297,7 @@ impl Cluster {
                     }
                     Err(error) => return Err(error),
                 };
-                all.other_listeners = all.other_listeners.saturating_add(released.other_listeners);
-                all.echo |= released.echo;
+                all.rivals = all.rivals.max(released.rivals);
                 held.push((share.places.clone(), released.held));
             }
             all.held = in_order(held, false).into();

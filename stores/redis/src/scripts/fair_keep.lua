@@ -5,7 +5,7 @@
 --
 -- Full memory refuses nothing here: a write that is never refused lets the others through.
 
-kinds.f.keep = kinds.m.keep
+kinds.f.renew = kinds.m.renew
 
 -- The managers and owners of each lock that are known to be alive.
 local kept = {}
@@ -70,7 +70,7 @@ local function standing(lock, owner, now)
 end
 
 function kinds.f.stay(lock, owner, lease, now)
-  local kept = kinds.f.keep(lock, owner, lease)
+  local kept = kinds.f.renew(lock, owner, lease)
   if kept ~= 0 then return kept end
   -- If the queue is foreign data, the place is gone, and the next request gets the error. Other
   -- items of this call are kept.

@@ -25,7 +25,7 @@
 --   wake(lock, gone)      of fair locks: after a hold has ended in another way; see fair_wake.lua
 --   leave(lock, owner)    stops waiting: gives up the place in the queue, ends the intent, wakes
 --                         the waiters that this concerns
---   keep(lock, owner, lease)
+--   renew(lock, owner, lease)
 --                         renews a hold; only lengthens. Returns 1, or 0 if the owner does not hold
 --                         it
 --   refresh(lock, owner, now, far)

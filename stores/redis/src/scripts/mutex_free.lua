@@ -1,5 +1,5 @@
 -- How mutexes beside items of other kinds are released, renewed and lingered; see kinds.lua. For
--- mutexes alone see free.lua, keep.lua and linger.lua. Follows free.lua.
+-- mutexes alone see free.lua, renew.lua and linger.lua. Follows free.lua.
 --
 -- What Redisson sees: its own release and renewal, or a shorter TTL with one message `0`.
 
@@ -18,7 +18,7 @@ function kinds.m.free(lock, owner)
   return free(lock, owner, lock_channel(lock))
 end
 
-function kinds.m.keep(lock, owner, lease)
+function kinds.m.renew(lock, owner, lease)
   local mine = field_of(lock, owner)
   if mine == 1 and call('PTTL', lock) < lease then call('PEXPIRE', lock, lease) end
   return mine
@@ -26,7 +26,7 @@ end
 
 -- A mutex's waiter has nothing to keep.
 function kinds.m.stay(lock, owner, lease)
-  local kept = kinds.m.keep(lock, owner, lease)
+  local kept = kinds.m.renew(lock, owner, lease)
   if kept ~= 0 then return kept end
   return -math.max(call('PTTL', lock), 1)
 end

@@ -58,8 +58,8 @@ local function keep_rw(lock, owner, lease, kind)
   return 1
 end
 
-function kinds.r.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'r') end
-function kinds.w.keep(lock, owner, lease) return keep_rw(lock, owner, lease, 'w') end
+function kinds.r.renew(lock, owner, lease) return keep_rw(lock, owner, lease, 'r') end
+function kinds.w.renew(lock, owner, lease) return keep_rw(lock, owner, lease, 'w') end
 
 -- A waiting reader has nothing to keep.
 function kinds.r.stay(lock, owner, lease)

@@ -7,8 +7,8 @@
 use std::sync::Weak;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
 use lock_core::internal::chance::jitter;
+use lock_core::store::kit::Backoff;
 use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind};
 use tokio::sync::mpsc;

@@ -108,13 +108,13 @@ async fn force_release_frees_any_kind_and_wakes_whoever_waits() {
 }
 
 async fn scan_all(store: &RedisStore, prefix: &str) -> Vec<(LockKey, LockStatus)> {
-    let (mut cursor, mut found) = (0, Vec::new());
+    let (mut cursor, mut found) = (None, Vec::new());
     loop {
         let request = ScanRequest { prefix: prefix.to_owned(), cursor, timeout: TIMEOUT };
         let page = store.scan(request).await.unwrap();
         found.extend(page.locks);
         match page.next {
-            Some(next) => cursor = next,
+            next @ Some(_) => cursor = next,
             None => return found,
         }
     }

@@ -1,7 +1,7 @@
 //! Verdicts of `check` about servers.
 
-use lock_core::internal::ServerClock;
 use lock_core::store::StoreErrorKind;
+use lock_core::store::kit::ServerClock;
 
 use super::rw::fields;
 use super::server::Fake;
@@ -115,10 +115,10 @@ async fn replicas_whose_clocks_differ_are_named() {
     let store = store(&primary);
     let dialer = store.nodes()[0].connector.dialer().clone();
     let sent = dialer.clock.now();
-    let time = granted(&store, &[item("a")]).await.server_time;
+    let time = granted(&store, &[item("a")]).await.moment;
     let said = async |ahead: u64, info: &str, timeout| {
         let clock = ServerClock::default();
-        clock.observe(ServerTime::from_micros(time.as_micros() + ahead * 1_000_000), sent);
+        clock.observe(ServerTime::from_micros(time.get() + ahead * 1_000_000), sent);
         clocks_apart(&dialer, &clock, Duration::ZERO, info, timeout).await
     };
 

@@ -33,7 +33,7 @@ async fn subject(prefix: impl Fn(u64) -> String) -> Subject {
             let store = Arc::clone(&late);
             Box::pin(async move { acquire_late(&store, request).await })
         }))
-        .keeping(cluster)
+        .renewing(cluster)
 }
 
 /// Requests for several keys in one slot work as on one server.

@@ -75,7 +75,7 @@ async fn a_hold_survives_the_move_of_its_slot() {
     let mine = [item("a")];
     let before = granted(&store, &mine).await;
     move_all(&cluster, &[LOCK, COUNTER]).await;
-    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, LEASE * 2).await, [Renewed::Held]);
     assert_eq!(busy(&store, &[item("a")]).await.item, 0);
     assert_eq!(store.status(key("a")).await.unwrap().holders.len(), 1);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
@@ -105,7 +105,7 @@ async fn a_waiter_is_woken_by_the_move_of_its_slot_and_hears_of_the_release_afte
     while watch.try_notice().is_some() {}
 
     let released = release(&holder, &mine).await.unwrap();
-    assert_eq!((released.held, released.other_listeners), (vec![true].into(), 1));
+    assert_eq!((released.held, released.rivals), (vec![true].into(), Rivals::Some));
     assert_eq!(notice(&mut watch).await, Notice::Retry);
     granted(&waiter, &[item("a")]).await;
 }
@@ -120,7 +120,7 @@ async fn a_lock_whose_counter_has_stayed_behind_is_kept_released_and_taken() {
     cluster.move_key(moving, LOCK).await;
 
     // The server that is asked has never seen these scripts.
-    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, LEASE * 2).await, [Renewed::Held]);
     assert_eq!(busy(&other, &[item("a")]).await.item, 0);
     let released = release(&store, &mine).await.unwrap();
     assert_eq!(released.held, [true]);
@@ -136,7 +136,7 @@ async fn a_lock_whose_counter_has_stayed_behind_is_kept_released_and_taken() {
 
     cluster.move_key(moving, COUNTER).await;
     cluster.end_move(moving);
-    assert_eq!(keep(&other, &next, LEASE).await, [Kept::Renewed]);
+    assert_eq!(renew(&other, &next, LEASE).await, [Renewed::Held]);
     assert_eq!(release(&other, &next).await.unwrap().held, [true]);
     let last = granted(&store, &[item("a")]).await;
     assert!(last.tokens[0].first > after.tokens[0].last, "the counter goes on above it");
@@ -151,7 +151,7 @@ async fn a_lock_whose_counter_has_gone_ahead_is_kept_released_and_taken() {
     let moving = begin_move(&cluster);
     cluster.move_key(moving, COUNTER).await;
 
-    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, LEASE * 2).await, [Renewed::Held]);
     assert_eq!(busy(&other, &[item("a")]).await.item, 0);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     let next = [item("a")];
@@ -211,7 +211,7 @@ async fn locks_that_moved_in_part_are_kept_and_given_back_one_by_one() {
     granted(&store, &mine).await;
     let moving = cluster.begin_move(slot_of("{t}"), (home("{t}") + 1) % 3);
     cluster.move_key(moving, "{t}b").await;
-    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed, Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, LEASE * 2).await, [Renewed::Held, Renewed::Held]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true, true]);
 
     let sent = Arc::new(request(&[item("{t}a"), item("{t}b")]));
@@ -239,8 +239,8 @@ async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part(
         cluster.move_key(moving, key).await;
     }
 
-    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
-    assert_eq!(keep(&other, &theirs, LEASE).await, [Kept::Unknown], "it is at the other server");
+    assert_eq!(renew(&store, &mine, LEASE).await, [Renewed::Held]);
+    assert_eq!(renew(&other, &theirs, LEASE).await, [Renewed::Unknown], "it is at the other server");
     let error = release(&store, &mine).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::NotReady, "{error}");
     for key in &last {
@@ -249,7 +249,7 @@ async fn readers_do_not_take_each_other_for_gone_while_their_lock_moves_in_part(
     cluster.end_move(moving);
 
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
-    assert_eq!(keep(&other, &theirs, LEASE).await, [Kept::Renewed]);
+    assert_eq!(renew(&other, &theirs, LEASE).await, [Renewed::Held]);
     busy(&store, &[item_of(Kind::Write, "a")]).await;
     assert_eq!(release(&other, &theirs).await.unwrap().held, [true]);
     granted(&store, &[item_of(Kind::Write, "a")]).await;
@@ -294,12 +294,12 @@ async fn a_slot_between_two_servers_is_not_waited_for_when_it_comes_back() {
     granted(&store, &mine).await;
     let (from, _) = ends();
     move_all(&cluster, &[LOCK, COUNTER]).await;
-    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, LEASE).await, [Renewed::Held]);
     let moving = cluster.begin_move(slot_of(LOCK), from);
     cluster.move_key(moving, LOCK).await;
     cluster.move_key(moving, COUNTER).await;
     cluster.end_move(moving);
-    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, LEASE).await, [Renewed::Held]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
 }
 

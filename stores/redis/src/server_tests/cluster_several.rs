@@ -28,7 +28,7 @@ async fn keys_of_three_servers_are_taken_renewed_and_given_back_together() {
         assert_eq!(status.holders, [(item.owner.clone(), 1)]);
         assert_eq!(status.last_token.map(FencingToken::get), Some(range.last), "each has its own token");
     }
-    assert_eq!(keep(&store, &mine, LEASE * 2).await, [Kept::Renewed; 3]);
+    assert_eq!(renew(&store, &mine, LEASE * 2).await, [Renewed::Held; 3]);
     let stranger = item(mine[1].key.as_str());
     let some = [mine[0].clone(), stranger, mine[2].clone()];
     assert_eq!(release(&store, &some).await.unwrap().held, [true, false, true]);

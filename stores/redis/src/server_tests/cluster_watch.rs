@@ -149,7 +149,7 @@ async fn a_fair_queue_survives_the_move_of_its_slot() {
         cluster.move_key(moving, &key).await;
     }
     cluster.end_move(moving);
-    assert!(matches!(stay(&waiter, &next).await[..], [Kept::Waiting(_)]));
+    assert!(matches!(stay(&waiter, &next).await[..], [Renewed::Waiting(_)]));
     while notice(&mut watch).await != Notice::Resubscribed {}
     release(&holder, &mine).await.unwrap();
     let granted = loop {
@@ -175,9 +175,9 @@ async fn a_replica_that_takes_over_has_the_locks_and_the_watches() {
     cluster.nodes_mut()[home].kill();
     until("the replica has taken over", async || {
         holder
-            .keep(keep_request(&mine, LEASE * 3, Standing::Holder))
+            .renew(renew_request(&mine, LEASE * 3, Standing::Holder))
             .await
-            .is_ok_and(|kept| kept == [Kept::Renewed])
+            .is_ok_and(|kept| kept == [Renewed::Held])
     })
     .await;
     // Waiters look from time to time, and so find out.

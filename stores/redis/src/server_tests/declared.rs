@@ -63,7 +63,7 @@ async fn scripts_declare_the_keys_that_they_use() {
             for wish in [&next, &last] {
                 drop(other.acquire(Arc::clone(wish)).await.unwrap());
             }
-            keep(&store, &mine, LEASE).await;
+            renew(&store, &mine, LEASE).await;
             stay(&other, &theirs).await;
             if kind == Kind::Write {
                 downgrade(&store, &mine, LEASE).await;

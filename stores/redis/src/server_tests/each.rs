@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::store::{
-    ListenerPolicy, PermitId, Permits, PermitsAcquired, PermitsChange, PermitsHold, PermitsKeep,
+    ListenerPolicy, PermitId, Permits, PermitsAcquired, PermitsChange, PermitsHold, PermitsRenew,
     PermitsRequest, StoreErrorKind, Takeover,
 };
 
@@ -63,12 +63,12 @@ async fn each_hold_is_renewed_that_the_user_may_renew() {
         let store = user(&server).await;
         let items = taken(&store, kinds).await;
         may_only(&server, &RIGHTS).await;
-        let kept = keep(&store, &items, LONGER).await;
+        let kept = renew(&store, &items, LONGER).await;
         for (item, kept) in items.iter().zip(kept) {
-            assert_eq!(kept, if is_other(item) { Kept::Unknown } else { Kept::Renewed }, "{item:?}");
+            assert_eq!(kept, if is_other(item) { Renewed::Unknown } else { Renewed::Held }, "{item:?}");
             assert_eq!(left(&server, item).await > LEASE, !is_other(item), "{item:?}");
         }
-        let refused = store.keep(keep_request(&others(&items), LONGER, Standing::Holder)).await;
+        let refused = store.renew(renew_request(&others(&items), LONGER, Standing::Holder)).await;
         assert_eq!(refused.unwrap_err().kind(), StoreErrorKind::Denied);
     }
 }
@@ -82,12 +82,12 @@ async fn each_hold_is_renewed_although_the_script_fails_for_another() {
     // Rights to the lock itself, without the hold keys of its readers.
     may_only(&server, &[&RIGHTS[..], &["~lock:other*", "~redisson_*", "~lock_*"]].concat()).await;
     let unknown = |item: &Item| is_other(item) && item.kind == Kind::Read;
-    for (item, kept) in items.iter().zip(keep(&store, &items, LONGER).await) {
-        assert_eq!(kept, if unknown(item) { Kept::Unknown } else { Kept::Renewed }, "{item:?}");
+    for (item, kept) in items.iter().zip(renew(&store, &items, LONGER).await) {
+        assert_eq!(kept, if unknown(item) { Renewed::Unknown } else { Renewed::Held }, "{item:?}");
     }
     let writers: Vec<_> = items.into_iter().filter(|item| item.kind == Kind::Write).collect();
     for (item, kept) in writers.iter().zip(downgrade(&store, &writers, LONGER).await) {
-        assert_eq!(kept, if is_other(item) { Kept::Unknown } else { Kept::Renewed }, "{item:?}");
+        assert_eq!(kept, if is_other(item) { Renewed::Unknown } else { Renewed::Held }, "{item:?}");
     }
 }
 
@@ -102,8 +102,8 @@ async fn each_waiter_keeps_its_place_that_the_user_may_keep() {
     }
     may_only(&server, &RIGHTS).await;
     for (item, kept) in waiters.iter().zip(stay(&store, &waiters).await) {
-        assert_eq!(kept == Kept::Unknown, is_other(item), "{item:?}: {kept:?}");
-        assert!(is_other(item) || matches!(kept, Kept::Waiting(_)), "{item:?}: {kept:?}");
+        assert_eq!(kept == Renewed::Unknown, is_other(item), "{item:?}: {kept:?}");
+        assert!(is_other(item) || matches!(kept, Renewed::Waiting(_)), "{item:?}: {kept:?}");
     }
 }
 
@@ -164,8 +164,8 @@ async fn each_permit_is_renewed_that_the_user_may_renew() {
     }
     may_only(&server, &RIGHTS).await;
     let holds = names.map(|name| PermitsHold { key: key(name), ids: id(), lease: LONGER });
-    let request = PermitsKeep { holds: holds.to_vec(), timeout: TIMEOUT };
-    assert_eq!(semaphores.keep(request).await.unwrap(), [Some(vec![true]), None, Some(vec![true])]);
+    let request = PermitsRenew { holds: holds.to_vec(), timeout: TIMEOUT };
+    assert_eq!(semaphores.renew(request).await.unwrap(), [Some(vec![true]), None, Some(vec![true])]);
 }
 
 /// In cluster mode, with all slots. The server refuses the first call for several items, and gets
@@ -178,14 +178,14 @@ async fn a_server_that_looks_at_slots_is_asked_for_each_item() {
     for kinds in [MUTEXES, ALL] {
         let items = taken(&store, kinds).await;
         for _ in 0..2 {
-            assert!(keep(&store, &items, LONGER).await.iter().all(|kept| *kept == Kept::Renewed));
+            assert!(renew(&store, &items, LONGER).await.iter().all(|kept| *kept == Renewed::Held));
         }
         let refused: String = server.ask(&["INFO", "errorstats"]).await;
         let count = refused.lines().find_map(|line| line.strip_prefix("errorstat_CROSSSLOT:count="));
         assert_eq!(count.map(str::trim), Some("1"), "{refused}");
         let writers: Vec<_> = items.iter().filter(|item| item.kind == Kind::Write).cloned().collect();
         if kinds == ALL {
-            assert_eq!(downgrade(&store, &writers, LONGER).await, [Kept::Renewed; 3]);
+            assert_eq!(downgrade(&store, &writers, LONGER).await, [Renewed::Held; 3]);
         }
         assert_eq!(release(&store, &items).await.unwrap().held, vec![true; items.len()]);
     }
@@ -217,7 +217,7 @@ async fn a_hold_is_told_why_one_of_its_items_is_refused() {
     let items = ["k0", "other", "k1"].map(|name| Item { owner: one.clone(), ..item(name) });
     granted(&store, &items).await;
     may_only(&server, &RIGHTS).await;
-    let refused = store.keep(keep_request(&items, LONGER, Standing::Holder)).await;
+    let refused = store.renew(renew_request(&items, LONGER, Standing::Holder)).await;
     assert_eq!(refused.unwrap_err().kind(), StoreErrorKind::Denied);
 }
 
@@ -229,7 +229,7 @@ async fn a_user_who_may_do_nothing_is_refused_once() {
     let items = taken(&store, MUTEXES).await;
     let _: () = server.ask(&["ACL", "SETUSER", USER, "-evalsha"]).await;
     assert_eq!(
-        store.keep(keep_request(&items, LONGER, Standing::Holder)).await.unwrap_err().kind(),
+        store.renew(renew_request(&items, LONGER, Standing::Holder)).await.unwrap_err().kind(),
         StoreErrorKind::Denied
     );
     let refused: String = server.ask(&["INFO", "errorstats"]).await;
@@ -253,7 +253,7 @@ async fn each_item_of_a_slot_is_served_that_the_user_has_rights_to() {
         }
     };
     all_may(&["~lock:{t}k*"]).await;
-    assert_eq!(keep(&store, &items, LONGER).await, [Kept::Renewed, Kept::Unknown, Kept::Renewed]);
+    assert_eq!(renew(&store, &items, LONGER).await, [Renewed::Held, Renewed::Unknown, Renewed::Held]);
     assert!(release(&store, &items).await.is_err());
     assert!(store.withdraw(sent).await.is_err());
     all_may(&["~*"]).await;

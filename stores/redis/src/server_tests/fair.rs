@@ -1,6 +1,6 @@
 //! Fair locks with our waiters only: the queue, its keys, its order, and its messages.
 
-use lock_core::store::{Kept, Notice, Standing, StoreErrorKind, Withdrawn};
+use lock_core::store::{Notice, Renewed, Standing, StoreErrorKind, Withdrawn};
 
 use super::fair_rig::{ALIVE, CHANNEL, COUNTER, FIVE, LOCK, MANAGERS, QUEUE, Rig, TIMEOUTS, fair};
 use super::wire::{Subscription, monitored};
@@ -27,7 +27,7 @@ async fn an_unwanted_lock_looks_like_a_mutex() {
     let rig = Rig::start().await;
     let mine = fair();
     let granted = rig.get(&mine).await;
-    assert_eq!(granted.server_time.as_micros() + 1, granted.tokens[0].last);
+    assert_eq!(granted.moment.get() + 1, granted.tokens[0].last);
     assert_eq!(rig.server.keys().await, [LOCK, COUNTER]);
     let fields: Vec<String> = rig.run(&["HGETALL", LOCK]).await;
     assert_eq!(fields, [mine.owner.as_str(), "1"]);
@@ -44,7 +44,7 @@ async fn an_attempt_without_waiting_does_not_queue() {
     assert_eq!(rig.queue().await, owners(&[&first]));
     let _: u64 = rig.run(&["DEL", LOCK]).await;
     let refused = busy(&rig.store, &[fair()]).await;
-    assert!(refused.remaining <= Duration::from_secs(3) && !refused.remaining.is_zero());
+    assert!(refused.remaining.unwrap() <= Duration::from_secs(3) && !refused.remaining.unwrap().is_zero());
     assert_eq!(rig.release(&holder).await.held, [false]);
     assert_eq!(rig.queue().await, owners(&[&first]));
 }
@@ -100,7 +100,7 @@ async fn a_release_grants_the_lock_to_the_head() {
     let behind = rig.deadline(second.owner.as_str()).await;
     let mut channel = Subscription::start(&rig.server, &format!("{CHANNEL}:{}", first.owner.as_str())).await;
     let released = rig.release(&holder).await;
-    assert_eq!((released.held, released.other_listeners, released.echo), (vec![true].into(), 1, false));
+    assert_eq!((released.held, released.rivals), (vec![true].into(), Rivals::Some));
     let message = channel.next().await;
     let counter: String = rig.run(&["GET", COUNTER]).await;
     let (token, micros) = message.strip_prefix("g:").unwrap().split_once(':').unwrap();
@@ -115,7 +115,7 @@ async fn a_release_grants_the_lock_to_the_head() {
     let records: Vec<String> = rig.run(&["HKEYS", ALIVE]).await;
     assert_eq!(records, owners(&[&second]));
     // It asks again or is kept, and then has its own lease.
-    assert_eq!(rig.stay(&first).await, Kept::Renewed);
+    assert_eq!(rig.stay(&first).await, Renewed::Held);
     let left: i64 = rig.run(&["PTTL", LOCK]).await;
     assert!(left > 5000, "{left}");
 }
@@ -269,24 +269,24 @@ async fn a_newcomer_passes_over_the_dead() {
     assert_eq!(rig.server.keys().await, [LOCK, COUNTER]);
 }
 
-/// Keeping tells a waiter how it stands, in each of its states.
+/// Renewal tells a waiter how it stands, in each of its states.
 #[tokio::test]
 async fn keeping_says_how_the_waiter_stands() {
     let rig = Rig::start().await;
     let (holder, [first, second]) = with_waiters(&rig).await;
-    let Kept::Waiting(left) = rig.stay(&second).await else { panic!("not waiting") };
+    let Renewed::Waiting(left) = rig.stay(&second).await else { panic!("not waiting") };
     assert!(left > FIVE && left <= LEASE, "{left:?}");
     let _: u64 = rig.run(&["DEL", LOCK]).await;
-    assert_eq!(rig.stay(&first).await, Kept::Waiting(Duration::from_millis(1)));
-    let Kept::Waiting(left) = rig.stay(&second).await else { panic!("not waiting") };
+    assert_eq!(rig.stay(&first).await, Renewed::Waiting(Duration::from_millis(1)));
+    let Renewed::Waiting(left) = rig.stay(&second).await else { panic!("not waiting") };
     assert!(left <= Duration::from_secs(3), "{left:?}");
-    assert_eq!(rig.stay(&fair()).await, Kept::Gone);
-    assert_eq!(rig.stay(&holder).await, Kept::Gone);
+    assert_eq!(rig.stay(&fair()).await, Renewed::Gone);
+    assert_eq!(rig.stay(&holder).await, Renewed::Gone);
     rig.get(&first).await;
-    let both = rig.keep(&[first.clone(), second.clone()], Standing::Waiter).await;
-    assert_eq!(both[0], Kept::Renewed);
-    assert!(matches!(both[1], Kept::Waiting(_)));
-    assert_eq!(rig.keep(&[first, second], Standing::Holder).await, [Kept::Renewed, Kept::Gone]);
+    let both = rig.renew(&[first.clone(), second.clone()], Standing::Waiter).await;
+    assert_eq!(both[0], Renewed::Held);
+    assert!(matches!(both[1], Renewed::Waiting(_)));
+    assert_eq!(rig.renew(&[first, second], Standing::Holder).await, [Renewed::Held, Renewed::Gone]);
 }
 
 /// All waiters of one call count as alive before the first of them removes dead ones.
@@ -296,8 +296,8 @@ async fn waiters_that_are_kept_together_are_alive_together() {
     let (_holder, [first, second]) = with_waiters(&rig).await;
     rig.die(&first).await;
     rig.die(&second).await;
-    let kept = rig.keep(&[second.clone(), first.clone()], Standing::Waiter).await;
-    assert!(kept.iter().all(|kept| matches!(kept, Kept::Waiting(_))), "{kept:?}");
+    let kept = rig.renew(&[second.clone(), first.clone()], Standing::Waiter).await;
+    assert!(kept.iter().all(|kept| matches!(kept, Renewed::Waiting(_))), "{kept:?}");
     assert_eq!(rig.queue().await, owners(&[&first, &second]));
 }
 
@@ -317,7 +317,7 @@ async fn the_keys_of_a_queue_end_with_its_waiters() {
     }
 }
 
-/// Keeping a waiter postpones a deadline that is near. Our store never purges it because of its
+/// Renewal a waiter postpones a deadline that is near. Our store never purges it because of its
 /// deadline.
 #[tokio::test]
 async fn a_live_waiter_stays_whatever_its_deadline() {
@@ -346,8 +346,8 @@ async fn the_watch_hears_of_the_grant() {
     rig.release(&first).await;
     let notice = tokio::time::timeout(FIVE, watch.notice()).await.unwrap();
     let counter: u64 = rig.run(&["GET", COUNTER]).await;
-    let Notice::Granted { token, server_time } = notice else { panic!("{notice:?}") };
-    assert_eq!((token.get(), server_time.as_micros() + 1), (counter, counter));
+    let Notice::Granted { token, moment } = notice else { panic!("{notice:?}") };
+    assert_eq!((token.get(), moment.get() + 1), (counter, counter));
     let _: u64 = rig.run(&["PUBLISH", &format!("{CHANNEL}:{}", second.owner.as_str()), "0"]).await;
     assert_eq!(tokio::time::timeout(FIVE, watch.notice()).await.unwrap(), Notice::Retry);
     assert_eq!(watch.try_notice(), None);
@@ -383,16 +383,16 @@ async fn a_far_waiter_lives_for_long_and_goes_with_its_manager() {
     let (holder, [near, far]) = with_waiters(&rig).await;
     let stranger = Item { owner: OwnerId::new("0c0ffee0-0000-4000-8000-000000000000:1"), ..fair() };
     rig.queue_up(&stranger, FIVE).await;
-    assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
+    assert!(matches!(rig.renew(std::slice::from_ref(&far), Standing::Far).await[..], [Renewed::Waiting(_)]));
     rig.die(&near).await;
     // For three seconds nothing has shown that the manager is alive.
     let _: u64 = rig.run(&["HSET", MANAGERS, far.owner.as_str().rsplit_once(':').unwrap().0, "1"]).await;
-    assert!(matches!(rig.stay(&stranger).await, Kept::Waiting(_)));
+    assert!(matches!(rig.stay(&stranger).await, Renewed::Waiting(_)));
     assert_eq!(rig.queue().await, owners(&[&stranger]));
-    assert_eq!(rig.stay(&far).await, Kept::Gone);
+    assert_eq!(rig.stay(&far).await, Renewed::Gone);
 
     rig.queue_up(&far, FIVE).await;
-    assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
+    assert!(matches!(rig.renew(std::slice::from_ref(&far), Standing::Far).await[..], [Renewed::Waiting(_)]));
     rig.release(&holder).await;
     rig.release(&stranger).await;
     assert_eq!(rig.holder().await.as_deref(), Some(far.owner.as_str()));
@@ -407,7 +407,7 @@ async fn a_queue_of_ours_alone_is_not_read() {
     let (holder, [first, second, third]) = with_waiters(&rig).await;
     let lines = monitored(&rig.server, async {
         rig.release(&holder).await;
-        assert!(matches!(rig.stay(&second).await, Kept::Waiting(_)));
+        assert!(matches!(rig.stay(&second).await, Renewed::Waiting(_)));
         rig.withdraw(&third).await;
         rig.queue_up(&third, FIVE).await;
     })
@@ -419,7 +419,7 @@ async fn a_queue_of_ours_alone_is_not_read() {
     rig.release(&first).await;
     let java = super::fair_rig::Java::new(2, FIVE);
     rig.java_lock(&java, rig.now().await).await;
-    assert!(matches!(rig.stay(&third).await, Kept::Waiting(_)));
+    assert!(matches!(rig.stay(&third).await, Renewed::Waiting(_)));
     let late: Option<i64> = rig.run(&["HGET", MANAGERS, ""]).await;
     assert_eq!(late, None);
     assert_eq!(rig.gaps().await, [5000]);
@@ -431,9 +431,9 @@ async fn a_queue_of_ours_alone_is_not_read() {
 async fn a_far_head_is_told_of_a_free_lock_by_others() {
     let rig = Rig::start().await;
     let (_holder, [far, near]) = with_waiters(&rig).await;
-    assert!(matches!(rig.keep(std::slice::from_ref(&far), Standing::Far).await[..], [Kept::Waiting(_)]));
+    assert!(matches!(rig.renew(std::slice::from_ref(&far), Standing::Far).await[..], [Renewed::Waiting(_)]));
     let mut channel = Subscription::start(&rig.server, &format!("{CHANNEL}:{}", far.owner.as_str())).await;
     let _: u64 = rig.run(&["DEL", LOCK]).await;
-    assert!(matches!(rig.stay(&near).await, Kept::Waiting(_)));
+    assert!(matches!(rig.stay(&near).await, Renewed::Waiting(_)));
     assert_eq!(channel.next().await, "0");
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use lock_core::store::{Kept, Standing};
+use lock_core::store::{Renewed, Standing};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -181,10 +181,10 @@ impl Run {
         while let Some(waiter) = self.pick(|waiter| !waiter.dead && waiter.until <= clock) {
             self.give_up(&waiter).await;
         }
-        self.keep().await;
+        self.renew().await;
     }
 
-    async fn keep(&mut self) {
+    async fn renew(&mut self) {
         let ours = self.queue.iter().filter(|waiter| waiter.lives_here());
         let items: Vec<Item> = ours
             .filter_map(|waiter| match &waiter.side {
@@ -195,8 +195,8 @@ impl Run {
         if items.is_empty() {
             return;
         }
-        let kept = self.rig.keep(&items, Standing::Waiter).await;
-        assert!(kept.iter().all(|kept| matches!(kept, Kept::Waiting(_))), "{kept:?}");
+        let kept = self.rig.renew(&items, Standing::Waiter).await;
+        assert!(kept.iter().all(|kept| matches!(kept, Renewed::Waiting(_))), "{kept:?}");
         self.settle(None, None).await;
     }
 

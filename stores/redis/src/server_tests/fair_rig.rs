@@ -1,6 +1,6 @@
 //! Fair locks under test: a server, our store, and Redisson simulated by its documented effects.
 
-use lock_core::store::{KeepItem, KeepRequest, Kept, Standing, Withdrawn};
+use lock_core::store::{RenewItem, RenewRequest, Renewed, Standing, Withdrawn};
 
 use super::*;
 
@@ -75,14 +75,14 @@ impl Rig {
         self.store.withdraw(Arc::new(request)).await.unwrap()
     }
 
-    pub(super) async fn keep(&self, items: &[Item], standing: Standing) -> Vec<Kept> {
+    pub(super) async fn renew(&self, items: &[Item], standing: Standing) -> Vec<Renewed> {
         let items =
-            items.iter().map(|item| KeepItem { standing, ..KeepItem::hold(item.clone(), LEASE) }).collect();
-        self.store.keep(Arc::new(KeepRequest { items, timeout: TIMEOUT })).await.unwrap()
+            items.iter().map(|item| RenewItem { standing, ..RenewItem::hold(item.clone(), LEASE) }).collect();
+        self.store.renew(Arc::new(RenewRequest { items, timeout: TIMEOUT })).await.unwrap()
     }
 
-    pub(super) async fn stay(&self, item: &Item) -> Kept {
-        self.keep(std::slice::from_ref(item), Standing::Waiter).await[0]
+    pub(super) async fn stay(&self, item: &Item) -> Renewed {
+        self.renew(std::slice::from_ref(item), Standing::Waiter).await[0]
     }
 
     /// Makes the waiter look as if it had not been kept for long enough.

@@ -1,6 +1,6 @@
 //! Odd states of fair locks: damaged and foreign queues, long ones, full memory, missing rights.
 
-use lock_core::store::{Kept, StoreErrorKind};
+use lock_core::store::{Renewed, StoreErrorKind};
 
 use super::fair::{owners, with_waiters};
 use super::fair_rig::{ALIVE, FIVE, Java, LOCK, QUEUE, Rig, TIMEOUTS, fair};
@@ -14,10 +14,10 @@ async fn a_damaged_queue_heals() {
     for part in [QUEUE, TIMEOUTS, ALIVE] {
         let _: u64 = rig.run(&["DEL", part]).await;
         for waiter in [&first, &second] {
-            if rig.stay(waiter).await == Kept::Gone {
+            if rig.stay(waiter).await == Renewed::Gone {
                 rig.queue_up(waiter, FIVE).await;
             }
-            assert!(matches!(rig.stay(waiter).await, Kept::Waiting(_)), "without {part}");
+            assert!(matches!(rig.stay(waiter).await, Renewed::Waiting(_)), "without {part}");
         }
         assert_eq!(rig.queue().await, owners(&[&first, &second]), "without {part}");
         assert_eq!(rig.gaps().await, [5000], "without {part}");
@@ -59,7 +59,7 @@ async fn a_hand_over_stands_without_the_right_to_publish() {
     let mute = RedisStore::new(&rig.server.client_as("mute", "secret"), options()).unwrap();
     let (holder, [first]) = with_waiters(&rig).await;
     assert_eq!(release(&mute, &[holder]).await.unwrap().held, [true]);
-    assert_eq!(rig.stay(&first).await, Kept::Renewed);
+    assert_eq!(rig.stay(&first).await, Renewed::Held);
 }
 
 /// A key that is not a lock is left alone, as is a corrupt queue. A release stands in any case.
@@ -89,7 +89,7 @@ async fn what_is_no_lock_is_left_alone() {
     let mine = fair();
     rig.get(&mine).await;
     let _: () = rig.run(&["SET", QUEUE, "data"]).await;
-    assert_eq!(rig.stay(&fair()).await, Kept::Gone);
+    assert_eq!(rig.stay(&fair()).await, Renewed::Gone);
     assert_eq!(rig.release(&mine).await.held, [true]);
     rig.withdraw(&mine).await;
     assert_eq!(rig.holder().await, None);
@@ -110,10 +110,10 @@ async fn full_memory_keeps_the_queue_going() {
     let error = rig.store.acquire(Arc::new(request(&[fair()]).queued(FIVE))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
     assert_eq!(rig.queue().await.len(), 4);
-    assert!(matches!(rig.stay(&one).await, Kept::Waiting(_)));
+    assert!(matches!(rig.stay(&one).await, Renewed::Waiting(_)));
     rig.release(&holder).await;
     assert_eq!(rig.holder().await.as_deref(), Some(one.owner.as_str()));
-    assert_eq!(rig.stay(&one).await, Kept::Renewed);
+    assert_eq!(rig.stay(&one).await, Renewed::Held);
     rig.withdraw(&two).await;
     assert!(rig.store.force_release(key("a")).await.unwrap());
     assert_eq!(rig.holder().await.as_deref(), Some(three.owner.as_str()));

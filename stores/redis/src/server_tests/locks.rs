@@ -1,6 +1,6 @@
-//! The plain path: acquire, release, keep, withdraw, status, force release.
+//! The plain path: acquire, release, renew, withdraw, status, force release.
 
-use lock_core::store::{KeepItem, KeepRequest, Kept, ServerTime, StoreErrorKind, TokenRange, Withdrawn};
+use lock_core::store::{RenewItem, RenewRequest, Renewed, ServerTime, StoreErrorKind, TokenRange, Withdrawn};
 
 use super::*;
 
@@ -14,11 +14,14 @@ async fn a_lock_is_taken_once_and_given_back() {
     assert_eq!(granted.tokens.len(), 1);
     let busy = busy(&store, std::slice::from_ref(&second)).await;
     assert_eq!(busy.item, 0);
-    assert!(busy.remaining <= LEASE && busy.remaining > LEASE - Duration::from_secs(5), "{busy:?}");
+    assert!(
+        busy.remaining.unwrap() <= LEASE && busy.remaining.unwrap() > LEASE - Duration::from_secs(5),
+        "{busy:?}"
+    );
 
     assert_eq!(release(&store, std::slice::from_ref(&second)).await.unwrap().held, [false]);
     let released = release(&store, std::slice::from_ref(&first)).await.unwrap();
-    assert_eq!(released, Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None });
+    assert_eq!(released, Released { held: vec![true].into(), rivals: Rivals::None, then: None });
     assert_eq!(release(&store, std::slice::from_ref(&first)).await.unwrap().held, [false], "sent again");
 
     let next = super::granted(&store, &[second]).await;
@@ -71,23 +74,23 @@ async fn tokens_are_above_the_floor() {
     let store = store(&server);
     let now = {
         let item = [item("a")];
-        let now = granted(&store, &item).await.server_time.as_micros();
+        let now = granted(&store, &item).await.moment.get();
         release(&store, &item).await.unwrap();
         now
     };
     for floor in [7, now + 3_600_000_000, (1 << 53) - 1, 1 << 53, (1 << 53) + 1, 1 << 62] {
         let item = [item("a")];
-        let granted = granted_by(&store, request(&item).tokens(3).token_floor(floor)).await;
+        let granted = granted_by(&store, request(&item).tokens(3).above(floor)).await;
         assert!(granted.tokens[0].first > floor, "{granted:?}");
-        assert!(granted.server_time.as_micros().abs_diff(now) < 60_000_000, "{granted:?}");
+        assert!(granted.moment.get().abs_diff(now) < 60_000_000, "{granted:?}");
         release(&store, &item).await.unwrap();
     }
-    let error = store.acquire(Arc::new(request(&[item("a")]).token_floor(u64::MAX))).await.unwrap_err();
+    let error = store.acquire(Arc::new(request(&[item("a")]).above(u64::MAX))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unsupported);
 }
 
 #[tokio::test]
-async fn keep_lengthens_what_is_held_and_nothing_else() {
+async fn renew_lengthens_what_is_held_and_nothing_else() {
     let server = RedisServer::start();
     let store = store(&server);
     let items = [item("a"), item("b")];
@@ -95,13 +98,18 @@ async fn keep_lengthens_what_is_held_and_nothing_else() {
     let foreign = item("b");
     let text = item("text");
     let _: () = server.ask(&["SET", "lock:text", "x"]).await;
-    let keep = |item: &Item, secs| KeepItem::hold(item.clone(), Duration::from_secs(secs));
-    let request = KeepRequest {
-        items: vec![keep(&items[0], 60), keep(&foreign, 60), keep(&items[1], 1), keep(&text, 60)],
+    let renewing = |item: &Item, secs| RenewItem::hold(item.clone(), Duration::from_secs(secs));
+    let request = RenewRequest {
+        items: vec![
+            renewing(&items[0], 60),
+            renewing(&foreign, 60),
+            renewing(&items[1], 1),
+            renewing(&text, 60),
+        ],
         timeout: TIMEOUT,
     };
-    let kept = store.keep(Arc::new(request)).await.unwrap();
-    assert_eq!(kept, [Kept::Renewed, Kept::Gone, Kept::Renewed, Kept::Gone]);
+    let kept = store.renew(Arc::new(request)).await.unwrap();
+    assert_eq!(kept, [Renewed::Held, Renewed::Gone, Renewed::Held, Renewed::Gone]);
     let a: u64 = server.ask(&["PTTL", "lock:a"]).await;
     let b: u64 = server.ask(&["PTTL", "lock:b"]).await;
     assert!(a > 50_000 && a <= 60_000, "{a}");

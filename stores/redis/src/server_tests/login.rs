@@ -72,8 +72,8 @@ async fn a_rotated_password_is_used_at_the_next_connection() {
     assert!(error.to_string().contains("WRONGPASS"), "{error}");
     vault.set("hunter3");
     until("it gets in with the new one", async || {
-        let kept = store.keep(keep_request(&mine, LEASE, Standing::Holder)).await;
-        kept.is_ok_and(|kept| kept == [Kept::Renewed])
+        let kept = store.renew(renew_request(&mine, LEASE, Standing::Holder)).await;
+        kept.is_ok_and(|kept| kept == [Renewed::Held])
     })
     .await;
     for secret in ["hunter2", "hunter3"] {

@@ -25,7 +25,7 @@ async fn items_of_all_kinds_are_taken_and_given_back_together() {
         assert_about(pttl(&server, lock).await, 10_000);
     }
     let one_gone = [all[0].clone(), write("b"), all[2].clone()];
-    assert_eq!(keep(&store, &one_gone, LEASE).await, [Kept::Renewed, Kept::Gone, Kept::Renewed]);
+    assert_eq!(renew(&store, &one_gone, LEASE).await, [Renewed::Held, Renewed::Gone, Renewed::Held]);
     assert_eq!(release(&store, &one_gone).await.unwrap().held, [true, false, true]);
     assert_eq!(left(&server).await, ["lock:b"]);
     assert_eq!(release(&store, &all).await.unwrap().held, [false, true, false]);
@@ -74,7 +74,7 @@ async fn a_refused_request_that_waits_keeps_readers_out_of_all_it_is_to_write() 
 
     let kept = stay(&store, &wish).await;
     assert_eq!(kept.len(), 5);
-    assert!(kept.iter().all(|kept| matches!(kept, Kept::Waiting(_))), "{kept:?}");
+    assert!(kept.iter().all(|kept| matches!(kept, Renewed::Waiting(_))), "{kept:?}");
     release(&store, &holders).await.unwrap();
     granted(&store, &wish).await;
     assert!(!left(&server).await.iter().any(|key| key.contains("intent")), "the grant ends it");
@@ -101,16 +101,16 @@ async fn holds_and_waiters_are_kept_by_one_call() {
     granted(&store, &holds).await;
     granted(&store, &reader).await;
     let waiter = write("d");
-    let kept = |item: &Item, standing| KeepItem { standing, ..KeepItem::hold(item.clone(), 2 * LEASE) };
-    let mut items: Vec<KeepItem> = holds.iter().map(|item| kept(item, Standing::Holder)).collect();
+    let kept = |item: &Item, standing| RenewItem { standing, ..RenewItem::hold(item.clone(), 2 * LEASE) };
+    let mut items: Vec<RenewItem> = holds.iter().map(|item| kept(item, Standing::Holder)).collect();
     items.push(kept(&waiter, Standing::Waiter));
     items.push(kept(&item("a"), Standing::Waiter));
     items.push(kept(&holds[0], Standing::Waiter));
     let _: () = server.ask(&["SET", "lock_rw_intent:{lock:d}", waiter.owner.as_str(), "PX", "500"]).await;
-    let answers = store.keep(Arc::new(KeepRequest { items, timeout: TIMEOUT })).await.unwrap();
-    assert_eq!(answers[..3], [Kept::Renewed; 3]);
-    assert!(matches!(answers[3..5], [Kept::Waiting(_), Kept::Waiting(_)]), "{answers:?}");
-    assert_eq!(answers[5], Kept::Renewed, "it has missed that it was granted");
+    let answers = store.renew(Arc::new(RenewRequest { items, timeout: TIMEOUT })).await.unwrap();
+    assert_eq!(answers[..3], [Renewed::Held; 3]);
+    assert!(matches!(answers[3..5], [Renewed::Waiting(_), Renewed::Waiting(_)]), "{answers:?}");
+    assert_eq!(answers[5], Renewed::Held, "it has missed that it was granted");
     for key in ["lock:a", "lock:b", "lock:c"] {
         assert_about(pttl(&server, key).await, 20_000);
     }
@@ -128,7 +128,7 @@ async fn a_watch_hears_of_every_item_in_its_own_way() {
     assert!(watch.is_confirmed());
     for held in [item("a"), read("b"), write("c")] {
         granted(&store, std::slice::from_ref(&held)).await;
-        assert_eq!(release(&store, &[held]).await.unwrap().other_listeners, 1);
+        assert_eq!(release(&store, &[held]).await.unwrap().rivals, Rivals::Some);
         assert_eq!(watch.notice().await, lock_core::store::Notice::Retry);
     }
 }
@@ -138,7 +138,7 @@ async fn tokens_are_above_the_floor() {
     let server = RedisServer::start();
     let store = store(&server);
     let floor = 1 << 60;
-    let got = granted_by(&store, request(&[read("a"), item("b")]).tokens(2).token_floor(floor)).await;
+    let got = granted_by(&store, request(&[read("a"), item("b")]).tokens(2).above(floor)).await;
     assert!(got.tokens.iter().all(|range| range.first > floor), "{got:?}");
 }
 
@@ -174,7 +174,7 @@ async fn a_request_with_fair_items_waits_in_their_queues_and_leaves_nothing_ther
             let mine = wish.iter().find(|item| item.key == key(name)).unwrap();
             assert_eq!(queue, [mine.owner.as_str()], "also where it is free");
         }
-        assert!(stay(&store, &wish).await.iter().all(|kept| matches!(kept, Kept::Waiting(_))));
+        assert!(stay(&store, &wish).await.iter().all(|kept| matches!(kept, Renewed::Waiting(_))));
         if withdrawn {
             store.withdraw(sent).await.unwrap();
         } else {
@@ -189,7 +189,7 @@ async fn a_request_with_fair_items_waits_in_their_queues_and_leaves_nothing_ther
             "{waiting:?}"
         );
     }
-    assert_eq!(keep(&store, &wish, LEASE).await, [Kept::Renewed; 4]);
+    assert_eq!(renew(&store, &wish, LEASE).await, [Renewed::Held; 4]);
     assert_eq!(release(&store, &wish).await.unwrap().held, [true; 4]);
     assert!(left(&server).await.is_empty());
 }
@@ -205,10 +205,10 @@ async fn full_memory_frees_and_keeps_items_of_all_kinds() {
     let wish = request(&[read("x"), item_of(Kind::Fair, "y")]);
     let error = store.acquire(Arc::new(wish)).await.unwrap_err();
     assert_eq!(error.kind(), lock_core::store::StoreErrorKind::Full, "{error}");
-    assert_eq!(keep(&store, &all, 2 * LEASE).await, [Kept::Renewed; 4]);
+    assert_eq!(renew(&store, &all, 2 * LEASE).await, [Renewed::Held; 4]);
     assert!(
         store
-            .scan(lock_core::store::ScanRequest { prefix: String::new(), cursor: 0, timeout: TIMEOUT })
+            .scan(lock_core::store::ScanRequest { prefix: String::new(), cursor: None, timeout: TIMEOUT })
             .await
             .is_ok()
     );

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lock_core::internal::Owners;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::{
-    AcquireRequest, Acquired, Busy, Granted, Item, KeepItem, KeepRequest, Kept, Kind, LockStore,
-    ReleaseRequest, Released, ServerTime, Standing, StoreError,
+    AcquireRequest, Acquired, Busy, Granted, Item, Kind, LockStore, ReleaseRequest, Released, RenewItem,
+    RenewRequest, Renewed, Rivals, ServerTime, Standing, StoreError,
 };
 use lock_core::{LockKey, OwnerId};
 use tokio::runtime::Handle;
@@ -152,7 +152,7 @@ fn release_request(items: &[Item]) -> ReleaseRequest {
         items: items.to_vec().into(),
         linger: Duration::ZERO,
         then: None,
-        own_watches: 0,
+        own_watch: None,
         timeout: TIMEOUT,
     }
 }
@@ -165,21 +165,21 @@ async fn waits(store: &RedisStore, items: &[Item]) -> Busy {
     }
 }
 
-fn keep_request(items: &[Item], lease: Duration, standing: Standing) -> Arc<KeepRequest> {
-    let keep = |item: &Item| KeepItem { standing, ..KeepItem::hold(item.clone(), lease) };
-    Arc::new(KeepRequest { items: items.iter().map(keep).collect(), timeout: TIMEOUT })
+fn renew_request(items: &[Item], lease: Duration, standing: Standing) -> Arc<RenewRequest> {
+    let keep = |item: &Item| RenewItem { standing, ..RenewItem::hold(item.clone(), lease) };
+    Arc::new(RenewRequest { items: items.iter().map(keep).collect(), timeout: TIMEOUT })
 }
 
-async fn keep(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Kept> {
-    store.keep(keep_request(items, lease, Standing::Holder)).await.unwrap()
+async fn renew(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Renewed> {
+    store.renew(renew_request(items, lease, Standing::Holder)).await.unwrap()
 }
 
-async fn stay(store: &RedisStore, items: &[Item]) -> Vec<Kept> {
-    store.keep(keep_request(items, LEASE, Standing::Waiter)).await.unwrap()
+async fn stay(store: &RedisStore, items: &[Item]) -> Vec<Renewed> {
+    store.renew(renew_request(items, LEASE, Standing::Waiter)).await.unwrap()
 }
 
-async fn downgrade(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Kept> {
-    store.downgrade(keep_request(items, lease, Standing::Holder)).await.unwrap()
+async fn downgrade(store: &RedisStore, items: &[Item], lease: Duration) -> Vec<Renewed> {
+    store.downgrade(renew_request(items, lease, Standing::Holder)).await.unwrap()
 }
 
 async fn release(store: &RedisStore, items: &[Item]) -> Result<Released, StoreError> {

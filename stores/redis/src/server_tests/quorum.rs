@@ -36,7 +36,7 @@ async fn is_granted(store: &Arc<dyn LockStore>, item: &Item) -> bool {
 }
 
 async fn mark(store: &RedisStore, mark: Mark) -> Marked {
-    store.mark(MarkRequest { mark, timeout: TIMEOUT }).await.unwrap()
+    store.member().unwrap().mark(MarkRequest { mark, timeout: TIMEOUT }).await.unwrap()
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_marker_is_made_once_and_stays() {
 
     let _: () = server.ask(&["SET", "lock_quorum_marker:lock:", "mine"]).await;
     let request = MarkRequest { mark: Mark::Make, timeout: TIMEOUT };
-    let error = store.mark(request).await.unwrap_err();
+    let error = store.member().unwrap().mark(request).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
 }
 
@@ -105,7 +105,8 @@ async fn without_the_right_to_info_a_restart_is_not_noticed_and_strict_refuses()
     assert_eq!(mark(&knowing, Mark::Make).await.since, known.since);
     let strict = RedisOptions { strict: true, ..options() };
     let store = RedisStore::new(&server.client_as("ann", "x"), strict).unwrap();
-    let error = store.mark(MarkRequest { mark: Mark::Make, timeout: TIMEOUT }).await.unwrap_err();
+    let error =
+        store.member().unwrap().mark(MarkRequest { mark: Mark::Make, timeout: TIMEOUT }).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
 }
 
@@ -140,8 +141,8 @@ async fn one_of_three_may_be_killed_or_stopped_whichever_it_is() {
         } else {
             servers[node].kill();
         }
-        let keep = keep_request(std::slice::from_ref(&held), LEASE, Standing::Holder);
-        assert_eq!(store.keep(keep).await.unwrap(), [Kept::Renewed]);
+        let keep = renew_request(std::slice::from_ref(&held), LEASE, Standing::Holder);
+        assert_eq!(store.renew(keep).await.unwrap(), [Renewed::Held]);
         assert!(is_granted(&store, &item("b")).await);
         assert!(!is_granted(&quorum(&servers), &item("held")).await);
         let released = store.release(Arc::new(release_request(std::slice::from_ref(&held)))).await.unwrap();
@@ -189,8 +190,8 @@ async fn a_server_that_lost_a_hold_gets_it_back_with_the_next_renewal() {
     servers[1].restart(Data::Lost);
     let back = tokio::time::timeout(Duration::from_secs(60), async {
         while servers[1].ask::<i64>(&["EXISTS", "lock:a"]).await == 0 {
-            let kept = store.keep(keep_request(&held, LEASE, Standing::Holder)).await.unwrap();
-            assert_eq!(kept, [Kept::Renewed]);
+            let kept = store.renew(renew_request(&held, LEASE, Standing::Holder)).await.unwrap();
+            assert_eq!(kept, [Renewed::Held]);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });

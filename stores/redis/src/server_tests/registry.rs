@@ -2,7 +2,7 @@
 
 use lock_core::FencingToken;
 use lock_core::internal::clock::Tick;
-use lock_core::store::Notice;
+use lock_core::store::{Moment, Notice};
 use proptest::prelude::*;
 use tokio::sync::mpsc;
 
@@ -58,7 +58,7 @@ fn confirmed() -> (Registry, u64, u64, mpsc::Receiver<Notice>) {
 #[test]
 fn a_grant_finds_room_among_hints() {
     let (mut registry, generation, _, mut notices) = confirmed();
-    let granted = Notice::Granted { token: FencingToken::new(2), server_time: ServerTime::from_micros(1) };
+    let granted = Notice::Granted { token: FencingToken::new(2), moment: Moment::new(1) };
     for notice in [Notice::Retry; 5].into_iter().chain([granted, granted]) {
         registry.message(generation, "channel 0", notice);
     }

@@ -63,30 +63,30 @@ async fn a_renewal_lengthens_the_life_of_the_counter() {
     for kind in KINDS {
         let mine = [item_of(kind, "a")];
         granted_by(&store, retaining(&mine, LEASE, MINUTE)).await;
-        let renewal = |lease, retention| KeepRequest {
-            items: vec![KeepItem::hold(mine[0].clone(), lease).retention(retention)],
+        let renewal = |lease, retention| RenewRequest {
+            items: vec![RenewItem::hold(mine[0].clone(), lease).retention(retention)],
             timeout: TIMEOUT,
         };
         for lease in [LEASE, 30 * DAY] {
             let _: () = server.ask(&["PEXPIRE", COUNTER, "10000"]).await;
             let renewal = Arc::new(renewal(lease, TokenRetention::For(15 * MINUTE)));
-            assert_eq!(store.keep(renewal).await.unwrap(), [Kept::Renewed]);
+            assert_eq!(store.renew(renewal).await.unwrap(), [Renewed::Held]);
             assert_lives(&server, lease, 15 * MINUTE, &format!("{kind:?}")).await;
         }
         // Not if the hold is lost, and not by an owner that keeps the counter forever.
         let _: () = server.ask(&["PEXPIRE", COUNTER, "10000"]).await;
         let keeping = Arc::new(renewal(LEASE, TokenRetention::Keep));
-        assert_eq!(store.keep(keeping).await.unwrap(), [Kept::Renewed]);
+        assert_eq!(store.renew(keeping).await.unwrap(), [Renewed::Held]);
         release(&store, &mine).await.unwrap();
         let late = Arc::new(renewal(LEASE, TokenRetention::For(15 * MINUTE)));
-        assert_eq!(store.keep(late).await.unwrap(), [Kept::Gone]);
+        assert_eq!(store.renew(late).await.unwrap(), [Renewed::Gone]);
         assert!(left(&server, COUNTER).await <= Duration::from_secs(10));
     }
     // A counter of Redisson's.
     let mine = [item("a")];
     let _: () = server.ask(&["PERSIST", COUNTER]).await;
     granted(&store, &mine).await;
-    assert_eq!(keep(&store, &mine, MINUTE).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &mine, MINUTE).await, [Renewed::Held]);
     assert_eq!(server.ask::<i64>(&["PTTL", COUNTER]).await, -1);
 }
 
@@ -97,7 +97,7 @@ async fn a_downgrade_lengthens_the_life_of_the_counter() {
     let mine = [item_of(Kind::Write, "a")];
     granted(&store, &mine).await;
     let _: () = server.ask(&["PEXPIRE", COUNTER, "10000"]).await;
-    assert_eq!(downgrade(&store, &mine, DAY).await, [Kept::Renewed]);
+    assert_eq!(downgrade(&store, &mine, DAY).await, [Renewed::Held]);
     assert_lives(&server, DAY, 15 * MINUTE, "downgraded").await;
 }
 

@@ -165,7 +165,10 @@ async fn writers_exclude_all_and_readers_exclude_writers() {
                 release(&store, &theirs).await.unwrap();
             } else {
                 let busy = busy(&store, &theirs).await;
-                assert!(busy.remaining <= LEASE && busy.remaining > LEASE / 2, "{held:?} {asked:?} {busy:?}");
+                assert!(
+                    busy.remaining.unwrap() <= LEASE && busy.remaining.unwrap() > LEASE / 2,
+                    "{held:?} {asked:?} {busy:?}"
+                );
                 assert_eq!(release(&store, &theirs).await.unwrap().held, [false], "{held:?} {asked:?}");
             }
         }
@@ -209,13 +212,13 @@ async fn the_last_reader_says_0_and_a_writer_says_1() {
     granted(&store, &one).await;
     granted(&store, &two).await;
     let released = release(&store, &one).await.unwrap();
-    assert_eq!(released, Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None });
+    assert_eq!(released, Released { held: vec![true].into(), rivals: Rivals::None, then: None });
     assert!(heard(&server, &mut waiter).await.is_empty(), "the lock is not free");
-    assert_eq!(release(&store, &two).await.unwrap().other_listeners, 1);
+    assert_eq!(release(&store, &two).await.unwrap().rivals, Rivals::Some);
     assert_eq!(heard(&server, &mut waiter).await, ["0"]);
 
     granted(&store, &writer).await;
-    assert_eq!(release(&store, &writer).await.unwrap().other_listeners, 1);
+    assert_eq!(release(&store, &writer).await.unwrap().rivals, Rivals::Some);
     assert_eq!(heard(&server, &mut waiter).await, ["1"]);
     assert_eq!(release(&store, &writer).await.unwrap().held, [false], "sent again");
     assert_eq!(release(&store, &one).await.unwrap().held, [false], "sent again");
@@ -250,14 +253,17 @@ async fn a_waiting_writer_keeps_new_readers_out() {
 
     // An intent that lasts for the whole test.
     pexpire(&server, INTENT, 60_000).await;
-    let left = busy(&store, &[read("a")]).await.remaining;
+    let left = busy(&store, &[read("a")]).await.remaining.unwrap();
     assert!(left > Duration::from_secs(50), "as long as the intent, not the lock: {left:?}");
     granted(&store, &reader).await;
     waits(&store, &[write("a")]).await;
     assert_eq!(server.ask::<String>(&["GET", INTENT]).await, writer[0].owner.as_str(), "the first one's");
 
     release(&store, &reader).await.unwrap();
-    assert!(busy(&store, &[read("a")]).await.remaining > Duration::from_secs(50), "also when it is free");
+    assert!(
+        busy(&store, &[read("a")]).await.remaining.unwrap() > Duration::from_secs(50),
+        "also when it is free"
+    );
     granted(&store, &writer).await;
     assert_eq!(pttl(&server, INTENT).await, -2, "the grant ends it");
     release(&store, &writer).await.unwrap();
@@ -272,7 +278,7 @@ async fn writers_that_wait_for_a_writer_or_a_mutex_have_no_intent() {
         granted(&store, &holder).await;
         let waiter = [write("a")];
         waits(&store, &waiter).await;
-        assert!(matches!(stay(&store, &waiter).await[..], [Kept::Waiting(_)]));
+        assert!(matches!(stay(&store, &waiter).await[..], [Renewed::Waiting(_)]));
         assert_eq!(pttl(&server, INTENT).await, -2);
         release(&store, &holder).await.unwrap();
     }
@@ -284,11 +290,11 @@ async fn a_kept_writer_renews_its_intent_as_long_as_readers_have_the_lock() {
     let store = store(&server);
     let (reader, writer) = ([read("a")], [write("a")]);
     granted(&store, &reader).await;
-    assert_eq!(stay(&store, &writer).await, [Kept::Waiting(Duration::from_millis(1))], "lost: ask again");
+    assert_eq!(stay(&store, &writer).await, [Renewed::Waiting(Duration::from_millis(1))], "lost: ask again");
     assert_eq!(pttl(&server, INTENT).await, -2);
     let _: () = server.ask(&["SET", INTENT, writer[0].owner.as_str(), "PX", "200"]).await;
     let kept = stay(&store, &writer).await;
-    assert!(matches!(kept[..], [Kept::Waiting(time)] if time > LEASE / 2 && time <= LEASE), "{kept:?}");
+    assert!(matches!(kept[..], [Renewed::Waiting(time)] if time > LEASE / 2 && time <= LEASE), "{kept:?}");
     assert!(pttl(&server, INTENT).await > 200);
     // Another writer's intent stays unchanged.
     let _: () = server.ask(&["SET", INTENT, "x:1", "PX", "60000"]).await;
@@ -297,10 +303,14 @@ async fn a_kept_writer_renews_its_intent_as_long_as_readers_have_the_lock() {
     let _: () = server.ask(&["DEL", INTENT]).await;
 
     release(&store, &reader).await.unwrap();
-    assert_eq!(stay(&store, &writer).await, [Kept::Waiting(Duration::from_millis(1))], "free: look at once");
+    assert_eq!(
+        stay(&store, &writer).await,
+        [Renewed::Waiting(Duration::from_millis(1))],
+        "free: look at once"
+    );
     assert_eq!(pttl(&server, INTENT).await, -2);
     granted(&store, &writer).await;
-    assert_eq!(stay(&store, &writer).await, [Kept::Renewed]);
+    assert_eq!(stay(&store, &writer).await, [Renewed::Held]);
 }
 
 #[tokio::test]
@@ -342,8 +352,8 @@ async fn a_withdrawal_gives_back_what_was_granted() {
         assert!(matches!(store.acquire(Arc::clone(&mine)).await.unwrap(), Acquired::Granted(_)));
         assert!(matches!(store.withdraw(Arc::clone(&mine)).await.unwrap(), Withdrawn::Pending(_)));
         assert_eq!(
-            store.keep(keep_request(&mine.items, LEASE, Standing::Holder)).await.unwrap(),
-            [Kept::Gone]
+            store.renew(renew_request(&mine.items, LEASE, Standing::Holder)).await.unwrap(),
+            [Renewed::Gone]
         );
         assert_eq!(release(&store, &stays).await.unwrap().held, [kind == Kind::Read]);
         assert!(!server.keys().await.iter().any(|key| key.contains("rwlock_timeout") || key == "lock:a"));
@@ -351,20 +361,20 @@ async fn a_withdrawal_gives_back_what_was_granted() {
 }
 
 #[tokio::test]
-async fn keep_lengthens_hash_and_hold_and_nothing_else() {
+async fn renew_lengthens_hash_and_hold_and_nothing_else() {
     let server = RedisServer::start();
     let store = store(&server);
     let (reader, neighbour, writer) = (read("a"), read("a"), write("b"));
     granted(&store, &[reader.clone(), writer.clone()]).await;
     granted(&store, std::slice::from_ref(&neighbour)).await;
     let mine = [reader.clone(), writer.clone(), read("a"), write("b"), item("b")];
-    let kept = keep(&store, &mine, Duration::from_secs(60)).await;
-    assert_eq!(kept, [Kept::Renewed, Kept::Renewed, Kept::Gone, Kept::Gone, Kept::Gone]);
+    let kept = renew(&store, &mine, Duration::from_secs(60)).await;
+    assert_eq!(kept, [Renewed::Held, Renewed::Held, Renewed::Gone, Renewed::Gone, Renewed::Gone]);
     for key in ["lock:a", &hold(&reader), "lock:b"] {
         assert_about(pttl(&server, key).await, 60_000);
     }
     assert_about(pttl(&server, &hold(&neighbour)).await, 10_000);
-    assert_eq!(keep(&store, &mine[..2], Duration::from_secs(1)).await, [Kept::Renewed; 2]);
+    assert_eq!(renew(&store, &mine[..2], Duration::from_secs(1)).await, [Renewed::Held; 2]);
     for key in ["lock:a", &hold(&reader), "lock:b"] {
         assert_about(pttl(&server, key).await, 60_000);
     }
@@ -379,7 +389,7 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
     granted(&store, &writer).await;
     // Another owner's intent to write does not matter.
     let _: () = server.ask(&["SET", INTENT, "x:1", "PX", "60000"]).await;
-    assert_eq!(downgrade(&store, &writer, Duration::from_secs(60)).await, [Kept::Renewed]);
+    assert_eq!(downgrade(&store, &writer, Duration::from_secs(60)).await, [Renewed::Held]);
     assert_eq!(fields(&server, "lock:a").await, expected("read", &[reads(&writer[0])]));
     for key in ["lock:a", &hold(&writer[0])] {
         assert_about(pttl(&server, key).await, 60_000);
@@ -387,20 +397,20 @@ async fn a_downgrade_makes_a_reader_and_says_1() {
     assert_eq!(heard(&server, &mut waiter).await, ["1"]);
 
     // A repetition renews, but never shortens.
-    assert_eq!(downgrade(&store, &writer, Duration::from_secs(90)).await, [Kept::Renewed]);
-    assert_eq!(downgrade(&store, &writer, Duration::from_secs(1)).await, [Kept::Renewed]);
+    assert_eq!(downgrade(&store, &writer, Duration::from_secs(90)).await, [Renewed::Held]);
+    assert_eq!(downgrade(&store, &writer, Duration::from_secs(1)).await, [Renewed::Held]);
     for key in ["lock:a", &hold(&writer[0])] {
         assert_about(pttl(&server, key).await, 90_000);
     }
     assert!(heard(&server, &mut waiter).await.is_empty());
-    assert_eq!(downgrade(&store, &[write("a"), write("b")], LEASE).await, [Kept::Gone, Kept::Gone]);
+    assert_eq!(downgrade(&store, &[write("a"), write("b")], LEASE).await, [Renewed::Gone, Renewed::Gone]);
 
     let _: () = server.ask(&["DEL", INTENT]).await;
     let reader = [read("a")];
     granted(&store, &reader).await;
     // An owner that does not know yet that it only reads renews and releases as the writer that it
     // was.
-    assert_eq!(keep(&store, &writer, Duration::from_secs(120)).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &writer, Duration::from_secs(120)).await, [Renewed::Held]);
     assert_about(pttl(&server, &hold(&writer[0])).await, 120_000);
     assert_eq!(release(&store, &writer).await.unwrap().held, [true]);
     assert_eq!(fields(&server, "lock:a").await, expected("read", &[reads(&reader[0])]));
@@ -477,10 +487,7 @@ async fn a_takeover_of_readers_and_writers_is_declined() {
         };
         let released =
             store.release(Arc::new(ReleaseRequest { then: Some(then), ..release_request(&mine) })).await;
-        assert_eq!(
-            released.unwrap(),
-            Released { held: vec![true].into(), other_listeners: 0, echo: false, then: None }
-        );
+        assert_eq!(released.unwrap(), Released { held: vec![true].into(), rivals: Rivals::None, then: None });
         assert!(next.latest().is_none(), "never sent");
     }
 }

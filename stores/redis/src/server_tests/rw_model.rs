@@ -67,13 +67,13 @@ fn op() -> impl Strategy<Value = Op> {
 /// Returns the answer of a store, without the numbers that differ.
 async fn answer(store: &dyn LockStore, op: &Op) -> String {
     let wish = |items: &[Item]| Arc::new(AcquireRequest::new(items.to_vec(), HOUR, TIMEOUT));
-    let kept = |kept: Vec<Kept>| -> String {
-        let word = |kept: &Kept| match kept {
-            Kept::Unknown => "unknown",
-            Kept::Renewed => "renewed ",
-            Kept::Gone => "gone ",
-            Kept::Waiting(time) if *time > HOUR / 4 => "waiting long ",
-            Kept::Waiting(_) => "waiting ",
+    let kept = |kept: Vec<Renewed>| -> String {
+        let word = |kept: &Renewed| match kept {
+            Renewed::Unknown => "unknown",
+            Renewed::Held => "renewed ",
+            Renewed::Gone => "gone ",
+            Renewed::Waiting(time) if *time > HOUR / 4 => "waiting long ",
+            Renewed::Waiting(_) => "waiting ",
         };
         kept.iter().map(word).collect()
     };
@@ -93,10 +93,10 @@ async fn answer(store: &dyn LockStore, op: &Op) -> String {
             // It does not matter whether a waiter that has the key is renewed too: it is told to
             // acquire once more.
             let lease = if *standing == Standing::Waiter { Duration::from_secs(1) } else { HOUR };
-            kept(store.keep(keep_request(items, lease, *standing)).await.unwrap())
+            kept(store.renew(renew_request(items, lease, *standing)).await.unwrap())
         }
         Op::Downgrade(items) => {
-            kept(store.downgrade(keep_request(items, HOUR, Standing::Holder)).await.unwrap())
+            kept(store.downgrade(renew_request(items, HOUR, Standing::Holder)).await.unwrap())
         }
         Op::Withdraw(items) => {
             let sent = wish(items);

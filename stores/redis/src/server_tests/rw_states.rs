@@ -43,7 +43,7 @@ async fn a_lock_that_only_the_dead_hold_is_free_when_the_last_reader_goes() {
     let mine = [read("a")];
     redisson_reads(&server, 2, &[]).await;
     granted(&store, &mine).await;
-    assert_eq!(release(&store, &mine).await.unwrap().other_listeners, 1);
+    assert_eq!(release(&store, &mine).await.unwrap().rivals, Rivals::Some);
     assert_eq!(pttl(&server, "lock:a").await, -2);
     assert_eq!(watch.notice().await, lock_core::store::Notice::Retry);
     granted(&store, &[write("a")]).await;
@@ -121,8 +121,8 @@ async fn a_reader_without_its_hold_key_is_removed_with_its_leftovers() {
     granted(&store, &other).await;
     granted(&store, &mine).await;
     let _: () = server.ask(&["DEL", &hold(&mine[0])]).await;
-    assert_eq!(keep(&store, &mine, LEASE).await, [Kept::Gone]);
-    assert_eq!(downgrade(&store, &mine, LEASE).await, [Kept::Gone]);
+    assert_eq!(renew(&store, &mine, LEASE).await, [Renewed::Gone]);
+    assert_eq!(downgrade(&store, &mine, LEASE).await, [Renewed::Gone]);
     let linger = ReleaseRequest { linger: LEASE / 2, ..release_request(&mine) };
     assert_eq!(store.release(Arc::new(linger)).await.unwrap().held, [false]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [false]);
@@ -164,8 +164,8 @@ async fn assert_left_alone(server: &RedisServer, store: &RedisStore, before: &[u
         assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
         assert!(error.to_string().contains("lock:a"), "{error}");
         assert_eq!(release(store, &items).await.unwrap().held, vec![false; items.len()]);
-        assert_eq!(keep(store, &items, LEASE).await, vec![Kept::Gone; items.len()]);
-        assert_eq!(downgrade(store, &items, LEASE).await, vec![Kept::Gone; items.len()]);
+        assert_eq!(renew(store, &items, LEASE).await, vec![Renewed::Gone; items.len()]);
+        assert_eq!(downgrade(store, &items, LEASE).await, vec![Renewed::Gone; items.len()]);
         let linger = ReleaseRequest { linger: LEASE, ..release_request(&items) };
         assert_eq!(store.release(Arc::new(linger)).await.unwrap().held, vec![false; items.len()]);
     }
@@ -179,7 +179,7 @@ async fn an_odd_intent_is_an_error_and_not_a_hot_loop() {
     let store = store(&server);
     let intent = "lock_rw_intent:{lock:a}";
     let _: () = server.ask(&["SET", intent, "x:1"]).await;
-    let left = busy(&store, &[read("a")]).await.remaining;
+    let left = busy(&store, &[read("a")]).await.remaining.unwrap();
     assert!(left >= Duration::from_millis(500), "without an end it is looked at now and then: {left:?}");
     let _: () = server.ask(&["DEL", intent]).await;
     let _: () = server.ask(&["RPUSH", intent, "x"]).await;
@@ -233,10 +233,10 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     }
     assert!(!server.keys().await.iter().any(|key| key.contains("lock:x")), "nothing is taken");
 
-    assert_eq!(keep(&store, &items, 2 * LEASE).await, [Kept::Renewed; 6]);
+    assert_eq!(renew(&store, &items, 2 * LEASE).await, [Renewed::Held; 6]);
     assert_about(pttl(&server, &hold(&items[0])).await, 20_000);
-    assert!(matches!(stay(&store, &[write("a")]).await[..], [Kept::Waiting(_)]));
-    assert_eq!(downgrade(&store, &items[4..5], LEASE).await, [Kept::Renewed]);
+    assert!(matches!(stay(&store, &[write("a")]).await[..], [Renewed::Waiting(_)]));
+    assert_eq!(downgrade(&store, &items[4..5], LEASE).await, [Renewed::Held]);
     assert_eq!(release(&store, &items[0..1]).await.unwrap().held, [true]);
     assert_eq!(release(&store, &items[2..5]).await.unwrap().held, [true; 3]);
     assert_eq!(
@@ -262,9 +262,9 @@ async fn a_user_without_channel_rights_releases_all_the_same() {
     let store = RedisStore::new(&server.client_as("ann", "hunter2"), options()).unwrap();
     let mine = [read("a"), write("b"), item("c")];
     granted(&store, &mine).await;
-    assert_eq!(downgrade(&store, &mine[1..2], LEASE).await, [Kept::Renewed]);
+    assert_eq!(downgrade(&store, &mine[1..2], LEASE).await, [Renewed::Held]);
     let released = release(&store, &mine).await.unwrap();
-    assert_eq!((released.held, released.other_listeners), (vec![true; 3].into(), 0));
+    assert_eq!((released.held, released.rivals), (vec![true; 3].into(), Rivals::None));
     assert!(!server.keys().await.iter().any(|key| !key.starts_with("redisson_lock_token")));
     assert!(!store.watch(Arc::new(request(&mine))).await.unwrap().is_confirmed());
 }
@@ -316,7 +316,7 @@ async fn redissons_writer_and_readers_are_respected() {
     let store = store(&server);
     let _: () = server.ask(&["HSET", "lock:a", "mode", "write", &format!("{JAVA}:write"), "2"]).await;
     pexpire(&server, "lock:a", 30_000).await;
-    assert!(busy(&store, &[read("a")]).await.remaining > Duration::from_secs(20));
+    assert!(busy(&store, &[read("a")]).await.remaining.unwrap() > Duration::from_secs(20));
     busy(&store, &[write("a")]).await;
     // A read field beside another owner's write field, which nobody writes, gives no access.
     let odd = [read("a")];

@@ -1,8 +1,8 @@
 //! Semaphores at the server: effects that Redisson sees, foreign data, and full memory.
 
 use lock_core::store::{
-    PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold, PermitsKeep,
-    PermitsRelease, PermitsRequest, SemaphoreStore, StoreErrorKind,
+    PermitCounts, PermitId, Permits, PermitsAcquired, PermitsBusy, PermitsChange, PermitsHold,
+    PermitsRelease, PermitsRenew, PermitsRequest, SemaphoreStore, StoreErrorKind,
 };
 
 use super::wire::Subscription;
@@ -27,9 +27,9 @@ fn giving_back(name: &str, numbers: &[u8]) -> PermitsRelease {
     PermitsRelease { key: key(name), ids: numbers.iter().copied().map(id).collect(), timeout: TIMEOUT }
 }
 
-fn renewal(name: &str, number: u8) -> PermitsKeep {
+fn renewal(name: &str, number: u8) -> PermitsRenew {
     let hold = PermitsHold { key: key(name), ids: vec![id(number)], lease: LEASE * 2 };
-    PermitsKeep { holds: vec![hold], timeout: TIMEOUT }
+    PermitsRenew { holds: vec![hold], timeout: TIMEOUT }
 }
 
 fn changing(name: &str, permits: Permits) -> PermitsChange {
@@ -168,7 +168,7 @@ async fn what_is_no_semaphore_is_left_alone() {
             assert!(error.to_string().contains("lock:s"), "{error}");
         }
         // A semaphore that was overwritten must not make others fail.
-        assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![false])]);
+        assert_eq!(semaphores.renew(renewal("s", 1)).await.unwrap(), [Some(vec![false])]);
         let mut after = Vec::new();
         for key in server.keys().await {
             after.push(server.ask::<Vec<u8>>(&["DUMP", &key]).await);
@@ -196,7 +196,7 @@ async fn permits_are_renewed_and_given_back_when_memory_is_full() {
         async move { server.ask::<Option<u64>>(&words).await }
     };
     let before = score(1).await.unwrap();
-    assert_eq!(semaphores.keep(renewal("s", 1)).await.unwrap(), [Some(vec![true])]);
+    assert_eq!(semaphores.renew(renewal("s", 1)).await.unwrap(), [Some(vec![true])]);
     assert!(score(1).await.unwrap() > before);
     assert_eq!(semaphores.release(giving_back("s", &[1, 2])).await.unwrap(), [true, true]);
     semaphores.withdraw(sent).await.unwrap();

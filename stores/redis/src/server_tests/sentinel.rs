@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::{Acquired, Item, Kept, LockStore, Notice, StoreError, StoreErrorKind};
+use lock_core::store::{Acquired, Item, LockStore, Notice, Renewed, StoreError, StoreErrorKind};
 use lock_test_servers::RedisServer;
 use lock_test_servers::redis::{Data, free_port};
 use lock_test_servers::sentinels::MASTER;
@@ -11,7 +11,7 @@ use lock_test_servers::sentinels::MASTER;
 use super::sentinel_rig::{SentinelsExt as _, sentinels, sentinels_with};
 use super::server::{Fake, ServerExt as _};
 use super::{
-    LEASE, RedisStore, acquire, busy, granted, item, keep, options, release, request, store_at, until,
+    LEASE, RedisStore, acquire, busy, granted, item, options, release, renew, request, store_at, until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -139,7 +139,7 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
     let role: (String, redis::Value, redis::Value) = set.servers()[0].ask(&["ROLE"]).await;
     assert_eq!(role.0, "master", "the test proves nothing if it was demoted already");
 
-    assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed], "at the new primary");
+    assert_eq!(renew(&store, &held, LEASE).await, [Renewed::Held], "at the new primary");
     // Subscribed again at the new primary, and notified of that.
     loop {
         match watch.notice().await {
@@ -156,7 +156,7 @@ async fn a_new_primary_is_used_although_the_old_connection_works() {
     granted(&store, &waiting).await;
 
     set.first_is_demoted().await;
-    assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &held, LEASE).await, [Renewed::Held]);
     store.check().await.unwrap();
 }
 
@@ -177,7 +177,7 @@ async fn a_primary_that_only_the_sentinels_can_not_reach_is_left() {
 
     let new = &set.servers()[set.another_than(old.port()).await];
     until("the new primary is used", async || arrives_at(&store, new).await).await;
-    assert_eq!(keep(&store, &held, LEASE).await, [Kept::Renewed]);
+    assert_eq!(renew(&store, &held, LEASE).await, [Renewed::Held]);
     for round in 0..10 {
         new.kill_clients("normal").await;
         let mine = granted_soon(&store, &format!("b{round}")).await;
@@ -208,9 +208,9 @@ async fn a_killed_primary_is_replaced_without_a_restart() {
     assert!(has(new, "a").await);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     // The lease of 10 s is longer than the failover took, or it would be gone.
-    let kept: Result<Vec<Kept>, StoreError> =
-        store.keep(super::keep_request(&held, LEASE, super::Standing::Holder)).await;
-    if kept.unwrap() == [Kept::Renewed] {
+    let kept: Result<Vec<Renewed>, StoreError> =
+        store.renew(super::renew_request(&held, LEASE, super::Standing::Holder)).await;
+    if kept.unwrap() == [Renewed::Held] {
         until("subscribed again", async || {
             let again = store.watch(Arc::new(request(&[item("held")]))).await.unwrap();
             again.is_confirmed()

@@ -36,7 +36,7 @@ async fn counters_behind_the_clock_are_seeded_from_it() {
         let after = server_micros(&server).await;
         let range = granted.tokens[0];
         assert!(range.first > before && range.last <= after + 10, "{value:?} {range:?}");
-        assert!((before..=after).contains(&granted.server_time.as_micros()));
+        assert!((before..=after).contains(&granted.moment.get()));
         let left = pttl(&server, COUNTER).await;
         if value.is_some() && ttl.is_none() {
             assert_eq!(left, -1, "{value:?}: a persistent counter stays persistent");
@@ -80,10 +80,7 @@ async fn counters_ahead_of_the_clock_are_counted_on_exactly() {
         assert_eq!(granted.tokens[0].first, counter + 1, "{counter}");
         assert_eq!(granted.tokens[0].last, counter + u64::from(tokens), "{counter}");
         let now = server_micros(&server).await;
-        assert!(
-            granted.server_time.as_micros().abs_diff(now) < 10_000_000,
-            "the server's time is told all the same"
-        );
+        assert!(granted.moment.get().abs_diff(now) < 10_000_000, "the server's time is told all the same");
         assert_eq!(pttl(&server, COUNTER).await, -1);
         release(&store, &mine).await.unwrap();
     }
@@ -244,7 +241,7 @@ async fn a_user_without_channel_rights_releases_all_the_same() {
     granted(&store, &mine).await;
     let released = release(&store, &mine).await.unwrap();
     assert_eq!(released.held, [true, true]);
-    assert_eq!(released.other_listeners, 0);
+    assert_eq!(released.rivals, Rivals::None);
     assert!(!exists(&server, "lock:a").await && !exists(&server, "lock:b").await);
 
     let watch = store.watch(Arc::new(request(&mine))).await.unwrap();
@@ -305,9 +302,9 @@ async fn full_memory_refuses_acquires_and_nothing_else() {
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
     assert!(!server.keys().await.iter().any(|key| key.contains(":c")), "nothing is taken");
 
-    let keep = lock_core::store::KeepItem::hold(a[0].clone(), Duration::from_secs(60));
-    let keep = lock_core::store::KeepRequest { items: vec![keep], timeout: TIMEOUT };
-    assert_eq!(store.keep(Arc::new(keep)).await.unwrap(), [lock_core::store::Kept::Renewed]);
+    let keep = lock_core::store::RenewItem::hold(a[0].clone(), Duration::from_secs(60));
+    let keep = lock_core::store::RenewRequest { items: vec![keep], timeout: TIMEOUT };
+    assert_eq!(store.renew(Arc::new(keep)).await.unwrap(), [lock_core::store::Renewed::Held]);
     let linger = ReleaseRequest { linger: Duration::from_secs(1), ..release_request(&b) };
     assert_eq!(store.release(Arc::new(linger)).await.unwrap().held, [true]);
     assert_eq!(release(&store, &a).await.unwrap().held, [true]);

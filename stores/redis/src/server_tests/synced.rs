@@ -386,7 +386,7 @@ async fn a_key_between_two_servers_is_granted_without_its_counter_and_confirmed(
     cluster.move_key(moving, &counter).await;
     let mut request =
         request(&[item(&name)]).replicated(Replication::at_least(1, Duration::from_millis(100)));
-    request.token_floor = 1;
+    request.direct = false;
     let error = refusal(&store, request).await;
     assert_eq!(error.kind(), StoreErrorKind::NotReplicated, "the other one has no replica: {error}");
 }

@@ -1,21 +1,21 @@
 //! Release and acquire in one step.
 
-use lock_core::store::{ListenerPolicy, ServerTime, Takeover};
+use lock_core::store::{ListenerPolicy, ServerTime, Takeover, Watch};
 
 use super::*;
 
 fn takeover(from: &[Item], to: &Arc<AcquireRequest>, listeners: ListenerPolicy) -> Arc<ReleaseRequest> {
-    takeover_with(from, to, listeners, 0)
+    takeover_with(from, to, listeners, None)
 }
 
 fn takeover_with(
     from: &[Item],
     to: &Arc<AcquireRequest>,
     listeners: ListenerPolicy,
-    own_watches: u32,
+    own: Option<&Watch>,
 ) -> Arc<ReleaseRequest> {
     let then = Takeover { request: Arc::clone(to), listeners };
-    Arc::new(ReleaseRequest { then: Some(then), own_watches, ..release_request(from) })
+    Arc::new(ReleaseRequest { then: Some(then), own_watch: own.map(Watch::echo), ..release_request(from) })
 }
 
 async fn holder(server: &RedisServer, lock: &str) -> Vec<String> {
@@ -64,25 +64,30 @@ async fn each_key_has_its_own_tokens_when_the_order_differs() {
 async fn listeners_of_others_stop_a_takeover_unless_they_are_ignored() {
     let server = RedisServer::start();
     let (store, other) = (store(&server), store(&server));
-    let _own = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    let own = store.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     let mine = [item("a")];
     let next = Arc::new(request(&[item("a")]));
     granted(&store, &mine).await;
-    let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 1)).await.unwrap();
-    assert!(released.then.is_some() && released.echo, "the store's own watch does not count: {released:?}");
-    assert_eq!(released.other_listeners, 0);
+    let released =
+        store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, Some(&own))).await.unwrap();
+    assert!(
+        released.then.is_some() && own.echo().is_expected(),
+        "the store's own watch does not count: {released:?}"
+    );
+    assert_eq!(released.rivals, Rivals::None);
 
     let _watch = other.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     let after = Arc::new(request(&[item("a")]));
     let released =
-        store.release(takeover_with(&next.items, &after, ListenerPolicy::Respect, 1)).await.unwrap();
-    assert_eq!((&*released.held, released.other_listeners), ([true].as_slice(), 1));
+        store.release(takeover_with(&next.items, &after, ListenerPolicy::Respect, Some(&own))).await.unwrap();
+    assert_eq!((&*released.held, released.rivals), ([true].as_slice(), Rivals::Some));
     assert!(released.then.is_none());
     assert!(holder(&server, "lock:a").await.is_empty());
 
     granted(&store, &mine).await;
-    let released = store.release(takeover_with(&mine, &after, ListenerPolicy::Ignore, 1)).await.unwrap();
-    assert_eq!(released.other_listeners, 1);
+    let released =
+        store.release(takeover_with(&mine, &after, ListenerPolicy::Ignore, Some(&own))).await.unwrap();
+    assert_eq!(released.rivals, Rivals::Some);
     assert!(released.then.is_some());
 }
 
@@ -91,15 +96,18 @@ async fn listeners_of_the_same_process_stop_a_takeover_too() {
     let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
-    let _own = store.watch(Arc::new(request(&mine))).await.unwrap();
-    let _neighbour = store.watch(Arc::new(request(&mine))).await.unwrap();
+    let own = store.watch(Arc::new(request(&mine))).await.unwrap();
+    let neighbour = store.watch(Arc::new(request(&mine))).await.unwrap();
     let next = Arc::new(request(&[item("a")]));
     granted(&store, &mine).await;
-    let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 1)).await.unwrap();
-    assert_eq!((released.other_listeners, released.then), (1, None));
+    let released =
+        store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, Some(&own))).await.unwrap();
+    assert_eq!((released.rivals, released.then), (Rivals::Some, None));
     granted(&store, &mine).await;
-    let released = store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, 2)).await.unwrap();
-    assert!(released.other_listeners == 0 && released.then.is_some());
+    drop(neighbour);
+    let released =
+        store.release(takeover_with(&mine, &next, ListenerPolicy::Respect, Some(&own))).await.unwrap();
+    assert!(released.rivals == Rivals::None && released.then.is_some());
 }
 
 #[tokio::test]

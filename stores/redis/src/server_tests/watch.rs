@@ -36,37 +36,34 @@ async fn a_release_is_heard() {
     assert!(watch.is_confirmed());
     assert_eq!(watch.try_notice(), None, "nothing was missed");
     let released = release(&holder, &mine).await.unwrap();
-    assert_eq!((released.other_listeners, released.echo), (1, false));
+    assert_eq!(released.rivals, Rivals::Some);
     assert_eq!(notice(&mut watch).await, Notice::Retry);
 }
 
 #[tokio::test]
-async fn ones_own_subscription_is_no_listener_but_an_echo() {
+async fn ones_own_subscription_is_no_rival_and_hears_nothing() {
     let server = RedisServer::start();
     let store = store(&server);
     let mine = [item("a")];
     granted(&store, &mine).await;
     let mut own = watch(&store, &[item("a")]).await;
-    let by_its_watcher = Arc::new(ReleaseRequest { own_watches: 1, ..release_request(&mine) });
+    let by_its_watcher = Arc::new(ReleaseRequest { own_watch: Some(own.echo()), ..release_request(&mine) });
     let released = store.release(Arc::clone(&by_its_watcher)).await.unwrap();
-    assert_eq!((released.other_listeners, released.echo), (0, true));
-    assert_eq!(notice(&mut own).await, Notice::Retry);
+    assert_eq!((released.rivals, own.echo().is_expected()), (Rivals::None, true));
+    let heard = tokio::time::timeout(Duration::from_millis(100), own.notice()).await;
+    assert!(heard.is_err() && !own.echo().is_expected(), "the echo has come, and is left out: {heard:?}");
 
     // A neighbour in the same process shares the subscription, but counts as another listener.
     let mut neighbour = watch(&store, &[item("a")]).await;
     granted(&store, &mine).await;
     let released = store.release(by_its_watcher).await.unwrap();
-    assert_eq!((released.other_listeners, released.echo), (1, true));
+    assert_eq!(released.rivals, Rivals::Some);
     assert_eq!(notice(&mut neighbour).await, Notice::Retry);
 
     granted(&store, &mine).await;
     drop((own, neighbour));
     let released = release(&store, &mine).await.unwrap();
-    assert_eq!(
-        (released.other_listeners, released.echo),
-        (0, false),
-        "still subscribed, but without a watch"
-    );
+    assert_eq!(released.rivals, Rivals::None, "still subscribed, but without a watch");
 }
 
 #[tokio::test]

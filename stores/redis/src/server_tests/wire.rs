@@ -83,7 +83,7 @@ fn scripts_use_only_commands_and_options_of_redis_6_2() {
 fn scripts_that_free_or_renew_use_only_commands_that_full_memory_allows() {
     // Those without the flag `denyoom`.
     const ALLOWED: [&str; 6] = ["TIME", "PTTL", "HEXISTS", "PEXPIRE", "HDEL", "PUBLISH"];
-    for script in [&*script::RELEASE, &script::LINGER, &script::KEEP, &script::WITHDRAW] {
+    for script in [&*script::RELEASE, &script::LINGER, &script::RENEW, &script::WITHDRAW] {
         for call in script.source.split("call('").skip(1) {
             let command = call.split('\'').next().unwrap();
             assert!(ALLOWED.contains(&command), "{} uses {command}", script.name);
@@ -185,7 +185,7 @@ async fn a_waiter_of_redissons_gets_the_message() {
         match how {
             0 => {
                 let released = release(&store, &items).await.unwrap();
-                assert_eq!((released.other_listeners, released.echo), (1, false));
+                assert_eq!(released.rivals, Rivals::Some);
             }
             1 => assert!(store.force_release(key("a")).await.unwrap()),
             _ => {

@@ -23,7 +23,7 @@ end
 for i = 1, n do
   local kind, owner, lease = kinds[ARGV[5 * i - 4]], ARGV[5 * i - 2], tonumber(ARGV[5 * i - 1])
   local life = tonumber(ARGV[5 * i])
-  reply[i] = safely(ARGV[5 * i - 3] == '0' and kind.keep or kind.stay, KEYS[i], owner, lease, now)
+  reply[i] = safely(ARGV[5 * i - 3] == '0' and kind.renew or kind.stay, KEYS[i], owner, lease, now)
   if life > 0 then
     counters = counters + 1
     if reply[i] == 1 then lengthen(KEYS[counters], lease, life) end

@@ -24,6 +24,7 @@ impl Default for Backoff {
 
 impl Backoff {
     /// Creates a back-off that grows to five seconds, for calls that may go on for long.
+    #[must_use]
     pub fn patient() -> Self {
         Self { pause: FIRST, longest: LONGEST_OF_PATIENT }
     }

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::backoff::Backoff;
+use lock_core::store::kit::Backoff;
 use lock_core::store::{
-    AcquireRequest, Item, KeepItem, KeepRequest, Kept, Kind, LockStore, Standing, StoreError, StoreErrorKind,
+    AcquireRequest, Item, Kind, LockStore, RenewItem, RenewRequest, Renewed, Standing, StoreError,
+    StoreErrorKind,
 };
 
 use super::acquire::refuse_lease;
@@ -17,34 +18,34 @@ use super::strays::{Renewing, Stray};
 /// The kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Renewal {
-    Keep,
+    Renew,
     Downgrade,
 }
 
-pub(super) async fn keep(
+pub(super) async fn renew(
     quorum: Arc<Quorum>,
-    request: Arc<KeepRequest>,
-    renewal: Renewal,
-) -> Result<Vec<Kept>, StoreError> {
-    let waits = |keep: &&KeepItem| keep.standing != Standing::Holder;
-    let too_long = |keep: &&KeepItem| !waits(keep) && refuse_lease(&quorum, keep.lease).is_err();
-    let part = |items: Vec<KeepItem>| (!items.is_empty()).then_some(items);
+    request: Arc<RenewRequest>,
+    how: Renewal,
+) -> Result<Vec<Renewed>, StoreError> {
+    let waits = |renewal: &&RenewItem| renewal.standing != Standing::Holder;
+    let too_long = |renewal: &&RenewItem| !waits(renewal) && refuse_lease(&quorum, renewal.lease).is_err();
+    let part = |items: Vec<RenewItem>| (!items.is_empty()).then_some(items);
     let waiters = part(request.items.iter().filter(waits).cloned().collect());
-    let holders = request.items.iter().filter(|keep| !waits(keep) && !too_long(keep));
+    let holders = request.items.iter().filter(|renewal| !waits(renewal) && !too_long(renewal));
     let holders = part(holders.cloned().collect());
-    if let (None, None, Some(keep)) = (&waiters, &holders, request.items.first()) {
-        refuse_lease(&quorum, keep.lease)?;
+    if let (None, None, Some(renewal)) = (&waiters, &holders, request.items.first()) {
+        refuse_lease(&quorum, renewal.lease)?;
     }
     let timeout = request.timeout * 3 / 4;
 
     // Places are kept only at the gate, where they are.
     let gate = quorum.gates().into_iter().take(1);
     let waiting = waiters.map(|items| {
-        let request = Arc::new(KeepRequest { items, timeout });
-        quorum.ask(gate, timeout, |_, store| store.keep(Arc::clone(&request)))
+        let request = Arc::new(RenewRequest { items, timeout });
+        quorum.ask(gate, timeout, |_, store| store.renew(Arc::clone(&request)))
     });
     let held = match holders {
-        Some(items) => Some(renew(&quorum, items, timeout, renewal).await),
+        Some(items) => Some(renew_all(&quorum, items, timeout, how).await),
         None => None,
     };
     let waiting = match waiting {
@@ -58,29 +59,29 @@ pub(super) async fn keep(
     }
     let mut held = held.and_then(Result::ok).unwrap_or_default().into_iter();
     let mut waiting = waiting.and_then(Result::ok).unwrap_or_default().into_iter();
-    let answer = |keep: &KeepItem| {
-        let next = match keep {
-            keep if waits(&keep) => waiting.next(),
+    let answer = |renewal: &RenewItem| {
+        let next = match renewal {
+            renewal if waits(&renewal) => waiting.next(),
             // An item whose lease is too long does not affect the others.
-            keep if too_long(&keep) => None,
+            renewal if too_long(&renewal) => None,
             _ => held.next(),
         };
-        next.unwrap_or(Kept::Unknown)
+        next.unwrap_or(Renewed::Unknown)
     };
     Ok(request.items.iter().map(answer).collect())
 }
 
 /// The stores' answers about some holds.
 struct Count {
-    items: Vec<KeepItem>,
+    items: Vec<RenewItem>,
     /// By item, then by node.
-    answers: Vec<Vec<Option<Kept>>>,
+    answers: Vec<Vec<Option<Renewed>>>,
     error: Option<StoreError>,
     answered: bool,
 }
 
 impl Count {
-    fn put(&mut self, node: usize, answer: Result<Vec<Kept>, StoreError>) {
+    fn put(&mut self, node: usize, answer: Result<Vec<Renewed>, StoreError>) {
         match answer {
             Ok(kept) => {
                 self.answered = true;
@@ -95,7 +96,7 @@ impl Count {
     }
 
     /// Returns the result for each item; `None` while it depends on `open` more answers.
-    fn outcome(&self, open: usize) -> Option<Vec<Kept>> {
+    fn outcome(&self, open: usize) -> Option<Vec<Renewed>> {
         self.answers.iter().map(|answers| merge::kept(answers, open)).collect()
     }
 
@@ -106,12 +107,12 @@ impl Count {
     }
 
     /// Returns the items that a majority holds, and the nodes that have lost them.
-    fn lost(&self) -> Vec<(KeepItem, Vec<usize>)> {
+    fn lost(&self) -> Vec<(RenewItem, Vec<usize>)> {
         let mut lost = Vec::new();
         for (item, answers) in self.items.iter().zip(&self.answers) {
-            let gone = answers.iter().enumerate().filter(|(_, kept)| **kept == Some(Kept::Gone));
+            let gone = answers.iter().enumerate().filter(|(_, kept)| **kept == Some(Renewed::Gone));
             let gone: Vec<usize> = gone.map(|(node, _)| node).collect();
-            if !gone.is_empty() && merge::kept(answers, 0) == Some(Kept::Renewed) {
+            if !gone.is_empty() && merge::kept(answers, 0) == Some(Renewed::Held) {
                 lost.push((item.clone(), gone));
             }
         }
@@ -119,16 +120,16 @@ impl Count {
     }
 }
 
-async fn renew(
+async fn renew_all(
     quorum: &Arc<Quorum>,
-    items: Vec<KeepItem>,
+    items: Vec<RenewItem>,
     timeout: Duration,
-    renewal: Renewal,
-) -> Result<Vec<Kept>, StoreError> {
-    let renewing = quorum.strays.renewing(items.iter().map(|keep| keep.item.clone()).collect());
-    let request = Arc::new(KeepRequest { items: items.clone(), timeout });
-    let mut answers = quorum.ask(quorum.all(), timeout, |_, store| match renewal {
-        Renewal::Keep => store.keep(Arc::clone(&request)),
+    how: Renewal,
+) -> Result<Vec<Renewed>, StoreError> {
+    let renewing = quorum.strays.renewing(items.iter().map(|renewal| renewal.item.clone()).collect());
+    let request = Arc::new(RenewRequest { items: items.clone(), timeout });
+    let mut answers = quorum.ask(quorum.all(), timeout, |_, store| match how {
+        Renewal::Renew => store.renew(Arc::clone(&request)),
         Renewal::Downgrade => store.downgrade(Arc::clone(&request)),
     });
     let unknown = vec![vec![None; quorum.len()]; items.len()];
@@ -144,11 +145,11 @@ async fn renew(
     };
     let failed = if count.answered { None } else { count.error.take() };
     // A hold that is being downgraded is taken again only by the next renewal.
-    match renewal {
-        Renewal::Keep if answers.open() > 0 || !count.lost().is_empty() => {
+    match how {
+        Renewal::Renew if answers.open() > 0 || !count.lost().is_empty() => {
             quorum.options.tasks.spawn(retake(Arc::clone(quorum), count, answers, renewing, timeout));
         }
-        Renewal::Downgrade if outcome.contains(&Kept::Renewed) => {
+        Renewal::Downgrade if outcome.contains(&Renewed::Held) => {
             quorum.options.tasks.spawn(downgrade_on(Arc::clone(quorum), count, answers, renewing, timeout));
         }
         _ => {}
@@ -164,7 +165,7 @@ async fn renew(
 async fn downgrade_on(
     quorum: Arc<Quorum>,
     mut count: Count,
-    mut answers: Answers<Vec<Kept>>,
+    mut answers: Answers<Vec<Renewed>>,
     renewing: Renewing,
     timeout: Duration,
 ) {
@@ -181,14 +182,14 @@ async fn downgrade_on(
         }
         tokio::time::sleep(backoff.next_pause()).await;
         let passed = quorum.now().since(began);
-        let left = |keep: &KeepItem| {
-            let lease = keep.lease.saturating_sub(passed).max(Duration::from_millis(1));
-            KeepItem { lease, ..keep.clone() }
+        let left = |renewal: &RenewItem| {
+            let lease = renewal.lease.saturating_sub(passed).max(Duration::from_millis(1));
+            RenewItem { lease, ..renewal.clone() }
         };
-        if renewing.has_ended() || count.items.iter().all(|keep| keep.lease <= passed) {
+        if renewing.has_ended() || count.items.iter().all(|renewal| renewal.lease <= passed) {
             return;
         }
-        let request = Arc::new(KeepRequest { items: count.items.iter().map(left).collect(), timeout });
+        let request = Arc::new(RenewRequest { items: count.items.iter().map(left).collect(), timeout });
         answers = quorum.ask(nodes, timeout, |_, store| store.downgrade(Arc::clone(&request)));
     }
 }
@@ -198,7 +199,7 @@ async fn downgrade_on(
 async fn retake(
     quorum: Arc<Quorum>,
     mut count: Count,
-    mut answers: Answers<Vec<Kept>>,
+    mut answers: Answers<Vec<Renewed>>,
     renewing: Renewing,
     timeout: Duration,
 ) {
@@ -206,14 +207,14 @@ async fn retake(
         count.put(node, answer);
     }
     let mut calls = Vec::new();
-    for (keep, nodes) in count.lost() {
+    for (renewal, nodes) in count.lost() {
         for node in nodes {
             // Ignores the queue at this store: the majority has already decided.
-            let kind = if keep.item.kind == Kind::Fair { Kind::Mutex } else { keep.item.kind };
-            let item = Item { kind, ..keep.item.clone() };
-            let timeout = timeout.min(keep.lease / 4);
-            let request = AcquireRequest::new(vec![item.clone()], keep.lease, timeout);
-            let request = Arc::new(request.token_floor(1).retention(keep.retention));
+            let kind = if renewal.item.kind == Kind::Fair { Kind::Mutex } else { renewal.item.kind };
+            let item = Item { kind, ..renewal.item.clone() };
+            let timeout = timeout.min(renewal.lease / 4);
+            let request = AcquireRequest::new(vec![item.clone()], renewal.lease, timeout);
+            let request = Arc::new(request.indirect().retention(renewal.retention));
             if !renewing.retakes(&item.owner, Stray::new(node, Arc::clone(&request), quorum.now())) {
                 continue;
             }

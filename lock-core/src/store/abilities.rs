@@ -1,0 +1,224 @@
+//! [`Abilities`]: what a store can do.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Kind;
+use super::request::MAX_TOKENS;
+
+/// What a store can do, and its limits.
+///
+/// The handles refuse a request that exceeds them before anything is sent, and the conformance suite
+/// tests everything that is claimed here. Start from [`Abilities::MUTEX`] and add to it, so that a
+/// new field is no change for the store:
+///
+/// ```
+/// # use lock_core::store::Abilities;
+/// const ABILITIES: Abilities = Abilities { name: "Example", several: true, ..Abilities::MUTEX };
+/// ```
+///
+/// A store has semaphores, latches and stocks, and can be a server of a quorum, if the method
+/// returns one: [`LockStore::semaphores`](super::LockStore::semaphores),
+/// [`latches`](super::LockStore::latches), [`stocks`](super::LockStore::stocks),
+/// [`member`](super::LockStore::member).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Name of the store in errors.
+    pub name: &'static str,
+    /// Whether it has [`Kind::Fair`].
+    pub fair: bool,
+    /// Whether it has [`Kind::Read`] and [`Kind::Write`].
+    pub read_write: bool,
+    /// Whether it can [`downgrade`](super::LockStore::downgrade).
+    pub downgrade: bool,
+    /// Whether it takes several keys in one request.
+    pub several: bool,
+    /// Whether it [queues](super::AcquireRequest::queued) the waiters of mutexes, too. Then a
+    /// manager has one place in the queue of a mutex, and the grant comes as a notice. Between
+    /// processes, such a mutex is first in, first out.
+    pub queues_mutexes: bool,
+    /// Minimum lease.
+    pub shortest_lease: Duration,
+    /// Resolution of leases. The store rounds up.
+    pub lease_grain: Duration,
+    /// Maximum lease; `None` if any lease is allowed.
+    pub longest_lease: Option<Duration>,
+    /// Whether a release can leave the key taken for a while, see
+    /// [`ReleaseRequest::linger`](super::ReleaseRequest::linger). `min_hold` needs this.
+    pub shortens: bool,
+    /// Time after which a waiter in a queue counts as dead if it is not
+    /// [renewed](super::LockStore::renew).
+    pub waiter_life: Duration,
+    /// Lifetime of a waiting writer's intent, which keeps new readers out.
+    pub intent_life: Duration,
+    /// Whether waiters may be renewed as [`Standing::Far`](super::Standing::Far).
+    pub far_waiters: bool,
+    /// Whether a release can be followed by a [`Takeover`](super::Takeover).
+    pub takeovers: bool,
+    /// Whether a release grants the key to the first waiter of its queue, see
+    /// [`Notice::Granted`](super::Notice::Granted).
+    pub direct_grants: bool,
+    /// How a waiter hears of a release.
+    pub notices: Notices,
+    /// Whether [`LockStatus::waiters`](super::LockStatus::waiters) and
+    /// [`Released::rivals`](super::Released::rivals) are known for all kinds.
+    pub counts_listeners: bool,
+    /// Where fencing tokens come from.
+    pub tokens: Tokens,
+    /// Maximum number of tokens in one grant. A store that is asked for more grants this many.
+    pub most_tokens: u32,
+    /// How a request is refused that arrives late.
+    pub late_requests: LateRequests,
+    /// Whether [`AcquireRequest::replication`](super::AcquireRequest::replication) works.
+    pub replication: bool,
+    /// Whether [`scan`](super::LockStore::scan) works.
+    pub scan: bool,
+}
+
+/// How a waiter hears of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notices {
+    /// By a message: [`watch`](super::LockStore::watch) returns a confirmed watch.
+    Pushed,
+    /// Not at all: it looks again, every 250 ms at least.
+    Polled,
+}
+
+/// Where fencing tokens come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tokens {
+    /// A counter that is never behind the store's clock, in microseconds. Each
+    /// [`Moment`](super::Moment) is a [`ServerTime`](super::ServerTime).
+    Clock,
+    /// A number that grows with every change of the store.
+    Revision,
+}
+
+/// How a request is refused that arrives late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LateRequests {
+    /// By the store's clock, see [`AcquireRequest::stamp`](super::AcquireRequest::stamp).
+    ByClock,
+    /// With the session that sent it, whose end is a withdrawal.
+    BySession,
+    /// Not at all: a late copy may take the key for one lease.
+    Never,
+}
+
+impl Abilities {
+    /// A store of mutexes and nothing else: one key a request, leases from 100 ms in steps of a
+    /// millisecond, waiters that poll, tokens from its clock, late requests refused by its clock.
+    pub const MUTEX: Self = Self {
+        name: "this store",
+        fair: false,
+        read_write: false,
+        downgrade: false,
+        several: false,
+        queues_mutexes: false,
+        shortest_lease: Duration::from_millis(100),
+        lease_grain: Duration::from_millis(1),
+        longest_lease: None,
+        shortens: false,
+        waiter_life: Duration::from_secs(3),
+        intent_life: Duration::from_secs(1),
+        far_waiters: false,
+        takeovers: false,
+        direct_grants: false,
+        notices: Notices::Polled,
+        counts_listeners: false,
+        tokens: Tokens::Clock,
+        most_tokens: MAX_TOKENS,
+        late_requests: LateRequests::ByClock,
+        replication: false,
+        scan: false,
+    };
+
+    /// Whether the store has locks of this kind.
+    #[must_use]
+    pub const fn has(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Mutex => true,
+            Kind::Fair => self.fair,
+            Kind::Read | Kind::Write => self.read_write,
+        }
+    }
+
+    /// Whether a waiter for a key of this kind has a place in a queue of the store.
+    #[must_use]
+    pub const fn queues(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Mutex => self.queues_mutexes,
+            Kind::Fair => self.fair,
+            Kind::Read | Kind::Write => false,
+        }
+    }
+
+    /// Returns the error text for a store that lacks something.
+    #[must_use]
+    pub fn lack(&self, lacked: Lacked) -> String {
+        format!("{} {}. {}", self.name, lacked, lacked.way_out())
+    }
+}
+
+/// Something that a store lacks and a caller wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lacked {
+    /// Fair locks.
+    Fair,
+    /// Readers and writers.
+    ReadWrite,
+    /// The downgrade of a writer.
+    Downgrade,
+    /// Several keys in one request.
+    Several,
+    /// Releases that leave the key taken.
+    Shortens,
+    /// Grants that replicas confirm.
+    Replication,
+    /// Scans.
+    Scan,
+    /// Semaphores.
+    Semaphores,
+    /// Latches.
+    Latches,
+    /// Stocks.
+    Stocks,
+}
+
+/// URLs of the stores on Redis servers in the layout of Redisson, without quorums.
+const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
+
+impl Lacked {
+    /// Says which stores have it, and what else helps.
+    fn way_out(self) -> String {
+        match self {
+            Self::Shortens => format!("Leave out `min_hold`, or use {REDIS}, `quorum:` or `memory://`"),
+            Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
+            Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS} or `memory://`"),
+            Self::Fair | Self::ReadWrite | Self::Downgrade | Self::Several | Self::Scan => {
+                format!("Use {REDIS}, `quorum:` or `memory://`")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Lacked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fair => "has no fair locks",
+            Self::ReadWrite => "has no locks for readers and writers",
+            Self::Downgrade => "can't turn a writer into a reader",
+            Self::Several => "can't lock several keys at once",
+            Self::Shortens => "can't shorten a lease, which `min_hold` needs",
+            Self::Replication => "has no replicas that could confirm a grant",
+            Self::Scan => "can't list its locks",
+            Self::Semaphores => "has no semaphores",
+            Self::Latches => "has no latches",
+            Self::Stocks => "has no stocks",
+        })
+    }
+}
