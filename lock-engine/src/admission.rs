@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::catch_panics;
 use lock_core::internal::time;
-use lock_core::store::{Kind, StoreError, StoreErrorKind};
+use lock_core::store::{Kind, Lacked, StoreError, StoreErrorKind};
 use lock_core::{LockKey, OwnerId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -76,6 +76,11 @@ impl Admission {
     /// Turns a hold for writing into one for reading, and awaits the store's answer.
     pub async fn downgrade(&self) -> Result<(), Failure> {
         let grant = &self.grant;
+        let store = self.engine.store.abilities();
+        if !store.downgrade {
+            let lack = store.lack(Lacked::Downgrade);
+            return Err(Failure::misconfigured(format!("lock {}: {lack}", self.key())));
+        }
         let ended = self.engine.with(&grant.lane, |state, now| match grant.is_lost_at(now) {
             true => ReleaseOutcome::Lost,
             false => state.machine.downgrade(grant.pass.number),

@@ -3,11 +3,13 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
+use lock_core::internal::runtime::InRuntime;
 use lock_core::internal::sync::lock;
 use lock_core::internal::time;
 use lock_core::store::kit::Backoff;
@@ -58,12 +60,12 @@ impl Engine {
         call: impl FnOnce(&dyn LockStore) -> Call<T>,
     ) -> Option<Result<T, StoreError>> {
         let mut call = match catch_unwind(AssertUnwindSafe(|| call(&*self.store))) {
-            Ok(call) => call,
+            Ok(call) => InRuntime::new(self.runtime.clone(), call),
             Err(panic) => return Some(Err(panicked(&*panic))),
         };
         // A panic is an error with an unknown outcome.
         let mut call = std::future::poll_fn(move |cx| {
-            catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx)))
+            catch_unwind(AssertUnwindSafe(|| Pin::new(&mut call).poll(cx)))
                 .unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
         });
         let limit = timeout + timeout / 8;

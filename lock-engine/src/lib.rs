@@ -62,6 +62,7 @@ use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::eager;
 use lock_core::internal::is_of_permits;
+use lock_core::internal::runtime::is_inside;
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use lock_core::internal::sync::{CachePadded, MutexGuard, catch_panics, lock};
 use lock_core::store::{Abilities, Few, Item, Kind, LockStore, SemaphoreStore, StoreError};
@@ -421,7 +422,7 @@ impl Engine {
     fn drive(self: &Arc<Self>, lane: &Arc<Lane>, mode: Mode) {
         let driver = driver::run(Arc::clone(self), Arc::clone(lane));
         match mode {
-            Mode::Awaited if eager::is_inside(&self.runtime) => {
+            Mode::Awaited if is_inside(&self.runtime) => {
                 eager::spawn(&self.runtime, self.tasks.track_future(self.part(driver)));
             }
             _ => self.spawn(driver),

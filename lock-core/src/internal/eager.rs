@@ -105,11 +105,6 @@ impl Wake for Eager {
     }
 }
 
-/// Whether tasks of `runtime` can be polled here, with access to its timers and sockets.
-pub fn is_inside(runtime: &Handle) -> bool {
-    Handle::try_current().is_ok_and(|current| current.id() == runtime.id())
-}
-
 /// Polls `task` once, and leaves the rest to `runtime`, which must be the current one.
 pub fn spawn(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
     Arc::new(Eager { runtime: runtime.clone(), slot: Slot::default() }).poll(Box::pin(task));

@@ -3,6 +3,7 @@
 pub mod chance;
 pub mod clock;
 pub mod eager;
+pub mod runtime;
 pub mod scheme;
 pub mod sync;
 pub mod tasks;

@@ -142,7 +142,8 @@ impl Machine {
             return ReleaseOutcome::Nested;
         };
         let only_readers = live.entries.iter().all(|e| e.kind == Kind::Read);
-        if only_readers && hold.kind() == Kind::Write && hold.is_single() && hold.mark_downgraded() {
+        let can = self.rules.abilities.downgrade && hold.kind() == Kind::Write && hold.is_single();
+        if only_readers && can && hold.mark_downgraded() {
             return ReleaseOutcome::Downgrading(hold.clone());
         }
         ReleaseOutcome::Nested

@@ -19,8 +19,16 @@ const LEASE: Duration = Duration::from_secs(1);
 const MIN_HOLD: Duration = Duration::from_millis(500);
 const MAX_HOLD: Duration = Duration::from_millis(300);
 pub(super) const CAP: Cap = Cap { most: 10_000, name: "max_waiters_per_key", all: None };
-const ABILITIES: Abilities =
-    Abilities { fair: true, read_write: true, several: true, takeovers: true, ..Abilities::MUTEX };
+const ABILITIES: Abilities = Abilities {
+    fair: true,
+    read_write: true,
+    downgrade: true,
+    several: true,
+    takeovers: true,
+    ..Abilities::MUTEX
+};
+/// A store with a queue for mutexes.
+const QUEUES: Abilities = Abilities { queues_mutexes: true, ..Abilities::MUTEX };
 
 fn rules(abilities: Abilities) -> Arc<Rules> {
     let ticks = Ticks { phase: 0.0 };
@@ -35,6 +43,8 @@ fn replication(replicas: u32) -> Replication {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Mutex,
+    /// All callers of a mutex, at a store that queues them.
+    Queued,
     Write,
     /// Readers that share a hold.
     Readers,
@@ -46,12 +56,12 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    const ALL: [Self; 7] =
-        [Self::Mutex, Self::Write, Self::Readers, Self::Reader, Self::Fair, Self::Several, Self::Permits];
+    const ALL: [Self; 8] =
+        [Self::Mutex, Self::Queued, Self::Write, Self::Readers, Self::Reader, Self::Fair, Self::Several, Self::Permits];
 
     fn kind(self) -> Kind {
         match self {
-            Self::Mutex | Self::Several | Self::Permits => Kind::Mutex,
+            Self::Mutex | Self::Queued | Self::Several | Self::Permits => Kind::Mutex,
             Self::Write => Kind::Write,
             Self::Readers | Self::Reader => Kind::Read,
             Self::Fair => Kind::Fair,
@@ -60,7 +70,7 @@ impl Sort {
 
     fn lane(self) -> LaneKind {
         match self {
-            Self::Mutex => LaneKind::Mutex,
+            Self::Mutex | Self::Queued => LaneKind::Mutex,
             Self::Write => LaneKind::Write,
             Self::Readers => LaneKind::Read,
             _ => LaneKind::Own,
@@ -74,7 +84,8 @@ impl Sort {
             Self::Permits => spec.permits = 2,
             _ => {}
         }
-        Machine::new(LockKey::new("k").unwrap(), self.lane(), spec, rules(ABILITIES), false)
+        let abilities = if self == Self::Queued { QUEUES } else { ABILITIES };
+        Machine::new(LockKey::new("k").unwrap(), self.lane(), spec, rules(abilities), false)
     }
 }
 
@@ -564,7 +575,8 @@ impl World {
 
     /// Frees the key; the store may grant it directly to the request that waits in its queue.
     fn released_by_rival(&mut self, heard: bool) {
-        let queued = self.machine.queued.clone().filter(|_| self.sort == Sort::Fair && self.in_queue);
+        let queues = matches!(self.sort, Sort::Fair | Sort::Queued);
+        let queued = self.machine.queued.clone().filter(|_| queues && self.in_queue);
         let notice = match queued.filter(|queued| queued.request.direct) {
             Some(queued) => {
                 let owner = owner_of(&queued.request.items);
@@ -683,6 +695,7 @@ impl World {
             Step::Acquire(request) => self.call = Some(Call::Acquire(request, now)),
             Step::Undo(request) => self.call = Some(Call::Undo(request)),
             Step::Release { hold, then } => {
+                assert!(then.is_none() || self.sort == Sort::Mutex, "no takeover where others queue");
                 let listening = ReleaseRequest {
                     items: hold.items(),
                     linger: Duration::ZERO,

@@ -5,6 +5,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::block_on::block_on;
+use lock_core::store::{BoxFuture, Forward, LockStore, StoreError};
 use lock_runtime::testing::{self, memory_manager};
 use lock_runtime::{ConnectError, LockError, LockManager, Loss};
 use tokio::task::LocalSet;
@@ -335,4 +336,52 @@ fn a_release_elsewhere_while_the_managers_runtime_is_going_is_an_error() {
     assert!(said, "{released:?}");
     drop(go);
     going.join().unwrap();
+}
+
+/// A store may use timers, sockets and `tokio::spawn` in its calls, wherever their callers are.
+#[test]
+fn every_call_is_polled_inside_the_runtime_of_the_manager() {
+    #[derive(Debug)]
+    struct Asks(Arc<dyn LockStore>, tokio::runtime::Handle);
+
+    impl Forward for Asks {
+        fn inner(&self) -> &dyn LockStore {
+            &*self.0
+        }
+
+        fn around<T: Send + 'static>(
+            &self,
+            step: &'static str,
+            call: BoxFuture<Result<T, StoreError>>,
+        ) -> BoxFuture<Result<T, StoreError>> {
+            let mine = self.1.id();
+            Box::pin(async move {
+                let inside = || tokio::runtime::Handle::try_current().map(|here| here.id());
+                assert_eq!(inside().ok(), Some(mine), "{step}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert_eq!(inside().ok(), Some(mine), "{step}");
+                call.await
+            })
+        }
+    }
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let store = Arc::new(Asks(testing::memory_store(), runtime.handle().clone()));
+    let locks = runtime.block_on(LockManager::builder().connect_store(store)).unwrap();
+    let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let all = || async {
+        let guard = locks.mutex("k").acquire().await.unwrap();
+        assert!(locks.mutex("k").try_acquire().await.unwrap().is_none());
+        assert!(locks.status("k").await.unwrap().is_locked());
+        assert_eq!(locks.list("").next_page().await.unwrap().unwrap().len(), 1);
+        locks.health().await.unwrap();
+        guard.release().await.unwrap();
+        let fixed = locks.write("k").lease(SECOND).acquire().await.unwrap();
+        fixed.extend(2 * SECOND).await.unwrap();
+        fixed.downgrade().await.unwrap().release().await.unwrap();
+        assert!(!locks.force_release("free").await.unwrap());
+    };
+    block_on(all());
+    other.block_on(all());
+    runtime.block_on(all());
 }

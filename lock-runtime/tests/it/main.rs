@@ -5,6 +5,7 @@
 //! separate program beside this folder.
 #![allow(missing_docs)]
 
+mod abilities;
 mod bad_input;
 mod block_on;
 mod blocking;

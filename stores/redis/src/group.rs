@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::eager;
+use lock_core::internal::runtime::is_inside;
 use lock_core::internal::sync::{CachePadded, lock};
 use lock_core::store::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
@@ -214,7 +215,7 @@ async fn send_members<S: Step>(mut promise: Promise<S>) {
 fn begin<S: Step>(group: &Arc<Group<S>>, members: Vec<Member<S>>) {
     let sending = send_group(group, members);
     let runtime = &group.node.options.runtime;
-    if eager::is_inside(runtime) {
+    if is_inside(runtime) {
         eager::spawn(runtime, sending);
     } else {
         drop(runtime.spawn(sending));

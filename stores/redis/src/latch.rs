@@ -16,7 +16,7 @@ use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation, Script};
 use super::steps::{about_key, millis};
-use super::topology::{Topology, call, step};
+use super::topology::{Topology, step};
 
 const NOT_A_COUNT: &str = "its value is not a count";
 
@@ -163,31 +163,30 @@ impl LatchStore for RedisLatches {
         count: u32,
         timeout: Duration,
     ) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self, call, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?), |cluster| {
+        step!(self, |node| Ok(node.set_count(&key, count, At::once(timeout)).await?), |cluster| {
             cluster.set_count(&key, count, timeout)
         })
     }
 
     fn count_down(&self, request: Arc<CountDownRequest>) -> BoxFuture<Result<u64, StoreError>> {
-        step!(self, call, |node| Ok(node.count_down(&request, At::once(request.timeout)).await?), |cluster| {
+        step!(self, |node| Ok(node.count_down(&request, At::once(request.timeout)).await?), |cluster| {
             cluster.count_down(&request)
         })
     }
 
     fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
-        step!(self, call, |node| Ok(node.count(&key, At::once(timeout)).await?), |cluster| cluster
+        step!(self, |node| Ok(node.count(&key, At::once(timeout)).await?), |cluster| cluster
             .count(&key, timeout))
     }
 
     fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
-        step!(self, call, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?), |cluster| cluster
+        step!(self, |node| Ok(node.delete_latch(&key, At::once(timeout)).await?), |cluster| cluster
             .delete_latch(&key, timeout))
     }
 
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
         step!(
             self,
-            call,
             |node| {
                 let channel = node.latch(&key)?.channel;
                 Ok(node.watch_channel(channel, timeout).await)

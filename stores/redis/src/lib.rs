@@ -52,7 +52,6 @@ mod pool;
 mod registry;
 mod release;
 mod reply;
-mod runtime;
 mod script;
 mod semaphore;
 mod sentinel;
@@ -86,7 +85,7 @@ use node::Node;
 pub use options::RedisOptions;
 use spread::RedisLayouts;
 use steps::Renewal;
-use topology::{Topology, call, call_in_task, step};
+use topology::{Topology, step};
 
 /// Locks on Redis. Connects on first use.
 #[derive(Clone)]
@@ -178,17 +177,16 @@ impl LockStore for RedisStore {
     }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-        step!(self, call_in_task, |locks| locks.acquire(request).await, |cluster| cluster.acquire(request))
+        step!(self, |locks| locks.acquire(request).await, |cluster| cluster.acquire(request))
     }
 
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
-        step!(self, call_in_task, |locks| locks.release(request).await, |cluster| cluster.release(request))
+        step!(self, |locks| locks.release(request).await, |cluster| cluster.release(request))
     }
 
     fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         step!(
             self,
-            call_in_task,
             |node| Ok(node.renew(&request.items, Renewal::Renew, At::once(request.timeout)).await?),
             |cluster| cluster.renew(&request)
         )
@@ -197,20 +195,18 @@ impl LockStore for RedisStore {
     fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         step!(
             self,
-            call_in_task,
             |node| Ok(node.renew(&request.items, Renewal::Downgrade, At::once(request.timeout)).await?),
             |cluster| cluster.downgrade(&request)
         )
     }
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        step!(self, call, |node| Ok(node.scan(&request).await?), |cluster| cluster.scan(&request))
+        step!(self, |node| Ok(node.scan(&request).await?), |cluster| cluster.scan(&request))
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         step!(
             self,
-            call_in_task,
             |locks| {
                 // A request that was never stamped was never sent.
                 let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
@@ -221,22 +217,18 @@ impl LockStore for RedisStore {
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        step!(self, call_in_task, |node| node.watch(&request).await, |cluster| cluster.watch(&request))
+        step!(self, |node| node.watch(&request).await, |cluster| cluster.watch(&request))
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        step!(
-            self,
-            call,
-            |node| Ok(node.status(&key, At::once(node.options.call_timeout)).await?),
-            |cluster| cluster.status(&key)
-        )
+        step!(self, |node| Ok(node.status(&key, At::once(node.options.call_timeout)).await?), |cluster| {
+            cluster.status(&key)
+        })
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
         step!(
             self,
-            call,
             |node| Ok(node.force_release(&key, At::once(node.options.call_timeout)).await?),
             |cluster| cluster.force_release(&key)
         )
@@ -260,7 +252,6 @@ impl LockStore for RedisStore {
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         step!(
             self,
-            call,
             |node| {
                 let RedisOptions { strict, connect_timeout, .. } = node.options;
                 check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await?;

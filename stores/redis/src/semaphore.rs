@@ -21,7 +21,7 @@ use super::node::Node;
 use super::reply;
 use super::script::{self, Invocation};
 use super::steps::{about_key, millis};
-use super::topology::{Topology, call, step};
+use super::topology::{Topology, step};
 
 /// The names of a semaphore's keys and channel.
 pub(super) struct SemaphoreNames {
@@ -258,18 +258,14 @@ impl fmt::Debug for RedisSemaphores {
 
 impl SemaphoreStore for RedisSemaphores {
     fn acquire(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<PermitsAcquired, StoreError>> {
-        step!(
-            self,
-            call,
-            |node| Ok(node.acquire_permits(&request, At::once(request.timeout)).await?),
-            |cluster| cluster.acquire_permits(&request)
-        )
+        step!(self, |node| Ok(node.acquire_permits(&request, At::once(request.timeout)).await?), |cluster| {
+            cluster.acquire_permits(&request)
+        })
     }
 
     fn release(&self, request: PermitsRelease) -> BoxFuture<Result<Vec<bool>, StoreError>> {
         step!(
             self,
-            call,
             |node| {
                 let at = At::once(request.timeout);
                 Ok(node.release_permits(&request.key, &request.ids, at).await?.1)
@@ -281,7 +277,6 @@ impl SemaphoreStore for RedisSemaphores {
     fn renew(&self, request: PermitsRenew) -> BoxFuture<Result<Vec<Option<Vec<bool>>>, StoreError>> {
         step!(
             self,
-            call,
             |node| Ok(node.renew_permits(&request.holds, At::once(request.timeout)).await?),
             |cluster| cluster.renew_permits(&request)
         )
@@ -290,7 +285,6 @@ impl SemaphoreStore for RedisSemaphores {
     fn withdraw(&self, request: Arc<PermitsRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         step!(
             self,
-            call,
             |node| {
                 // A request that was never stamped was never sent.
                 let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
@@ -305,7 +299,6 @@ impl SemaphoreStore for RedisSemaphores {
     fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
         step!(
             self,
-            call,
             |node| {
                 let channel = node.semaphore(&key)?.channel;
                 Ok(node.watch_channel(channel, timeout).await)
@@ -317,7 +310,6 @@ impl SemaphoreStore for RedisSemaphores {
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {
         step!(
             self,
-            call,
             |node| {
                 let at = At::once(request.timeout);
                 Ok(node.change_permits(&request.key, request.permits, at).await?.0)
@@ -329,7 +321,6 @@ impl SemaphoreStore for RedisSemaphores {
     fn counts(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<PermitCounts, StoreError>> {
         step!(
             self,
-            call,
             // Adding 0 permits changes nothing.
             |node| Ok(node.change_permits(&key, Permits::Add(0), At::once(timeout)).await?.1),
             |cluster| cluster.count_permits(&key, timeout)

@@ -451,9 +451,11 @@ impl RedisStocks {
         T: Send + 'static,
         F: Future<Output = Result<T, Fault>> + Send + 'static,
     {
-        step!(self, call, |node| Ok(step(node, At::once(timeout)).await?), |cluster| async move {
-            cluster.at_stock(&stock, timeout, step).await
-        })
+        let made: BoxFuture<_> =
+            step!(self, |node| Ok(step(node, At::once(timeout)).await?), |cluster| async move {
+                cluster.at_stock(&stock, timeout, step).await
+            });
+        call(&self.topology, made)
     }
 
     fn call<T, F>(
@@ -535,7 +537,7 @@ impl RedisStocks {
             && of.replication.is_none()
         {
             let takes = Arc::clone(takes);
-            return call(&self.topology.options().runtime, async move {
+            return call(&self.topology, async move {
                 // Checked before the take joins others: an invalid name must not affect them.
                 takes.node.stock_names(&take.request.call.stock)?;
                 takes.call(take).await

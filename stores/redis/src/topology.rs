@@ -3,14 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use lock_core::internal::runtime::InRuntime;
 use lock_core::store::BoxFuture;
-use tokio::runtime::Handle;
 
 use super::cluster::Cluster;
 use super::locks::Locks;
 use super::node::Node;
 use super::options::RedisOptions;
-use super::runtime::InRuntime;
 
 /// The server or servers of a store's keys.
 #[derive(Clone)]
@@ -46,35 +45,25 @@ impl fmt::Debug for Topology {
     }
 }
 
-/// Makes a call in the runtime of the store, wherever it is polled.
-pub(super) fn call<T, F>(runtime: &Handle, call: F) -> BoxFuture<T>
+/// Makes a call of a stock, which is polled by its caller, in the runtime of the store.
+pub(super) fn call<T, F>(topology: &Topology, call: F) -> BoxFuture<T>
 where
     F: Future<Output = T> + Send + 'static,
 {
-    Box::pin(InRuntime::new(runtime.clone(), call))
+    Box::pin(InRuntime::new(topology.options().runtime.clone(), call))
 }
 
-/// Makes a call that the engine polls in tasks of the store's runtime, which need not be entered
-/// again.
-pub(super) fn call_in_task<T, F>(runtime: &Handle, future: F) -> BoxFuture<T>
-where
-    F: Future<Output = T> + Send + 'static,
-{
-    if tokio::task::try_id().is_some() { Box::pin(future) } else { call(runtime, future) }
-}
-
-/// Runs a step in the cluster or at the only server, there by its `node` or its `locks`. `$call`
-/// decides in which runtime the step is polled.
+/// Runs a step in the cluster or at the only server, there by its `node` or its `locks`.
 macro_rules! step {
-    ($store:expr, $call:ident, |$one:ident| $single:expr, |$cluster:ident| $several:expr) => {
+    ($store:expr, |$one:ident| $single:expr, |$cluster:ident| $several:expr) => {
         match &$store.topology {
             Topology::One { $one, .. } => {
                 let $one = Arc::clone($one);
-                $call(&$store.topology.options().runtime, async move { $single })
+                Box::pin(async move { $single })
             }
             Topology::Cluster(cluster) => {
                 let $cluster = Arc::clone(cluster);
-                $call(&cluster.options.runtime, async move { $several.await })
+                Box::pin(async move { $several.await })
             }
         }
     };

@@ -16,7 +16,7 @@ async fn subject() -> Subject {
             let store = Arc::clone(&late);
             Box::pin(async move { acquire_late(&store, request).await })
         }))
-        .renewing(server)
+        .keeping(server)
 }
 
 lock_store_conformance::conformance!(subject);

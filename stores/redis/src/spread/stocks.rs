@@ -38,7 +38,7 @@ impl RedisLayouts {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let spread = Spread::new(&self.topology, &self.known, about);
-        call(&self.topology.options().runtime, async move { work(spread?).await })
+        call(&self.topology, async move { work(spread?).await })
     }
 }
 
