@@ -288,5 +288,6 @@ mod documents {
         StoresRedis = "docs/book/src/stores/redis.md",
         StoresSentinel = "docs/book/src/stores/sentinel.md",
         Testing = "docs/book/src/testing.md",
+        WriteAStore = "docs/book/src/write-a-store.md",
     }
 }

@@ -15,6 +15,7 @@ mod lines;
 mod prose;
 mod runner;
 mod servers;
+mod spec;
 mod stress;
 mod test;
 mod workspace;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         cli::Task::Bench(options) => bench::run(&options),
         cli::Task::Servers(topology) => Ok(servers::run(topology)),
         cli::Task::Stress(options) => stress::run(&options),
+        cli::Task::Spec { deep } => spec::all(deep).map(done),
         cli::Task::Deep(options) => Ok(deep::run(options)),
         cli::Task::Direction(draw) => Ok(direction::run(draw)),
         cli::Task::Chaos(args) => chaos::run(&args),

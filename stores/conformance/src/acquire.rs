@@ -9,7 +9,7 @@ pub async fn a_free_key_is_granted_and_a_held_one_is_busy(Subject { store, .. }:
     let granted = grant(&store, request(&["a"], 1)).await;
     let busy = busy(&store, request(&["a"], 2)).await;
     assert_eq!(busy.item, 0);
-    assert!(busy.left() <= LONG && busy.left() + PATIENCE > LONG, "{busy:?}");
+    assert_busy_for(&busy, long());
     assert!(busy.moment >= granted.moment);
     assert_held_by(&store, "a", 1).await;
 }
@@ -24,19 +24,22 @@ pub async fn both_handles_see_the_same_locks(Subject { store, other, .. }: Subje
 }
 
 pub async fn an_expired_lease_frees_the_key(Subject { store, .. }: Subject) {
-    grant(&store, leased(&["a", "b"], 1, SHORT)).await;
-    rest(SHORT_IS_OVER).await;
-    assert_free(&store, "a").await;
-    assert_free(&store, "b").await;
-    grant(&store, request(&["b", "a"], 2)).await;
+    let names = together(&["a", "b"]);
+    grant(&store, leased(names, 1, short())).await;
+    rest(short_is_over()).await;
+    for name in names {
+        assert_free(&store, name).await;
+    }
+    let names: Vec<_> = names.iter().copied().rev().collect();
+    grant(&store, request(&names, 2)).await;
 }
 
 pub async fn waiting_as_long_as_busy_says_is_enough(Subject { store, .. }: Subject) {
-    grant(&store, leased(&["a"], 1, SHORT)).await;
+    grant(&store, leased(&["a"], 1, short())).await;
     if let Acquired::Busy(busy) = acquire(&store, request(&["a"], 2)).await {
-        assert!(busy.left() <= SHORT && !busy.left().is_zero(), "{busy:?}");
+        assert_busy_at_most(&busy, short());
         // The clocks of both machines may have a resolution of milliseconds.
-        rest(busy.left() + Duration::from_millis(2)).await;
+        rest(busy.remaining.map_or(short_is_over(), |left| left + Duration::from_millis(2))).await;
         grant(&store, request(&["a"], 2)).await;
     }
 }
@@ -53,41 +56,41 @@ pub async fn acquire_of_two_items_is_all_or_nothing(Subject { store, other, .. }
     assert_eq!(granted.tokens.len(), 2);
     for name in ["a", "b"] {
         assert_held_by(&store, name, 1).await;
-        assert_remaining(&store, name, LONG).await;
+        assert_remaining(&store, name, long()).await;
     }
 }
 
 pub async fn busy_names_the_first_busy_item(Subject { store, .. }: Subject) {
-    grant(&store, leased(&["b"], 1, 2 * LONG)).await;
+    grant(&store, leased(&["b"], 1, 2 * long())).await;
     grant(&store, request(&["c"], 2)).await;
     let answer = busy(&store, request(&["a", "b", "c"], 3)).await;
     assert_eq!(answer.item, 1);
-    assert!(answer.left() > LONG, "{answer:?}");
+    assert_busy_longer_than(&answer, long());
     let answer = busy(&store, request(&["c", "b", "a"], 3)).await;
     assert_eq!(answer.item, 0);
-    assert!(answer.left() <= LONG, "{answer:?}");
+    assert_busy_at_most(&answer, long());
 }
 
 pub async fn two_items_may_have_two_owners(Subject { store, .. }: Subject) {
     let items = vec![item("a", 1), item("b", 2)];
-    grant(&store, AcquireRequest::new(items, LONG, PATIENCE)).await;
+    grant(&store, AcquireRequest::new(items, long(), PATIENCE)).await;
     assert_held_by(&store, "a", 1).await;
     assert_held_by(&store, "b", 2).await;
 }
 
 pub async fn resent_acquire_is_the_same_grant_and_never_shortens(Subject { store, .. }: Subject) {
-    for names in [&["a"][..], &["b", "c"]] {
+    for names in [&["a"], together(&["b", "c"])] {
         let sent = Arc::new(request(names, 1));
         grant(&store, Arc::clone(&sent)).await;
         grant(&store, sent).await;
-        grant(&store, leased(names, 1, SHORT)).await;
+        grant(&store, leased(names, 1, short())).await;
         for name in names {
             assert_held_by(&store, name, 1).await;
-            assert_remaining(&store, name, LONG).await;
+            assert_remaining(&store, name, long()).await;
         }
-        grant(&store, leased(names, 1, 3 * LONG)).await;
+        grant(&store, leased(names, 1, 3 * long())).await;
         for name in names {
-            assert_remaining(&store, name, 3 * LONG).await;
+            assert_remaining(&store, name, 3 * long()).await;
         }
         // One release gives it back, however often it was sent.
         release(&store, giving_back(items(names, 1))).await;
@@ -110,7 +113,7 @@ pub async fn resent_acquire_that_is_busy_changes_nothing(Subject { store, .. }: 
     force_release(&store, "b").await;
     grant(&store, request(&["b"], 2)).await;
     let before = status(&store, "a").await;
-    let answer = busy(&store, leased(&["a", "b"], 1, 3 * LONG)).await;
+    let answer = busy(&store, leased(&["a", "b"], 1, 3 * long())).await;
     assert_eq!(answer.item, 1);
     let after = status(&store, "a").await;
     assert_eq!((before.holders, before.last_token), (after.holders, after.last_token));
@@ -119,11 +122,11 @@ pub async fn resent_acquire_that_is_busy_changes_nothing(Subject { store, .. }: 
 }
 
 pub async fn an_owner_whose_lease_ended_starts_again(Subject { store, .. }: Subject) {
-    grant(&store, leased(&["a"], 1, SHORT)).await;
-    rest(SHORT_IS_OVER).await;
+    grant(&store, leased(&["a"], 1, short())).await;
+    rest(short_is_over()).await;
     grant(&store, request(&["a"], 1)).await;
     assert_held_by(&store, "a", 1).await;
-    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "a", long()).await;
 }
 
 pub async fn a_call_that_is_never_polled_does_nothing(Subject { store, .. }: Subject) {
@@ -137,9 +140,9 @@ pub async fn a_call_that_is_never_polled_does_nothing(Subject { store, .. }: Sub
     drop(store.release(Arc::new(giving_back(items(&["a"], 1)))));
     drop(store.withdraw(Arc::clone(&sent)));
     drop(store.force_release(key("a")));
-    let kept = vec![RenewItem::hold(item("a", 1), 3 * LONG)];
+    let kept = vec![RenewItem::hold(item("a", 1), 3 * long())];
     drop(store.renew(Arc::new(RenewRequest { items: kept, timeout: PATIENCE })));
-    drop(store.acquire(Arc::new(leased(&["a"], 1, 3 * LONG))));
+    drop(store.acquire(Arc::new(leased(&["a"], 1, 3 * long()))));
     drop(store.watch(sent));
     drop(store.status(key("a")));
     drop(store.check());
@@ -179,17 +182,17 @@ pub async fn one_of_many_rivals_gets_both_keys_whatever_their_order(subject: Sub
 }
 
 pub async fn late_request_is_refused(subject: Subject) {
-    let Some(send_late) = &subject.send_late else { return };
-    let late = Arc::new(AcquireRequest::new(items(&["a", "b"], 1), LONG, SHORT));
-    let error = send_late(Arc::clone(&late)).await.unwrap_err();
+    let names = together(&["a", "b"]);
+    let late = AcquireRequest::new(items(names, 1), long(), short());
+    let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate);
     assert!(error.is_transient() && !error.outcome_unknown());
-    for name in ["a", "b"] {
+    for name in names {
         assert_free(&subject.store, name).await;
         assert_eq!(status(&subject.store, name).await.last_token, None);
     }
     // A re-sent request has a new time limit.
-    grant(&subject.store, request(&["a", "b"], 1)).await;
+    grant(&subject.store, request(names, 1)).await;
 }
 
 pub async fn the_store_says_that_it_can_be_used(Subject { store, other, .. }: Subject) {

@@ -8,9 +8,9 @@ fn writing(name: &str, number: u32) -> Item {
 
 pub async fn a_writer_becomes_a_reader(Subject { store, other, .. }: Subject) {
     let before = grant(&store, wish(Kind::Write, "a", 1)).await;
-    assert_eq!(downgrade(&store, vec![writing("a", 1)], LONG).await, [Renewed::Held]);
+    assert_eq!(downgrade(&store, vec![writing("a", 1)], long()).await, [Renewed::Held]);
     assert_kind(&other, "a", Kind::Read, &[1]).await;
-    assert_remaining(&other, "a", LONG).await;
+    assert_remaining(&other, "a", long()).await;
     assert_eq!(status(&other, "a").await.last_token.unwrap().get(), before.tokens[0].last);
     let granted = grant(&other, wish(Kind::Read, "a", 2)).await;
     assert!(granted.tokens[0].first > before.tokens[0].last);
@@ -22,57 +22,59 @@ pub async fn waiting_readers_hear_of_it(Subject { store, other, .. }: Subject) {
     grant(&store, wish(Kind::Write, "a", 1)).await;
     let request = Arc::new(waiting(Kind::Read, "a", 2));
     let mut reader = wait_in_line(&other, &request).await;
-    downgrade(&store, vec![writing("a", 1)], LONG).await;
+    downgrade(&store, vec![writing("a", 1)], long()).await;
     assert_hears(&mut reader).await;
     grant(&other, request).await;
 }
 
 pub async fn it_lengthens_and_never_shortens(Subject { store, .. }: Subject) {
     grant(&store, wish(Kind::Write, "a", 1)).await;
-    downgrade(&store, vec![writing("a", 1)], 3 * LONG).await;
-    assert!(remaining(&store, "a").await > LONG);
-    assert_remaining(&store, "a", 3 * LONG).await;
+    downgrade(&store, vec![writing("a", 1)], 3 * long()).await;
+    assert!(remaining(&store, "a").await > long());
+    assert_remaining(&store, "a", 3 * long()).await;
 
     grant(&store, wish(Kind::Write, "b", 1)).await;
-    downgrade(&store, vec![writing("b", 1)], SHORT).await;
-    assert_remaining(&store, "b", LONG).await;
-    rest(SHORT_IS_OVER).await;
+    downgrade(&store, vec![writing("b", 1)], short()).await;
+    assert_remaining(&store, "b", long()).await;
+    rest(short_is_over()).await;
     assert_kind(&store, "b", Kind::Read, &[1]).await;
 }
 
 pub async fn who_reads_already_is_renewed(Subject { store, .. }: Subject) {
     grant(&store, wish(Kind::Write, "a", 1)).await;
     // The answer to the downgrade may have been lost.
-    for lease in [LONG, 2 * LONG, SHORT] {
+    for lease in [long(), 2 * long(), short()] {
         assert_eq!(downgrade(&store, vec![writing("a", 1)], lease).await, [Renewed::Held]);
     }
     assert_kind(&store, "a", Kind::Read, &[1]).await;
-    assert_remaining(&store, "a", 2 * LONG).await;
+    assert_remaining(&store, "a", 2 * long()).await;
     give_back(&store, &wish(Kind::Read, "a", 1)).await;
     assert_free(&store, "a").await;
 }
 
 pub async fn who_holds_nothing_is_told(Subject { store, .. }: Subject) {
-    assert_eq!(downgrade(&store, vec![writing("a", 1)], LONG).await, [Renewed::Gone]);
+    assert_eq!(downgrade(&store, vec![writing("a", 1)], long()).await, [Renewed::Gone]);
     assert_free(&store, "a").await;
     grant(&store, wish(Kind::Write, "a", 1)).await;
-    assert_eq!(downgrade(&store, vec![writing("a", 2)], 2 * LONG).await, [Renewed::Gone]);
+    assert_eq!(downgrade(&store, vec![writing("a", 2)], 2 * long()).await, [Renewed::Gone]);
     assert_kind(&store, "a", Kind::Write, &[1]).await;
-    assert_remaining(&store, "a", LONG).await;
-    grant(&store, AcquireRequest::new(vec![writing("b", 1)], SHORT, PATIENCE)).await;
-    rest(SHORT_IS_OVER).await;
-    assert_eq!(downgrade(&store, vec![writing("b", 1)], LONG).await, [Renewed::Gone]);
+    assert_remaining(&store, "a", long()).await;
+    grant(&store, AcquireRequest::new(vec![writing("b", 1)], short(), PATIENCE)).await;
+    rest(short_is_over()).await;
+    assert_eq!(downgrade(&store, vec![writing("b", 1)], long()).await, [Renewed::Gone]);
     assert_free(&store, "b").await;
 }
 
 pub async fn each_item_is_on_its_own(Subject { store, .. }: Subject) {
-    grant(&store, wish_of(vec![writing("a", 1), writing("c", 1)])).await;
+    for name in ["a", "c"] {
+        grant(&store, wish(Kind::Write, name, 1)).await;
+    }
     let items = vec![writing("a", 1), writing("b", 1), writing("c", 1)];
-    let answers = downgrade(&store, items, 2 * LONG).await;
+    let answers = downgrade(&store, items, 2 * long()).await;
     assert_eq!(answers, [Renewed::Held, Renewed::Gone, Renewed::Held]);
     for name in ["a", "c"] {
         assert_kind(&store, name, Kind::Read, &[1]).await;
-        assert_remaining(&store, name, 2 * LONG).await;
+        assert_remaining(&store, name, 2 * long()).await;
     }
 }
 
@@ -81,7 +83,7 @@ pub async fn a_downgraded_hold_is_given_back_like_any(Subject { store, other, ..
     let mut writer = watch_for(&other, &Arc::new(waiting(Kind::Write, "a", 2))).await;
     for round in 0..2 {
         grant(&store, Arc::clone(&request)).await;
-        downgrade(&store, request.items.clone(), LONG).await;
+        downgrade(&store, request.items.clone(), long()).await;
         drain(&mut writer).await;
         match round {
             0 => drop(give_back(&store, &request).await),
@@ -90,4 +92,13 @@ pub async fn a_downgraded_hold_is_given_back_like_any(Subject { store, other, ..
         assert_hears(&mut writer).await;
         assert_free(&store, "a").await;
     }
+}
+
+pub async fn withdraw_of_the_writer_gives_back_the_reader(Subject { store, .. }: Subject) {
+    let request = Arc::new(wish(Kind::Write, "a", 1));
+    grant(&store, Arc::clone(&request)).await;
+    downgrade(&store, request.items.clone(), long()).await;
+    assert_kind(&store, "a", Kind::Read, &[1]).await;
+    withdraw(&store, &request).await;
+    assert_free(&store, "a").await;
 }

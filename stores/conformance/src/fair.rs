@@ -1,11 +1,13 @@
 //! The queue of a fair lock: who is in it, and for how long.
 
-use lock_core::store::{ListenerPolicy, StoreErrorKind, Takeover, WAITER_LIFE};
+use lock_core::store::{ListenerPolicy, StoreErrorKind, Takeover};
 
 use super::*;
 
-/// Time after which a waiter counts as dead if it gives no sign of life.
-const DEAD: Duration = WAITER_LIFE.saturating_add(Duration::from_millis(200));
+/// Returns the time after which a waiter counts as dead if it gives no sign of life.
+fn dead() -> Duration {
+    waiter_life() + Duration::from_millis(200)
+}
 
 fn fair(name: &str, number: u32) -> Item {
     item_of(Kind::Fair, name, number)
@@ -13,21 +15,35 @@ fn fair(name: &str, number: u32) -> Item {
 
 /// Makes a free key with one waiter that has not noticed.
 async fn free_with_a_waiter(store: &Arc<dyn LockStore>, name: &str, number: u32) -> Arc<AcquireRequest> {
-    let holder = AcquireRequest::new(vec![fair(name, 99)], SHORT, PATIENCE);
+    let holder = AcquireRequest::new(vec![fair(name, 99)], short(), PATIENCE);
     let waiter = Arc::new(waiting(Kind::Fair, name, number));
     grant(store, holder).await;
     busy(store, Arc::clone(&waiter)).await;
-    rest(SHORT_IS_OVER).await;
+    outlast_short(store, &waiter.items).await;
     assert_free(store, name).await;
     waiter
+}
+
+/// Waits until a [`short`] lease is over, while the waiters give the signs of life that they need.
+pub(super) async fn outlast_short(store: &Arc<dyn LockStore>, waiters: &[Item]) {
+    let (mut time, step) = (short_is_over(), waiter_life() / 10);
+    while time > step {
+        rest(step).await;
+        time -= step;
+        for waiter in waiters {
+            keep_waiter(store, waiter.clone()).await;
+        }
+    }
+    rest(time).await;
 }
 
 pub async fn a_free_key_is_granted_and_a_held_one_is_busy(Subject { store, other, .. }: Subject) {
     grant(&store, waiting(Kind::Fair, "a", 1)).await;
     assert_held_by(&other, "a", 1).await;
-    assert_remaining(&other, "a", LONG).await;
+    assert_remaining(&other, "a", long()).await;
     let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
-    assert!(answer.item == 0 && answer.left() <= LONG && answer.left() + PATIENCE > LONG, "{answer:?}");
+    assert_eq!(answer.item, 0);
+    assert_busy_for(&answer, long());
     assert_eq!(give_back(&store, &wish(Kind::Fair, "a", 1)).await.held, [true]);
     assert_free(&store, "a").await;
     grant(&other, waiting(Kind::Fair, "a", 2)).await;
@@ -45,7 +61,7 @@ pub async fn who_asks_without_waiting_leaves_no_trace(Subject { store, other, ..
 pub async fn who_asks_without_waiting_is_refused_while_others_wait(Subject { store, other, .. }: Subject) {
     let waiter = free_with_a_waiter(&store, "a", 1).await;
     let answer = busy(&other, wish(Kind::Fair, "a", 2)).await;
-    assert!(answer.left() <= WAITER_LIFE && !answer.left().is_zero(), "{answer:?}");
+    assert_busy_at_most(&answer, waiter_life());
     assert_waiters(&store, "a", 1).await;
     // The waiter itself may ask without waiting.
     grant(&store, wish(Kind::Fair, "a", 1)).await;
@@ -88,11 +104,10 @@ pub async fn status_counts_the_queue(Subject { store, other, .. }: Subject) {
 }
 
 pub async fn renew_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Subject) {
-    let short = Duration::from_millis(100);
     grant(&store, wish(Kind::Fair, "a", 9)).await;
     busy(&store, waiting(Kind::Fair, "a", 1)).await;
     match keep_waiter(&store, fair("a", 1)).await {
-        Renewed::Waiting(time) => assert!(time <= LONG && time + PATIENCE > LONG, "{time:?}"),
+        Renewed::Waiting(time) => assert!(is_left_of(time, long()), "{time:?}"),
         kept => panic!("{kept:?}"),
     }
 
@@ -100,11 +115,11 @@ pub async fn renew_says_how_long_a_waiter_has_to_wait(Subject { store, .. }: Sub
     free_with_a_waiter(&store, "b", 1).await;
     busy(&store, waiting(Kind::Fair, "b", 2)).await;
     match keep_waiter(&store, fair("b", 2)).await {
-        Renewed::Waiting(time) => assert!(time <= WAITER_LIFE && !time.is_zero(), "{time:?}"),
+        Renewed::Waiting(time) => assert!(time <= waiter_life() && !time.is_zero(), "{time:?}"),
         kept => panic!("{kept:?}"),
     }
     match keep_waiter(&store, fair("b", 1)).await {
-        Renewed::Waiting(time) => assert!(time <= short && !time.is_zero(), "{time:?}"),
+        Renewed::Waiting(time) => assert!(time <= SOON && !time.is_zero(), "{time:?}"),
         kept => panic!("{kept:?}"),
     }
 }
@@ -116,7 +131,11 @@ pub async fn keeping_a_place_outside_the_queue_answers_gone(Subject { store, .. 
     assert_eq!(keep_waiter(&store, fair("a", 1)).await, Renewed::Held);
     assert_waiters(&store, "a", 0).await;
     busy(&store, waiting(Kind::Fair, "a", 2)).await;
-    assert_eq!(renew(&store, vec![fair("a", 2)], LONG).await, [Renewed::Gone], "it waits, and holds nothing");
+    assert_eq!(
+        renew(&store, vec![fair("a", 2)], long()).await,
+        [Renewed::Gone],
+        "it waits, and holds nothing"
+    );
 }
 
 pub async fn withdraw_gives_up_the_place(Subject { store, other, .. }: Subject) {
@@ -135,10 +154,9 @@ pub async fn withdraw_gives_up_the_place(Subject { store, other, .. }: Subject) 
 }
 
 pub async fn a_late_request_does_not_join(subject: Subject) {
-    let Some(send_late) = &subject.send_late else { return };
     grant(&subject.store, wish(Kind::Fair, "a", 9)).await;
-    let late = AcquireRequest::new(vec![fair("a", 1)], LONG, SHORT).queued(LONG);
-    let error = send_late(Arc::new(late)).await.unwrap_err();
+    let late = AcquireRequest::new(vec![fair("a", 1)], long(), short()).queued(long());
+    let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate);
     assert_waiters(&subject.store, "a", 0).await;
 }
@@ -146,7 +164,7 @@ pub async fn a_late_request_does_not_join(subject: Subject) {
 pub async fn a_place_that_is_not_kept_is_lost(Subject { store, .. }: Subject) {
     grant(&store, wish(Kind::Fair, "a", 9)).await;
     busy(&store, waiting(Kind::Fair, "a", 1)).await;
-    rest(DEAD).await;
+    rest(dead()).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     // The key is neither reserved for it, nor blocked by it.
     assert_free(&store, "a").await;
@@ -160,7 +178,7 @@ pub async fn a_place_that_is_kept_lasts(Subject { store, .. }: Subject) {
     busy(&store, waiting(Kind::Fair, "a", 1)).await;
     busy(&store, waiting(Kind::Fair, "a", 2)).await;
     for _ in 0..3 {
-        rest(WAITER_LIFE / 2).await;
+        rest(waiter_life() / 2).await;
         assert!(matches!(keep_waiter(&store, fair("a", 1)).await, Renewed::Waiting(_)));
         // Asking again is a sign of life too.
         busy(&store, waiting(Kind::Fair, "a", 2)).await;
@@ -174,11 +192,11 @@ pub async fn a_place_that_is_kept_lasts(Subject { store, .. }: Subject) {
 pub async fn resent_acquire_of_the_holder_is_the_same_grant(Subject { store, .. }: Subject) {
     let first = grant(&store, waiting(Kind::Fair, "a", 1)).await;
     busy(&store, waiting(Kind::Fair, "a", 2)).await;
-    let again = AcquireRequest::new(vec![fair("a", 1)], SHORT, PATIENCE).queued(LONG);
+    let again = AcquireRequest::new(vec![fair("a", 1)], short(), PATIENCE).queued(long());
     let second = grant(&store, again).await;
     assert!(second.tokens[0].first > first.tokens[0].last);
     assert_held_by(&store, "a", 1).await;
-    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "a", long()).await;
     assert_waiters(&store, "a", 1).await;
     give_back(&store, &wish(Kind::Fair, "a", 1)).await;
     grant(&store, waiting(Kind::Fair, "a", 2)).await;
@@ -188,11 +206,11 @@ pub async fn a_lingering_release_is_told_and_grants_nothing(Subject { store, oth
     grant(&store, wish(Kind::Fair, "a", 9)).await;
     let waiter = Arc::new(waiting(Kind::Fair, "a", 1));
     let mut heard = wait_in_line(&other, &waiter).await;
-    let linger = ReleaseRequest { linger: LONG / 2, ..giving_back(vec![fair("a", 9)]) };
+    let linger = ReleaseRequest { linger: long() / 2, ..giving_back(vec![fair("a", 9)]) };
     assert_eq!(release(&store, linger).await.held, [true]);
     assert_hears(&mut heard).await;
     let answer = busy(&other, waiter).await;
-    assert!(answer.left() <= LONG / 2, "{answer:?}");
+    assert_busy_at_most(&answer, long() / 2);
     assert_held_by(&store, "a", 9).await;
 }
 

@@ -1,7 +1,8 @@
 //! How a fair lock passes from its holder to the first of its queue.
 
-use lock_core::store::{DIRECT_LEASE, WAITER_LIFE};
+use lock_core::store::DIRECT_LEASE;
 
+use super::fair::outlast_short;
 use super::*;
 
 fn fair(name: &str, number: u32) -> Item {
@@ -51,24 +52,28 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
     let status = status(&store, "a").await;
     assert_eq!((status.holders, status.waiters), (vec![(owner(1), 1)], 0));
     assert_eq!(status.last_token, Some(token));
-    assert!(status.remaining.is_some_and(|remaining| remaining <= DIRECT_LEASE), "{:?}", status.remaining);
+    assert!(
+        status.remaining.is_some_and(|remaining| remaining <= DIRECT_LEASE + grain()),
+        "{:?}",
+        status.remaining
+    );
 
     // The waiter renews, or asks once more, and has the lease of its request.
-    assert_eq!(renew(&other, vec![fair("a", 1)], LONG / 2).await, [Renewed::Held]);
-    assert_remaining(&store, "a", LONG / 2).await;
+    assert_eq!(renew(&other, vec![fair("a", 1)], long() / 2).await, [Renewed::Held]);
+    assert_remaining(&store, "a", long() / 2).await;
     let granted = grant(&other, request).await;
     assert!(granted.tokens[0].first > token.get());
-    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "a", long()).await;
 }
 
 pub async fn a_direct_grant_is_no_longer_than_the_lease(Subject { store, other, .. }: Subject) {
-    let lease = DIRECT_LEASE / 2;
+    let lease = short().max(DIRECT_LEASE / 2);
     grant(&store, wish(Kind::Fair, "a", 9)).await;
-    let request = Arc::new(AcquireRequest::new(vec![fair("a", 1)], lease, PATIENCE).queued(LONG));
+    let request = Arc::new(AcquireRequest::new(vec![fair("a", 1)], lease, PATIENCE).queued(long()));
     let mut watch = wait_in_line(&other, &request).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     assert_hears_grant(&mut watch).await;
-    assert!(remaining(&store, "a").await <= lease);
+    assert!(remaining(&store, "a").await <= lease + grain());
 }
 
 pub async fn a_withdrawal_of_the_holder_grants_the_key(Subject { store, other, .. }: Subject) {
@@ -101,7 +106,25 @@ pub async fn a_waiter_that_missed_its_grant_learns_of_it(Subject { store, other,
     assert_eq!(keep_waiter(&other, fair("a", 1)).await, Renewed::Held);
     grant(&other, request).await;
     assert_held_by(&store, "a", 1).await;
-    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "a", long()).await;
+}
+
+/// Whether a release grants the key, or only wakes the waiters.
+pub async fn waiters_get_their_turns_in_the_order_they_came(Subject { store, other, .. }: Subject) {
+    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let line = [3, 1, 2].map(|number| waiter("a", number));
+    for request in &line {
+        busy(&other, Arc::clone(request)).await;
+    }
+    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    for turn in 0..line.len() {
+        for behind in &line[turn + 1..] {
+            busy(&other, Arc::clone(behind)).await;
+        }
+        grant(&other, Arc::clone(&line[turn])).await;
+        give_back(&other, &line[turn]).await;
+    }
+    assert_free(&store, "a").await;
 }
 
 pub async fn a_waiter_that_does_not_listen_gets_its_turn(Subject { store, other, .. }: Subject) {
@@ -115,7 +138,7 @@ pub async fn a_waiter_that_does_not_listen_gets_its_turn(Subject { store, other,
 
 /// Makes a free key with waiters that listen and have heard nothing.
 async fn free_with_waiters(store: &Arc<dyn LockStore>, name: &str) -> [(Arc<AcquireRequest>, Watch); 2] {
-    grant(store, AcquireRequest::new(vec![fair(name, 9)], SHORT, PATIENCE)).await;
+    grant(store, AcquireRequest::new(vec![fair(name, 9)], short(), PATIENCE)).await;
     let mut line = Vec::new();
     for number in [1, 2] {
         let request = waiter(name, number);
@@ -123,7 +146,7 @@ async fn free_with_waiters(store: &Arc<dyn LockStore>, name: &str) -> [(Arc<Acqu
         let watch = watch_for(store, &request).await;
         line.push((request, watch));
     }
-    rest(SHORT_IS_OVER).await;
+    outlast_short(store, &[fair(name, 1), fair(name, 2)]).await;
     assert_free(store, name).await;
     line.try_into().unwrap()
 }
@@ -150,9 +173,9 @@ pub async fn the_next_hears_when_the_first_of_a_free_key_is_found_dead(
 ) {
     let [_, (second, mut watch)] = free_with_waiters(&other, "a").await;
     // The second waiter gives a sign of life here, the first does not.
-    rest(WAITER_LIFE / 2).await;
+    rest(waiter_life() / 2).await;
     busy(&other, Arc::clone(&second)).await;
-    rest(WAITER_LIFE * 2 / 3).await;
+    rest(waiter_life() * 2 / 3).await;
     assert_eq!(watch.try_notice(), None);
     // Another request notices the dead waiter.
     busy(&store, wish(Kind::Fair, "a", 3)).await;
@@ -165,9 +188,9 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
     let mut dead_too = wait_in_line(&store, &waiter("a", 2)).await;
     let request = waiter("a", 3);
     let mut watch = wait_in_line(&other, &request).await;
-    rest(WAITER_LIFE / 2).await;
+    rest(waiter_life() / 2).await;
     assert!(matches!(keep_waiter(&other, fair("a", 3)).await, Renewed::Waiting(_)));
-    rest(WAITER_LIFE * 2 / 3).await;
+    rest(waiter_life() * 2 / 3).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     assert_hears_grant(&mut watch).await;
     assert_held_by(&store, "a", 3).await;
@@ -183,12 +206,12 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
 
 pub async fn a_waiter_that_vanished_with_its_grant_loses_it(Subject { store, other, .. }: Subject) {
     grant(&store, wish(Kind::Fair, "a", 9)).await;
-    let vanishing = AcquireRequest::new(vec![fair("a", 1)], SHORT, PATIENCE).queued(LONG);
+    let vanishing = AcquireRequest::new(vec![fair("a", 1)], short(), PATIENCE).queued(long());
     let mut watch = wait_in_line(&store, &Arc::new(vanishing)).await;
     busy(&other, waiter("a", 2)).await;
     give_back(&store, &wish(Kind::Fair, "a", 9)).await;
     assert_hears_grant(&mut watch).await;
-    rest(SHORT_IS_OVER).await;
+    rest(short_is_over()).await;
     grant(&other, waiter("a", 2)).await;
 }
 

@@ -4,8 +4,10 @@ use lock_core::store::StoreErrorKind;
 
 use super::*;
 
-/// Time after which an intent has ended if it is not kept.
-const OVER: Duration = INTENT_LIFE.saturating_add(Duration::from_millis(100));
+/// Returns the time after which an intent has ended if it is not kept.
+fn over() -> Duration {
+    intent_life() + Duration::from_millis(100)
+}
 
 fn read(name: &str, number: u32) -> AcquireRequest {
     wish(Kind::Read, name, number)
@@ -18,12 +20,12 @@ fn writer(name: &str, number: u32) -> Arc<AcquireRequest> {
 pub async fn a_waiting_writer_keeps_new_readers_out(Subject { store, other, .. }: Subject) {
     grant(&store, read("a", 1)).await;
     let answer = busy(&other, writer("a", 9)).await;
-    assert!(answer.left() <= LONG && answer.left() + PATIENCE > LONG, "{answer:?}");
+    assert_busy_for(&answer, long());
     let answer = busy(&store, read("a", 2)).await;
-    assert!(answer.left() <= INTENT_LIFE && !answer.left().is_zero(), "{answer:?}");
+    assert_busy_at_most(&answer, intent_life());
     // The reader that is in already goes on.
     grant(&store, read("a", 1)).await;
-    assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", 1)], 2 * LONG).await, [Renewed::Held]);
+    assert_eq!(renew(&store, vec![item_of(Kind::Read, "a", 1)], 2 * long()).await, [Renewed::Held]);
     assert_kind(&store, "a", Kind::Read, &[1]).await;
     // When the reader is gone, the writer is next.
     give_back(&store, &read("a", 1)).await;
@@ -40,7 +42,7 @@ pub async fn a_writer_that_does_not_wait_keeps_nobody_out(Subject { store, other
 pub async fn an_intent_ends_by_itself(Subject { store, other, .. }: Subject) {
     grant(&store, read("a", 1)).await;
     busy(&other, writer("a", 9)).await;
-    rest(OVER).await;
+    rest(over()).await;
     grant(&store, read("a", 2)).await;
     assert_kind(&store, "a", Kind::Read, &[1, 2]).await;
 }
@@ -49,7 +51,7 @@ pub async fn an_intent_is_kept(Subject { store, other, .. }: Subject) {
     grant(&store, read("a", 1)).await;
     busy(&other, writer("a", 9)).await;
     for _ in 0..4 {
-        rest(INTENT_LIFE / 3).await;
+        rest(intent_life() / 3).await;
         assert!(matches!(keep_waiter(&other, item_of(Kind::Write, "a", 9)).await, Renewed::Waiting(_)));
         busy(&store, read("a", 2)).await;
     }
@@ -59,11 +61,11 @@ pub async fn an_intent_is_not_kept_when_the_readers_are_gone(Subject { store, ot
     grant(&store, read("a", 1)).await;
     busy(&other, writer("a", 9)).await;
     give_back(&store, &read("a", 1)).await;
-    rest(INTENT_LIFE / 2).await;
+    rest(intent_life() / 2).await;
     let kept = keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
-    assert!(matches!(kept, Renewed::Waiting(left) if left < SHORT), "{kept:?}");
-    // If it had been extended, it would live for 400 ms more.
-    rest(OVER - INTENT_LIFE / 2).await;
+    assert!(matches!(kept, Renewed::Waiting(left) if left < SOON), "{kept:?}");
+    // If it had been extended, it would live for longer.
+    rest(over() - intent_life() / 2).await;
     grant(&store, read("a", 2)).await;
 }
 
@@ -74,7 +76,7 @@ pub async fn a_writer_that_finds_readers_later_is_told_to_ask_again(Subject { st
     give_back(&store, &wish(Kind::Write, "a", 1)).await;
     grant(&store, read("a", 2)).await;
     let kept = keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
-    assert!(matches!(kept, Renewed::Waiting(left) if left < SHORT), "{kept:?}");
+    assert!(matches!(kept, Renewed::Waiting(left) if left < SOON), "{kept:?}");
     busy(&other, writer("a", 9)).await;
     busy(&store, read("a", 3)).await;
 }
@@ -125,7 +127,7 @@ pub async fn a_writer_that_waits_for_a_writer_keeps_nobody_out(Subject { store, 
 }
 
 pub async fn a_writer_that_waits_for_a_mutex_keeps_nobody_out(Subject { store, other, .. }: Subject) {
-    for kind in [Kind::Mutex, Kind::Fair] {
+    for kind in kinds_of_locks().into_iter().filter(|kind| matches!(kind, Kind::Mutex | Kind::Fair)) {
         grant(&store, wish(kind, "a", 1)).await;
         busy(&other, writer("a", 9)).await;
         keep_waiter(&other, item_of(Kind::Write, "a", 9)).await;
@@ -136,10 +138,9 @@ pub async fn a_writer_that_waits_for_a_mutex_keeps_nobody_out(Subject { store, o
 }
 
 pub async fn a_late_request_keeps_nobody_out(subject: Subject) {
-    let Some(send_late) = &subject.send_late else { return };
     grant(&subject.store, read("a", 1)).await;
-    let late = AcquireRequest::new(vec![item_of(Kind::Write, "a", 9)], LONG, SHORT).queued(LONG);
-    let error = send_late(Arc::new(late)).await.unwrap_err();
+    let late = AcquireRequest::new(vec![item_of(Kind::Write, "a", 9)], long(), short()).queued(long());
+    let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate);
     grant(&subject.store, read("a", 2)).await;
 }

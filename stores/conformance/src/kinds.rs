@@ -4,16 +4,12 @@ use lock_core::store::StoreErrorKind;
 
 use super::*;
 
-const KINDS: [Kind; 4] = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
-
 pub async fn kinds_exclude_each_other(Subject { store, other, .. }: Subject) {
-    for held in KINDS {
+    for held in kinds_of_locks() {
         grant(&store, wish(held, "a", 1)).await;
-        for asked in KINDS {
+        for asked in kinds_of_locks() {
             if (held, asked) != (Kind::Read, Kind::Read) {
-                let answer = busy(&other, wish(asked, "a", 2)).await;
-                assert!(answer.left() <= LONG, "{answer:?}");
-                assert!(answer.left() + PATIENCE > LONG, "{asked:?} while {held:?}: {answer:?}");
+                assert_busy_for(&busy(&other, wish(asked, "a", 2)).await, long());
             }
         }
         assert_held_by(&other, "a", 1).await;
@@ -24,10 +20,10 @@ pub async fn kinds_exclude_each_other(Subject { store, other, .. }: Subject) {
 
 pub async fn tokens_grow_across_kinds(Subject { store, .. }: Subject) {
     let mut last = 0;
-    for (number, kind) in (1..).zip(KINDS.into_iter().chain(KINDS)) {
+    for (number, kind) in (1..).zip([kinds_of_locks(), kinds_of_locks()].concat()) {
         let granted = grant(&store, wish(kind, "a", number).tokens(10)).await;
         assert!(granted.tokens[0].first > last, "{kind:?}: {granted:?} after {last}");
-        assert_eq!(granted.tokens[0].last - granted.tokens[0].first, 9);
+        assert_eq!(granted.tokens[0].last - granted.tokens[0].first + 1, tokens_of(10));
         last = granted.tokens[0].last;
         assert_eq!(status(&store, "a").await.last_token.unwrap().get(), last);
         give_back(&store, &wish(kind, "a", number)).await;
@@ -35,11 +31,11 @@ pub async fn tokens_grow_across_kinds(Subject { store, .. }: Subject) {
 }
 
 pub async fn release_and_renew_by_a_stranger_touch_nothing(Subject { store, other, .. }: Subject) {
-    for held in KINDS {
+    for held in kinds_of_locks() {
         grant(&store, wish(held, "a", 1)).await;
-        for asked in KINDS {
+        for asked in kinds_of_locks() {
             assert_eq!(give_back(&other, &wish(asked, "a", 2)).await.held, [false]);
-            assert_eq!(renew(&other, vec![item_of(asked, "a", 2)], 3 * LONG).await, [Renewed::Gone]);
+            assert_eq!(renew(&other, vec![item_of(asked, "a", 2)], 3 * long()).await, [Renewed::Gone]);
             if (held, asked) != (Kind::Read, Kind::Read) {
                 let request = Arc::new(wish(asked, "a", 2));
                 busy(&other, Arc::clone(&request)).await;
@@ -47,13 +43,13 @@ pub async fn release_and_renew_by_a_stranger_touch_nothing(Subject { store, othe
             }
         }
         assert_held_by(&store, "a", 1).await;
-        assert_remaining(&store, "a", LONG).await;
+        assert_remaining(&store, "a", long()).await;
         give_back(&store, &wish(held, "a", 1)).await;
     }
 }
 
 pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store, other, .. }: Subject) {
-    for (number, kind) in (1..).zip(KINDS) {
+    for (number, kind) in (1..).zip(kinds_of_locks()) {
         let granted = grant(&store, wish(kind, "a", 90 + number)).await;
         let request = Arc::new(waiting(kind, "a", number));
         let mut watch = watch_for(&other, &request).await;
@@ -61,7 +57,7 @@ pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store,
         assert!(force_release(&other, "a").await);
         assert_gets_its_turn(&other, &mut watch, &request).await;
         assert_held_by(&store, "a", number).await;
-        assert_eq!(renew(&store, vec![item_of(kind, "a", 90 + number)], LONG).await, [Renewed::Gone]);
+        assert_eq!(renew(&store, vec![item_of(kind, "a", 90 + number)], long()).await, [Renewed::Gone]);
         assert!(status(&store, "a").await.last_token.unwrap().get() > granted.tokens[0].last);
         give_back(&other, &request).await;
         assert!(!force_release(&other, "a").await);
@@ -69,7 +65,7 @@ pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store,
 }
 
 pub async fn an_acquire_that_was_granted_can_be_withdrawn(Subject { store, other, .. }: Subject) {
-    for kind in KINDS {
+    for kind in kinds_of_locks() {
         let request = Arc::new(waiting(kind, "a", 1));
         grant(&store, Arc::clone(&request)).await;
         withdraw(&store, &request).await;
@@ -82,11 +78,12 @@ pub async fn an_acquire_that_was_granted_can_be_withdrawn(Subject { store, other
 }
 
 pub async fn requests_of_every_kind_can_be_late(subject: Subject) {
-    let Some(send_late) = &subject.send_late else { return };
-    let items = (["a", "b", "c", "d"]).into_iter().zip(KINDS).map(|(name, kind)| item_of(kind, name, 1));
-    let items: Vec<_> = items.collect();
-    for items in items.iter().map(|item| vec![item.clone()]).chain([items.clone()]) {
-        let error = send_late(Arc::new(AcquireRequest::new(items, LONG, SHORT))).await.unwrap_err();
+    let items: Vec<_> =
+        kinds_of_locks().into_iter().map(|kind| item_of(kind, &format!("{kind:?}"), 1)).collect();
+    let all = Some(items.clone()).filter(|_| abilities(|store| store.several));
+    for items in items.iter().map(|item| vec![item.clone()]).chain(all) {
+        let late = AcquireRequest::new(items, long(), short());
+        let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::TooLate);
     }
     for item in items {

@@ -12,7 +12,7 @@ fn both(subject: &Subject) -> (Store, Store) {
 }
 
 fn call(name: &str, id: &str) -> Arc<CountDownRequest> {
-    Arc::new(CountDownRequest::new(key(name), id.to_owned(), PATIENCE, LONG))
+    Arc::new(CountDownRequest::new(key(name), id.to_owned(), PATIENCE, long()))
 }
 
 async fn set(store: &Store, name: &str, count: u32) -> bool {
@@ -29,7 +29,7 @@ async fn count(store: &Store, name: &str) -> u64 {
 
 async fn listen(store: &Store, name: &str) -> Watch {
     let watch = store.watch(key(name), PATIENCE).await.unwrap();
-    assert!(watch.is_confirmed());
+    assert!(watch.is_confirmed(), "notices are pushed, and the watch is not confirmed");
     watch
 }
 
@@ -74,9 +74,9 @@ pub async fn counting_below_zero_leaves_nothing(subject: Subject) {
 pub async fn an_id_is_forgotten_after_its_time(subject: Subject) {
     let (store, _) = both(&subject);
     set(&store, "l", 3).await;
-    let brief = || Arc::new(CountDownRequest::new(key("l"), "a".to_owned(), PATIENCE, SHORT));
+    let brief = || Arc::new(CountDownRequest::new(key("l"), "a".to_owned(), PATIENCE, short()));
     assert_eq!(store.count_down(brief()).await, Ok(2));
-    rest(SHORT_IS_OVER).await;
+    rest(short_is_over()).await;
     assert_eq!(store.count_down(brief()).await, Ok(1));
 }
 

@@ -3,74 +3,77 @@
 use super::*;
 
 pub async fn renew_lengthens(Subject { store, other, .. }: Subject) {
-    grant(&store, request(&["a", "b"], 1)).await;
-    assert_eq!(renew(&store, items(&["a", "b"], 1), 3 * LONG).await, [Renewed::Held, Renewed::Held]);
-    assert_remaining(&store, "a", 3 * LONG).await;
-    assert_remaining(&other, "b", 3 * LONG).await;
+    grant_each(&store, &["a", "b"], 1, long()).await;
+    assert_eq!(renew(&store, items(&["a", "b"], 1), 3 * long()).await, [Renewed::Held, Renewed::Held]);
+    assert_remaining(&store, "a", 3 * long()).await;
+    assert_remaining(&other, "b", 3 * long()).await;
 }
 
 pub async fn renew_never_shortens(Subject { store, .. }: Subject) {
-    grant(&store, leased(&["a"], 1, 3 * LONG)).await;
-    for lease in [LONG, SHORT] {
+    grant(&store, leased(&["a"], 1, 3 * long())).await;
+    for lease in [long(), short()] {
         assert_eq!(renew(&store, items(&["a"], 1), lease).await, [Renewed::Held]);
-        assert_remaining(&store, "a", 3 * LONG).await;
+        assert_remaining(&store, "a", 3 * long()).await;
     }
 }
 
 pub async fn renew_lets_the_counter_outlive_the_hold(Subject { store, .. }: Subject) {
-    let (lease, retention) = (INTENT_LIFE, TokenRetention::For(SHORT));
-    let kinds = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
-    let items: Few<Item> = kinds.map(|kind| item_of(kind, &format!("{kind:?}"), 1)).into_iter().collect();
-    let request = AcquireRequest::new(items.clone(), lease, PATIENCE).retention(retention);
-    let granted = grant(&store, request).await;
-    let keep = items.iter().map(|item| RenewItem::hold(item.clone(), LONG).retention(retention)).collect();
+    let (lease, retention) = (short().max(Duration::from_secs(1)), TokenRetention::For(short()));
+    let items: Vec<_> =
+        kinds_of_locks().into_iter().map(|kind| item_of(kind, &format!("{kind:?}"), 1)).collect();
+    let mut last = Vec::new();
+    for items in items.chunks(if abilities(|store| store.several) { items.len() } else { 1 }) {
+        let request = AcquireRequest::new(items.to_vec(), lease, PATIENCE).retention(retention);
+        last.extend(grant(&store, request).await.tokens.iter().map(|range| range.last));
+    }
+    let keep = items.iter().map(|item| RenewItem::hold(item.clone(), long()).retention(retention)).collect();
     let kept = store.renew(Arc::new(RenewRequest { items: keep, timeout: PATIENCE })).await.unwrap();
-    assert_eq!(kept, [Renewed::Held; 4]);
+    assert_eq!(kept, vec![Renewed::Held; items.len()]);
     // The lifetime that the grant alone has given the counters is over.
-    rest(lease + 2 * SHORT).await;
-    for (item, tokens) in items.iter().zip(&granted.tokens) {
-        let last = status(&store, item.key.as_str()).await.last_token;
-        assert_eq!(last.map(u64::from), Some(tokens.last), "{item:?}");
+    rest(lease + 2 * short()).await;
+    for (item, last) in items.iter().zip(last) {
+        let known = status(&store, item.key.as_str()).await.last_token;
+        assert_eq!(known.map(u64::from), Some(last), "{item:?}");
     }
 }
 
 pub async fn renew_treats_each_item_on_its_own(Subject { store, .. }: Subject) {
-    grant(&store, request(&["a", "d"], 1)).await;
+    grant_each(&store, &["a", "d"], 1, long()).await;
     grant(&store, request(&["c"], 2)).await;
-    let kept = renew(&store, items(&["a", "b", "c", "d"], 1), 3 * LONG).await;
+    let kept = renew(&store, items(&["a", "b", "c", "d"], 1), 2 * long()).await;
     assert_eq!(kept, [Renewed::Held, Renewed::Gone, Renewed::Gone, Renewed::Held]);
-    assert_remaining(&store, "a", 3 * LONG).await;
+    assert_remaining(&store, "a", 2 * long()).await;
     assert_free(&store, "b").await;
     assert_held_by(&store, "c", 2).await;
-    assert_remaining(&store, "c", LONG).await;
-    assert_remaining(&store, "d", 3 * LONG).await;
+    assert_remaining(&store, "c", long()).await;
+    assert_remaining(&store, "d", 2 * long()).await;
 
     // Each item has its own lease.
     let items = vec![
-        RenewItem::hold(item("a", 1), 5 * LONG),
-        RenewItem::hold(item("d", 1), 7 * LONG),
-        RenewItem::hold(item("c", 2), SHORT),
+        RenewItem::hold(item("a", 1), 5 * long() / 2),
+        RenewItem::hold(item("d", 1), 3 * long()),
+        RenewItem::hold(item("c", 2), short()),
     ];
     let kept = store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap();
     assert_eq!(kept, [Renewed::Held; 3]);
-    assert_remaining(&store, "a", 5 * LONG).await;
-    assert_remaining(&store, "d", 7 * LONG).await;
-    assert_remaining(&store, "c", LONG).await;
+    assert_remaining(&store, "a", 5 * long() / 2).await;
+    assert_remaining(&store, "d", 3 * long()).await;
+    assert_remaining(&store, "c", long()).await;
 }
 
 pub async fn renew_does_not_revive(Subject { store, .. }: Subject) {
-    grant(&store, leased(&["a"], 1, SHORT)).await;
+    grant(&store, leased(&["a"], 1, short())).await;
     grant(&store, request(&["b"], 1)).await;
-    rest(SHORT_IS_OVER).await;
+    rest(short_is_over()).await;
     release(&store, giving_back(items(&["b"], 1))).await;
-    assert_eq!(renew(&store, items(&["a", "b"], 1), LONG).await, [Renewed::Gone, Renewed::Gone]);
+    assert_eq!(renew(&store, items(&["a", "b"], 1), long()).await, [Renewed::Gone, Renewed::Gone]);
     assert_free(&store, "a").await;
     assert_free(&store, "b").await;
 }
 
 pub async fn renew_by_a_stranger_touches_nothing(Subject { store, other, .. }: Subject) {
     grant(&store, request(&["a"], 1)).await;
-    assert_eq!(renew(&other, items(&["a"], 2), 3 * LONG).await, [Renewed::Gone]);
+    assert_eq!(renew(&other, items(&["a"], 2), 3 * long()).await, [Renewed::Gone]);
     assert_held_by(&store, "a", 1).await;
-    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "a", long()).await;
 }

@@ -23,7 +23,7 @@ fn wish(name: &str, numbers: impl IntoIterator<Item = u8>, lease: Duration) -> A
 }
 
 async fn take(store: &Store, name: &str, numbers: impl IntoIterator<Item = u8>) {
-    let answer = store.acquire(wish(name, numbers, LONG)).await.unwrap();
+    let answer = store.acquire(wish(name, numbers, long())).await.unwrap();
     assert!(matches!(answer, PermitsAcquired::Granted(_)), "{answer:?}");
 }
 
@@ -59,14 +59,14 @@ async fn renew(store: &Store, holds: Vec<PermitsHold>) -> Vec<Vec<bool>> {
 
 async fn listen(store: &Store, name: &str) -> Watch {
     let watch = store.watch(key(name), PATIENCE).await.unwrap();
-    assert!(watch.is_confirmed());
+    assert!(watch.is_confirmed(), "notices are pushed, and the watch is not confirmed");
     watch
 }
 
 pub async fn a_semaphore_without_permits_has_none(subject: Subject) {
     let (store, _) = both(&subject);
     assert_eq!(counts(&store, "s").await, (0, 0));
-    let busy = refused(&store, wish("s", [1], LONG)).await;
+    let busy = refused(&store, wish("s", [1], long())).await;
     assert_eq!((busy.available, busy.remaining), (0, None));
     assert_eq!(give_back(&store, "s", [1]).await, [false]);
     assert_eq!(counts(&store, "s").await, (0, 0));
@@ -78,10 +78,10 @@ pub async fn permits_are_taken_until_none_are_left(subject: Subject) {
     take(&store, "s", [1]).await;
     take(&other, "s", [2, 3]).await;
     assert_eq!(counts(&store, "s").await, (0, 3));
-    let busy = refused(&other, wish("s", [4], LONG)).await;
+    let busy = refused(&other, wish("s", [4], long())).await;
     assert_eq!(busy.available, 0);
     let remaining = busy.remaining.unwrap();
-    assert!(remaining <= LONG && remaining + PATIENCE > LONG, "{remaining:?}");
+    assert!(is_left_of(remaining, long()), "{remaining:?}");
     assert_eq!(give_back(&store, "s", [1]).await, [true]);
     take(&other, "s", [4]).await;
 }
@@ -90,7 +90,7 @@ pub async fn acquire_of_many_permits_is_all_or_nothing(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(3)).await;
     take(&store, "s", [1]).await;
-    assert_eq!(refused(&store, wish("s", [2, 3, 4], LONG)).await.available, 2);
+    assert_eq!(refused(&store, wish("s", [2, 3, 4], long())).await.available, 2);
     assert_eq!(counts(&store, "s").await, (2, 1));
     take(&store, "s", [2, 3]).await;
 }
@@ -98,11 +98,11 @@ pub async fn acquire_of_many_permits_is_all_or_nothing(subject: Subject) {
 pub async fn resent_acquire_of_permits_takes_no_more_and_never_shortens(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(2)).await;
-    let request = wish("s", [1, 2], LONG);
+    let request = wish("s", [1, 2], long());
     store.acquire(Arc::clone(&request)).await.unwrap();
     store.acquire(Arc::clone(&request)).await.unwrap();
-    store.acquire(wish("s", [1, 2], SHORT)).await.unwrap();
-    rest(SHORT_IS_OVER).await;
+    store.acquire(wish("s", [1, 2], short())).await.unwrap();
+    rest(short_is_over()).await;
     assert_eq!(counts(&store, "s").await, (0, 2));
     // Even if the semaphore now has fewer permits in total.
     change(&store, "s", Permits::Set(0)).await;
@@ -114,20 +114,20 @@ pub async fn expired_permits_come_back_whoever_looks_first(subject: Subject) {
     let (store, other) = both(&subject);
     for name in ["by-acquire", "by-counts", "by-release", "by-keep", "by-change"] {
         change(&store, name, Permits::TrySet(2)).await;
-        store.acquire(wish(name, [1], SHORT)).await.unwrap();
+        store.acquire(wish(name, [1], short())).await.unwrap();
         take(&store, name, [2]).await;
-        let busy = refused(&other, wish(name, [3], LONG)).await;
+        let busy = refused(&other, wish(name, [3], long())).await;
         assert!(
-            busy.remaining.is_some_and(|remaining| !remaining.is_zero() && remaining <= SHORT),
+            busy.remaining.is_some_and(|remaining| !remaining.is_zero() && remaining <= short() + grain()),
             "{busy:?}"
         );
     }
-    rest(SHORT_IS_OVER).await;
+    rest(short_is_over()).await;
     take(&other, "by-acquire", [3]).await;
     assert_eq!(counts(&other, "by-counts").await, (1, 1));
     assert_eq!(give_back(&other, "by-release", [1, 2]).await, [false, true]);
     assert_eq!(counts(&other, "by-release").await, (2, 0));
-    assert_eq!(renew(&other, vec![hold("by-keep", [1, 2], LONG)]).await, [[false, true]]);
+    assert_eq!(renew(&other, vec![hold("by-keep", [1, 2], long())]).await, [[false, true]]);
     assert_eq!(counts(&other, "by-keep").await, (1, 1));
     change(&other, "by-change", Permits::Add(1)).await;
     assert_eq!(counts(&other, "by-change").await, (2, 1));
@@ -136,8 +136,8 @@ pub async fn expired_permits_come_back_whoever_looks_first(subject: Subject) {
 pub async fn waiting_as_long_as_a_busy_semaphore_says_is_enough(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(1)).await;
-    store.acquire(wish("s", [1], SHORT)).await.unwrap();
-    let busy = refused(&store, wish("s", [2], LONG)).await;
+    store.acquire(wish("s", [1], short())).await.unwrap();
+    let busy = refused(&store, wish("s", [2], long())).await;
     rest(busy.remaining.unwrap() + Duration::from_millis(1)).await;
     take(&store, "s", [2]).await;
 }
@@ -155,12 +155,13 @@ pub async fn renew_treats_each_permit_on_its_own(subject: Subject) {
     let (store, _) = both(&subject);
     for name in ["a", "b"] {
         change(&store, name, Permits::TrySet(2)).await;
-        store.acquire(wish(name, [1, 2], SHORT)).await.unwrap();
+        store.acquire(wish(name, [1, 2], short())).await.unwrap();
     }
     let kept =
-        renew(&store, vec![hold("a", [1, 9], LONG), hold("none", [1], LONG), hold("b", [2], LONG)]).await;
+        renew(&store, vec![hold("a", [1, 9], long()), hold("none", [1], long()), hold("b", [2], long())])
+            .await;
     assert_eq!(kept, [vec![true, false], vec![false], vec![true]]);
-    rest(SHORT_IS_OVER).await;
+    rest(short_is_over()).await;
     assert_eq!(counts(&store, "a").await, (1, 1));
     assert_eq!(give_back(&store, "b", [1, 2]).await, [false, true]);
 }
@@ -174,11 +175,11 @@ pub async fn many_permits_are_kept_together(subject: Subject) {
     };
     change(&store, "s", Permits::TrySet(2700)).await;
     for from in [0, 900, 1800] {
-        let wish = PermitsRequest::new(key("s"), ids(from), LONG, PATIENCE);
+        let wish = PermitsRequest::new(key("s"), ids(from), long(), PATIENCE);
         assert!(matches!(store.acquire(Arc::new(wish)).await.unwrap(), PermitsAcquired::Granted(_)));
     }
     assert_eq!(give_back(&store, "s", [0]).await, [true]);
-    let holds = [0, 900, 1800, 2700].map(|from| PermitsHold { key: key("s"), ids: ids(from), lease: LONG });
+    let holds = [0, 900, 1800, 2700].map(|from| PermitsHold { key: key("s"), ids: ids(from), lease: long() });
     let kept = renew(&store, holds.to_vec()).await;
     let counted: Vec<_> = kept.iter().map(|held| held.iter().filter(|held| **held).count()).collect();
     assert_eq!(counted, [899, 900, 900, 0]);
@@ -189,8 +190,8 @@ pub async fn renew_of_permits_never_shortens(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(1)).await;
     take(&store, "s", [1]).await;
-    assert_eq!(renew(&store, vec![hold("s", [1], SHORT)]).await, [[true]]);
-    rest(SHORT_IS_OVER).await;
+    assert_eq!(renew(&store, vec![hold("s", [1], short())]).await, [[true]]);
+    rest(short_is_over()).await;
     assert_eq!(counts(&store, "s").await, (0, 1));
 }
 
@@ -198,9 +199,9 @@ pub async fn withdraw_gives_permits_back_and_settles_after_latest(subject: Subje
     let (store, other) = both(&subject);
     change(&store, "s", Permits::TrySet(2)).await;
     take(&other, "s", [2]).await;
-    let sent = Arc::new(PermitsRequest::new(key("s"), ids([1]), LONG, Duration::from_secs(1)));
+    let sent = Arc::new(PermitsRequest::new(key("s"), ids([1]), long(), Duration::from_secs(1)));
     store.acquire(Arc::clone(&sent)).await.unwrap();
-    let latest = sent.latest().unwrap();
+    let latest = sent.latest();
     let mut withdrawn = store.withdraw(Arc::clone(&sent)).await.unwrap();
     assert_eq!(counts(&store, "s").await, (1, 1));
     let mut waited = Duration::ZERO;
@@ -210,15 +211,15 @@ pub async fn withdraw_gives_permits_back_and_settles_after_latest(subject: Subje
         waited += time;
         withdrawn = store.withdraw(Arc::clone(&sent)).await.unwrap();
     }
-    let busy = refused(&store, wish("s", [3, 4], LONG)).await;
-    assert!(busy.moment > latest.into(), "{:?} is not past {latest:?}", busy.moment);
+    let busy = refused(&store, wish("s", [3, 4], long())).await;
+    assert_past(busy.moment, latest);
     assert_eq!(counts(&store, "s").await, (1, 1));
 }
 
 pub async fn permits_that_were_withdrawn_before_they_were_asked_for_are_not_taken(subject: Subject) {
     let (store, _) = both(&subject);
     change(&store, "s", Permits::TrySet(1)).await;
-    let unsent = wish("s", [1], LONG);
+    let unsent = wish("s", [1], long());
     assert_eq!(store.withdraw(Arc::clone(&unsent)).await, Ok(Withdrawn::Settled));
     let error = store.acquire(unsent).await.unwrap_err();
     assert_eq!(error.kind(), lock_core::store::StoreErrorKind::TooLate);
@@ -238,7 +239,7 @@ pub async fn permits_are_set_once_and_changed_at_will(subject: Subject) {
     assert!(change(&store, "s", Permits::Set(1)).await);
     assert_eq!(counts(&store, "s").await, (-1, 2));
     assert_eq!(give_back(&store, "s", [1]).await, [true]);
-    refused(&store, wish("s", [3], LONG)).await;
+    refused(&store, wish("s", [3], long())).await;
     assert_eq!(give_back(&store, "s", [2]).await, [true]);
     take(&store, "s", [3]).await;
     // Both create a semaphore.
@@ -261,19 +262,19 @@ pub async fn a_watch_hears_whenever_permits_come_back(subject: Subject) {
     let mut waiter = listen(&other, "s").await;
     change(&store, "s", Permits::TrySet(2)).await;
     assert_hears(&mut waiter).await;
-    let sent = wish("s", [1], SHORT);
+    let sent = wish("s", [1], short());
     store.acquire(Arc::clone(&sent)).await.unwrap();
     take(&store, "s", [2]).await;
     assert_hears_nothing(&mut waiter).await;
     give_back(&store, "s", [2]).await;
     assert_hears(&mut waiter).await;
     // Reading the counts gives expired permits back, which waiters hear.
-    rest(SHORT_IS_OVER).await;
+    rest(short_is_over()).await;
     counts(&store, "s").await;
     assert_hears(&mut waiter).await;
     change(&store, "s", Permits::Add(1)).await;
     assert_hears(&mut waiter).await;
-    let sent = wish("s", [3], LONG);
+    let sent = wish("s", [3], long());
     store.acquire(Arc::clone(&sent)).await.unwrap();
     store.withdraw(sent).await.unwrap();
     assert_hears(&mut waiter).await;
@@ -287,7 +288,7 @@ pub async fn a_watch_hears_nothing_of_permits_that_nobody_can_take(subject: Subj
     let mut waiter = listen(&other, "s").await;
     give_back(&store, "s", [1]).await;
     give_back(&store, "s", [1]).await;
-    renew(&store, vec![hold("s", [2], LONG)]).await;
+    renew(&store, vec![hold("s", [2], long())]).await;
     change(&store, "s", Permits::Add(-1)).await;
     change(&store, "else", Permits::TrySet(1)).await;
     assert_hears_nothing(&mut waiter).await;
@@ -299,8 +300,8 @@ pub async fn permits_are_never_more_than_there_are(subject: Subject) {
     let mut rivals = Vec::new();
     for number in 0..20_u8 {
         let store = if number % 2 == 0 { Arc::clone(&store) } else { Arc::clone(&other) };
+        let wish = wish("s", [2 * number, 2 * number + 1], long());
         rivals.push(tokio::spawn(async move {
-            let wish = wish("s", [2 * number, 2 * number + 1], LONG);
             matches!(store.acquire(wish).await.unwrap(), PermitsAcquired::Granted(_))
         }));
     }

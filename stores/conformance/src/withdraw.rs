@@ -1,12 +1,14 @@
 //! Undoing acquires of unknown outcome.
 
+use lock_core::store::StoreErrorKind;
+
 use super::*;
 
 pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { store, other, .. }: Subject) {
     let timeout = Duration::from_secs(1);
-    let sent = Arc::new(AcquireRequest::new(items(&["a"], 1), LONG, timeout));
+    let sent = Arc::new(AcquireRequest::new(items(&["a"], 1), long(), timeout));
     grant(&store, Arc::clone(&sent)).await;
-    let latest = sent.latest().unwrap();
+    let latest = sent.latest();
     let mut withdrawn = withdraw(&store, &sent).await;
     // The key is free at once, but the withdrawal is not settled: the store can't know of every
     // copy of the acquire.
@@ -20,14 +22,22 @@ pub async fn withdraw_frees_what_was_taken_and_settles_after_latest(Subject { st
     }
     // "Settled" means that the store's clock is past the time after which it refuses the request.
     let answer = busy(&store, request(&["a"], 3)).await;
-    assert!(answer.moment > latest.into(), "{:?} is not past {latest:?}", answer.moment);
+    assert_past(answer.moment, latest);
     assert_held_by(&store, "a", 2).await;
 }
 
 pub async fn withdraw_of_what_was_never_sent_is_settled(Subject { store, .. }: Subject) {
-    let unsent = Arc::new(request(&["a", "b"], 1));
+    let unsent = Arc::new(request(together(&["a", "b"]), 1));
     assert_eq!(withdraw(&store, &unsent).await, Withdrawn::Settled);
     assert_free(&store, "a").await;
+}
+
+pub async fn a_request_that_was_withdrawn_before_it_was_sent_is_refused(Subject { store, .. }: Subject) {
+    let unsent = Arc::new(request(&["a"], 1));
+    withdraw(&store, &unsent).await;
+    let error = store.acquire(unsent).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    assert_eq!(status(&store, "a").await, LockStatus::free());
 }
 
 pub async fn withdraw_of_a_busy_acquire_touches_nothing_of_the_holder(Subject { store, other, .. }: Subject) {
@@ -37,7 +47,7 @@ pub async fn withdraw_of_a_busy_acquire_touches_nothing_of_the_holder(Subject { 
     busy(&store, Arc::clone(&sent)).await;
     withdraw(&store, &sent).await;
     assert_held_by(&store, "a", 2).await;
-    assert_remaining(&store, "a", LONG).await;
+    assert_remaining(&store, "a", long()).await;
     assert_hears_nothing(&mut waiter).await;
 }
 

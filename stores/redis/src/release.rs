@@ -159,7 +159,8 @@ impl Node {
             let elsewhere = told.saturating_sub(u64::from(own.subscribed));
             let here = own.watches.saturating_sub(u64::from(request.own_watch.is_some()));
             released.rivals = released.rivals.max(Rivals::counted(elsewhere.saturating_add(here)));
-            if let Some(own_watch) = request.own_watch.as_ref().filter(|_| told > 0 && own.subscribed) {
+            let hears = told > 0 && own.subscribed && own.watches > 0;
+            if let Some(own_watch) = request.own_watch.as_ref().filter(|_| hears) {
                 own_watch.expect();
             }
         }

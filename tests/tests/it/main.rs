@@ -65,5 +65,6 @@ mod stock_replication;
 mod stock_sales;
 mod stock_spread;
 mod stock_sql;
+mod stores_table;
 mod topologies;
 mod watchdog_processes;

@@ -24,6 +24,7 @@ use crate::examples;
 use crate::install::{Found, Tool};
 use crate::prose;
 use crate::runner::Output;
+use crate::spec;
 use crate::workspace::Libraries;
 
 /// One part of the checks.
@@ -39,6 +40,7 @@ pub(crate) enum Part {
     Package,
     Test,
     Topologies,
+    Spec,
     Loom,
     Tls,
     Interop,
@@ -48,7 +50,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -59,6 +61,7 @@ impl Part {
         Self::Package,
         Self::Test,
         Self::Topologies,
+        Self::Spec,
         Self::Loom,
         Self::Tls,
         Self::Interop,
@@ -79,6 +82,7 @@ impl Part {
             Self::Package => "package",
             Self::Test => "test",
             Self::Topologies => "topologies",
+            Self::Spec => "spec",
             Self::Loom => "loom",
             Self::Tls => "tls",
             Self::Interop => "interop",
@@ -108,6 +112,7 @@ impl Part {
             | Self::Docs
             | Self::Api
             | Self::Package
+            | Self::Spec
             | Self::Loom
             | Self::Tls => true,
             Self::Test | Self::Topologies | Self::Interop | Self::Postgres | Self::Examples | Self::Page => {
@@ -123,6 +128,7 @@ impl Part {
             Self::Features => &[Tool::Clippy],
             Self::Prose | Self::Direction | Self::Package | Self::Loom => &[],
             Self::Docs | Self::Api => &[Tool::OpenSsl],
+            Self::Spec => &[Tool::Jdk, Tool::Maven],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
@@ -289,6 +295,9 @@ impl Parts<'_> {
             Part::Package => {
                 lane.step(part, "package", package);
             }
+            Part::Spec => {
+                lane.step(part, "spec", spec::check);
+            }
             Part::Loom => {
                 lane.step(part, "loom", run_loom);
             }
@@ -334,6 +343,7 @@ impl Parts<'_> {
             | Part::Docs
             | Part::Api
             | Part::Package
+            | Part::Spec
             | Part::Loom
             | Part::Tls => {}
         }

@@ -1,5 +1,4 @@
-//! The suite that every store has to pass, on three memory stores. A key is never granted directly
-//! by a release, which happens at one store only.
+//! The suite that every store has to pass, on three memory stores.
 
 use lock_store_conformance::{Subject, conformance};
 
@@ -9,7 +8,7 @@ async fn subject() -> Subject {
     let rig = Rig::new(3);
     // Tests renew for minutes.
     let (store, other) = (rig.process_with(1200 * SECOND), rig.process_with(1200 * SECOND));
-    Subject::new(store, other).renewing(rig)
+    Subject::new(store, other).keeping(rig)
 }
 
-conformance!(required: subject, start_paused = true);
+conformance!(subject, start_paused = true);

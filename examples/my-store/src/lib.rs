@@ -1,0 +1,134 @@
+//! A complete store of mutexes, to copy from. This file is what the contract asks of any store;
+//! `server` has the steps on Redis. The chapter *Write a store* of the guide explains both.
+
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::kit::{Clock, ServerClock, bounded};
+use lock_core::store::{
+    Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, Kind, LockStatus, LockStore,
+    ReleaseRequest, Released, RenewRequest, Renewed, Rivals, StoreError, StoreErrorKind, TokenRange,
+    Withdrawn,
+};
+use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
+use server::{Answer, Server};
+
+const ABILITIES: Abilities = Abilities { name: "the example store", ..Abilities::MUTEX };
+
+/// Time limit of the calls that bring none.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Mutexes on a Redis server. Clones share a connection, which is made on first use.
+#[derive(Clone, Debug)]
+pub struct MyStore(Arc<Server>, Arc<ServerClock>);
+
+impl MyStore {
+    /// Creates a store on the server of `client`, whose names begin with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// When the client can't be used with tokio.
+    pub fn new(client: redis::Client, prefix: &str) -> redis::RedisResult<Self> {
+        Ok(Self(Arc::new(Server::new(client, prefix.to_owned())?), Arc::default()))
+    }
+}
+
+impl LockStore for MyStore {
+    fn abilities(&self) -> &Abilities {
+        &ABILITIES
+    }
+
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        let Self(server, clock) = self.clone();
+        Box::pin(bounded(request.timeout, async move {
+            let item = only(&request.items, request.replication.is_none())?;
+            let sent = Clock::Boot.now();
+            let estimate = match clock.estimate(sent) {
+                Some(estimate) => estimate,
+                None => server.time().await?,
+            };
+            let (latest, life) = (request.stamp(estimate), life(request.retention));
+            let (answer, now) = server.acquire(item, latest, request.lease, request.tokens, life).await?;
+            clock.observe(now, sent);
+            match answer {
+                Answer::Granted(last) => Ok(Acquired::Granted(Granted {
+                    tokens: Few::one(TokenRange::ending_at(last, request.tokens)),
+                    moment: now.into(),
+                })),
+                Answer::Busy(remaining) => {
+                    Ok(Acquired::Busy(Busy { item: 0, remaining, moment: now.into(), listeners: 0 }))
+                }
+                Answer::Late => Err(StoreError::new(StoreErrorKind::TooLate, "the request came too late")),
+            }
+        }))
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        let Self(server, _) = self.clone();
+        Box::pin(bounded(request.timeout, async move {
+            let item = only(&request.items, request.linger.is_zero())?;
+            let (held, _) = server.release(item).await?;
+            Ok(Released { held: Few::one(held), rivals: Rivals::Unknown, then: None })
+        }))
+    }
+
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        let Self(server, _) = self.clone();
+        Box::pin(bounded(request.timeout, async move {
+            let holds = request.items.iter().map(|hold| (&hold.item, hold.lease, life(hold.retention)));
+            let renewed = |held| if held { Renewed::Held } else { Renewed::Gone };
+            let answers = server.renew(holds).await?.into_iter();
+            Ok(answers.map(|answer| answer.map_or(Renewed::Unknown, renewed)).collect())
+        }))
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        let Self(server, _) = self.clone();
+        Box::pin(bounded(request.timeout, async move {
+            let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
+            let (_, now) = server.release(only(&request.items, true)?).await?;
+            Ok(Withdrawn::by(latest, now))
+        }))
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        let Self(server, _) = self.clone();
+        Box::pin(bounded(LIMIT, async move {
+            let (owner, remaining, token) = server.look(&key).await?;
+            let mut status = LockStatus::free();
+            status.kind = owner.is_some().then_some(Kind::Mutex);
+            status.holders = owner.map(|owner| (OwnerId::new(owner), 1)).into_iter().collect();
+            (status.remaining, status.last_token) = (remaining, token.map(FencingToken::new));
+            Ok(status)
+        }))
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        let Self(server, _) = self.clone();
+        Box::pin(bounded(LIMIT, async move { server.free(&key).await }))
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        let Self(server, _) = self.clone();
+        Box::pin(bounded(LIMIT, async move { server.time().await.map(drop) }))
+    }
+}
+
+/// Returns the only key of a request, or the error for what the store does not have. A manager does
+/// not ask for it, because it knows the abilities.
+fn only(items: &[Item], nothing_else: bool) -> Result<&Item, StoreError> {
+    match items {
+        [item] if item.kind == Kind::Mutex && nothing_else => Ok(item),
+        _ => Err(StoreError::new(StoreErrorKind::Unsupported, "the example store has mutexes only")),
+    }
+}
+
+/// Returns how long a counter outlives its lock. A thousand years are forever.
+fn life(retention: TokenRetention) -> Duration {
+    match retention {
+        TokenRetention::For(time) => time,
+        TokenRetention::Keep => Duration::from_secs(1000 * 366 * 24 * 3600),
+    }
+}
