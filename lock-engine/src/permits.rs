@@ -63,7 +63,7 @@ impl LockStore for PermitsAsLocks {
         let answer = self.0.release(PermitsRelease { key, ids, timeout: request.timeout });
         Box::pin(async move {
             let held = answer.await?.into_iter().all(|held| held);
-            Ok(Released { held: Few::one(held), rivals: Rivals::None, then: None })
+            Ok(Released { rivals: Rivals::None, ..Released::one(held) })
         })
     }
 

@@ -31,11 +31,12 @@ impl Request {
     /// up.
     pub fn refusal(&self) -> Option<Failure> {
         let store = self.engine.store.abilities();
-        let lacked = match self.spec.lacked(store) {
-            None if !self.terms.min_hold.is_zero() && !store.shortens => Some(Lacked::Shortens),
-            None if !self.terms.replication.is_none() && !store.replication => Some(Lacked::Replication),
-            lacked => lacked,
+        let lacked = match self.spec.permits {
+            0 => store.lacked(self.spec.kinds(), self.terms.replication),
+            _ => None,
         };
+        let lingers = !self.terms.min_hold.is_zero();
+        let lacked = lacked.or((lingers && !store.shortens).then_some(Lacked::Shortens));
         if let Some(lacked) = lacked {
             return Some(Failure::misconfigured(format!("lock {}: {}", self.key, store.lack(lacked))));
         }

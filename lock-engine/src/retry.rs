@@ -155,7 +155,7 @@ impl RetrySchedule {
             if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
         let jittered = self.interval.mul_f64(0.75 + random / 4.0);
         // One millisecond more than the store said, because it rounds down.
-        let end = remaining.map(|remaining| remaining + Duration::from_millis(1));
+        let end = remaining.map(|remaining| remaining.saturating_add(Duration::from_millis(1)));
         self.not_before = now + end.map_or(jittered, |end| jittered.min(end));
     }
 

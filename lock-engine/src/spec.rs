@@ -1,6 +1,6 @@
 //! [`Spec`]: what is locked in a lane; [`LaneKind`]: which callers share it.
 
-use lock_core::store::{Abilities, Few, Item, Kind, Lacked};
+use lock_core::store::{Abilities, Few, Item, Kind};
 use lock_core::{LockKey, OwnerId};
 
 /// The callers that share one machine: its queue, its contender, its hold.
@@ -74,21 +74,12 @@ impl Spec {
         self.any(|kind| kind == Kind::Write)
     }
 
-    /// Returns what the store would need for this, and lacks.
-    pub(crate) fn lacked(&self, store: &Abilities) -> Option<Lacked> {
-        if self.permits > 0 {
-            return None;
-        }
-        let lacks = |kind| self.any(|wanted| wanted == kind) && !store.has(kind);
-        match () {
-            () if lacks(Kind::Fair) => Some(Lacked::Fair),
-            () if lacks(Kind::Read) || lacks(Kind::Write) => Some(Lacked::ReadWrite),
-            () if !self.more.is_empty() && !store.several => Some(Lacked::Several),
-            () => None,
-        }
+    /// Returns all kinds, in the order of the keys.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        std::iter::once(self.kind).chain(self.more.iter().map(|(_, kind)| *kind))
     }
 
     fn any(&self, test: impl Fn(Kind) -> bool) -> bool {
-        test(self.kind) || self.more.iter().any(|(_, kind)| test(*kind))
+        self.kinds().any(test)
     }
 }

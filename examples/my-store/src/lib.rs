@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use lock_core::store::kit::{Clock, ServerClock, bounded};
 use lock_core::store::{
-    Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, Kind, LockStatus, LockStore,
-    ReleaseRequest, Released, RenewRequest, Renewed, Rivals, StoreError, StoreErrorKind, TokenRange,
-    Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Granted, Kind, Lacked, LockStatus, LockStore,
+    ReleaseRequest, Released, RenewRequest, Renewed, StoreError, StoreErrorKind, Withdrawn,
 };
 use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 use server::{Answer, Server};
@@ -43,7 +42,8 @@ impl LockStore for MyStore {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let Self(server, clock) = self.clone();
         Box::pin(bounded(request.timeout, async move {
-            let item = only(&request.items, request.replication.is_none())?;
+            ABILITIES.allow(&request)?;
+            let item = &request.items[0];
             let sent = Clock::Boot.now();
             let estimate = match clock.estimate(sent) {
                 Some(estimate) => estimate,
@@ -53,13 +53,8 @@ impl LockStore for MyStore {
             let (answer, now) = server.acquire(item, latest, request.lease, request.tokens, life).await?;
             clock.observe(now, sent);
             match answer {
-                Answer::Granted(last) => Ok(Acquired::Granted(Granted {
-                    tokens: Few::one(TokenRange::ending_at(last, request.tokens)),
-                    moment: now.into(),
-                })),
-                Answer::Busy(remaining) => {
-                    Ok(Acquired::Busy(Busy { item: 0, remaining, moment: now.into(), listeners: 0 }))
-                }
+                Answer::Granted(last) => Ok(Acquired::Granted(Granted::one(last, request.tokens, now))),
+                Answer::Busy(remaining) => Ok(Acquired::Busy(Busy::until(remaining, now))),
                 Answer::Late => Err(StoreError::new(StoreErrorKind::TooLate, "the request came too late")),
             }
         }))
@@ -68,9 +63,11 @@ impl LockStore for MyStore {
     fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
         let Self(server, _) = self.clone();
         Box::pin(bounded(request.timeout, async move {
-            let item = only(&request.items, request.linger.is_zero())?;
-            let (held, _) = server.release(item).await?;
-            Ok(Released { held: Few::one(held), rivals: Rivals::Unknown, then: None })
+            if !request.linger.is_zero() {
+                return Err(ABILITIES.refusal(Lacked::Shortens));
+            }
+            let (held, _) = server.release(&request.items[0]).await?;
+            Ok(Released::one(held))
         }))
     }
 
@@ -88,7 +85,7 @@ impl LockStore for MyStore {
         let Self(server, _) = self.clone();
         Box::pin(bounded(request.timeout, async move {
             let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-            let (_, now) = server.release(only(&request.items, true)?).await?;
+            let (_, now) = server.release(&request.items[0]).await?;
             Ok(Withdrawn::by(latest, now))
         }))
     }
@@ -97,10 +94,9 @@ impl LockStore for MyStore {
         let Self(server, _) = self.clone();
         Box::pin(bounded(LIMIT, async move {
             let (owner, remaining, token) = server.look(&key).await?;
-            let mut status = LockStatus::free();
-            status.kind = owner.is_some().then_some(Kind::Mutex);
-            status.holders = owner.map(|owner| (OwnerId::new(owner), 1)).into_iter().collect();
-            (status.remaining, status.last_token) = (remaining, token.map(FencingToken::new));
+            let held = |owner| LockStatus::held(Kind::Mutex, OwnerId::new(owner), remaining);
+            let mut status = owner.map_or(LockStatus::free(), held);
+            status.last_token = token.map(FencingToken::new);
             Ok(status)
         }))
     }
@@ -113,15 +109,6 @@ impl LockStore for MyStore {
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
         let Self(server, _) = self.clone();
         Box::pin(bounded(LIMIT, async move { server.time().await.map(drop) }))
-    }
-}
-
-/// Returns the only key of a request, or the error for what the store does not have. A manager does
-/// not ask for it, because it knows the abilities.
-fn only(items: &[Item], nothing_else: bool) -> Result<&Item, StoreError> {
-    match items {
-        [item] if item.kind == Kind::Mutex && nothing_else => Ok(item),
-        _ => Err(StoreError::new(StoreErrorKind::Unsupported, "the example store has mutexes only")),
     }
 }
 

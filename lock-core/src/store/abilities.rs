@@ -1,14 +1,15 @@
-//! [`Abilities`]: what a store can do.
+//! [`Abilities`]: the features and limits of a store.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::Kind;
-use super::request::MAX_TOKENS;
+use super::request::{AcquireRequest, MAX_TOKENS};
+use super::{Kind, StoreError, StoreErrorKind};
+use crate::replication::Replication;
 
-/// What a store can do, and its limits.
+/// The features and limits of a store.
 ///
-/// The handles refuse a request that exceeds them before anything is sent, and the conformance suite
+/// The handles refuse a request that exceeds them before anything is sent. The conformance suite
 /// tests everything that is claimed here. Start from [`Abilities::MUTEX`] and add to it, so that a
 /// new field is no change for the store:
 ///
@@ -61,7 +62,8 @@ pub struct Abilities {
     /// How a waiter hears of a release.
     pub notices: Notices,
     /// Whether [`LockStatus::waiters`](super::LockStatus::waiters) and
-    /// [`Released::rivals`](super::Released::rivals) are known for all kinds.
+    /// [`Released::rivals`](super::Released::rivals) are known for all kinds. An old server may
+    /// still answer [`Rivals::Unknown`](super::Rivals::Unknown).
     pub counts_listeners: bool,
     /// Where fencing tokens come from.
     pub tokens: Tokens,
@@ -109,8 +111,9 @@ pub enum LateRequests {
 }
 
 impl Abilities {
-    /// A store of mutexes and nothing else: one key a request, leases from 100 ms in steps of a
-    /// millisecond, waiters that poll, tokens from its clock, late requests refused by its clock.
+    /// A store of mutexes and nothing else, with one key in a request. Leases are 100 ms and more,
+    /// in steps of a millisecond. Waiters poll. Tokens come from the store's clock, which also
+    /// refuses late requests.
     pub const MUTEX: Self = Self {
         name: "this store",
         fair: false,
@@ -156,6 +159,41 @@ impl Abilities {
         }
     }
 
+    /// Refuses a request that the store can't carry out: kinds, several keys, replicas. Handles
+    /// have done so already; a store calls this first, for other callers.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Unsupported`], with a text that names stores that can.
+    pub fn allow(&self, request: &AcquireRequest) -> Result<(), StoreError> {
+        let lacked = self.lacked(request.items.iter().map(|item| item.kind), request.replication);
+        lacked.map_or(Ok(()), |lacked| Err(self.refusal(lacked)))
+    }
+
+    /// Returns the first thing that a request for these kinds needs and the store lacks.
+    #[doc(hidden)]
+    pub fn lacked(&self, kinds: impl Iterator<Item = Kind>, replication: Replication) -> Option<Lacked> {
+        let mut keys = 0;
+        for kind in kinds {
+            match kind {
+                Kind::Fair if !self.fair => return Some(Lacked::Fair),
+                Kind::Read | Kind::Write if !self.read_write => return Some(Lacked::ReadWrite),
+                _ => keys += 1,
+            }
+        }
+        match replication.is_none() {
+            _ if keys > 1 && !self.several => Some(Lacked::Several),
+            false if !self.replication => Some(Lacked::Replication),
+            _ => None,
+        }
+    }
+
+    /// Returns the error of a call for something that the store lacks.
+    #[must_use]
+    pub fn refusal(&self, lacked: Lacked) -> StoreError {
+        StoreError::new(StoreErrorKind::Unsupported, self.lack(lacked))
+    }
+
     /// Returns the error text for a store that lacks something.
     #[must_use]
     pub fn lack(&self, lacked: Lacked) -> String {
@@ -189,6 +227,22 @@ pub enum Lacked {
     Stocks,
 }
 
+impl Lacked {
+    /// Everything that a store may lack.
+    pub const ALL: [Self; 10] = [
+        Self::Fair,
+        Self::ReadWrite,
+        Self::Downgrade,
+        Self::Several,
+        Self::Shortens,
+        Self::Replication,
+        Self::Scan,
+        Self::Semaphores,
+        Self::Latches,
+        Self::Stocks,
+    ];
+}
+
 /// URLs of the stores on Redis servers in the layout of Redisson, without quorums.
 const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
 
@@ -196,11 +250,11 @@ impl Lacked {
     /// Says which stores have it, and what else helps.
     fn way_out(self) -> String {
         match self {
-            Self::Shortens => format!("Leave out `min_hold`, or use {REDIS}, `quorum:` or `memory://`"),
+            Self::Shortens => format!("Leave out `min_hold`, or use {REDIS}, `quorum:` or `memory:`"),
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
-            Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS} or `memory://`"),
+            Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS} or `memory:`"),
             Self::Fair | Self::ReadWrite | Self::Downgrade | Self::Several | Self::Scan => {
-                format!("Use {REDIS}, `quorum:` or `memory://`")
+                format!("Use {REDIS}, `quorum:` or `memory:`")
             }
         }
     }

@@ -29,6 +29,14 @@ pub struct Granted {
     pub moment: Moment,
 }
 
+impl Granted {
+    /// Creates the grant of a single key with `count` tokens, of which `last` is the largest.
+    #[must_use]
+    pub fn one(last: u64, count: u32, moment: impl Into<Moment>) -> Self {
+        Self { tokens: Few::one(TokenRange::ending_at(last, count)), moment: moment.into() }
+    }
+}
+
 /// Consecutive fencing tokens that belong to one grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenRange {
@@ -77,6 +85,14 @@ pub struct Busy {
     pub listeners: u32,
 }
 
+impl Busy {
+    /// Creates the answer about the first item of a request. `remaining` is until when it is held.
+    #[must_use]
+    pub fn until(remaining: Option<Duration>, moment: impl Into<Moment>) -> Self {
+        Self { item: 0, remaining, moment: moment.into(), listeners: 0 }
+    }
+}
+
 /// The answer to a [`ReleaseRequest`](super::ReleaseRequest).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
@@ -89,6 +105,14 @@ pub struct Released {
     pub rivals: Rivals,
     /// The grant of [`ReleaseRequest::then`](super::ReleaseRequest::then), if the store made it.
     pub then: Option<Granted>,
+}
+
+impl Released {
+    /// Creates the answer about a single key, by a store that does not know who waits.
+    #[must_use]
+    pub fn one(held: bool) -> Self {
+        Self { held: Few::one(held), rivals: Rivals::Unknown, then: None }
+    }
 }
 
 /// Whether others wait for a key. The larger of two is true of both together.
@@ -117,10 +141,11 @@ pub enum Renewed {
     /// Held; the remaining time of the hold is at least the requested lease. A waiter with this
     /// answer was granted the key and has missed the notice: it acquires once more.
     Held,
-    /// No longer held by this owner. A waiter with this answer has lost its place in a fair queue:
+    /// No longer held by this owner. A waiter with this answer has lost its place in the queue:
     /// it acquires once more.
     Gone,
-    /// Still waiting; look again after this time, unless a notice comes first. Never zero.
+    /// Still waiting; look again after this time, unless a notice comes first. Never zero; a long
+    /// time if the end of the hold is unknown.
     Waiting(Duration),
     /// No answer for this item, although others of the request have one: its server is down or
     /// refuses it. Ask again.

@@ -14,181 +14,119 @@ use crate::key::LockKey;
 /// The answer of a step.
 type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
-/// A store that passes every step on to an inner store, except those that it implements: for tests
-/// with faults, for journals, for measurements.
-///
-/// ```
-/// use std::sync::Arc;
-/// use lock_core::store::{AcquireRequest, Acquired, BoxFuture, Forward, LockStore, StoreError};
-///
-/// #[derive(Debug)]
-/// struct Counting(Arc<dyn LockStore>, std::sync::atomic::AtomicU64);
-///
-/// impl Forward for Counting {
-///     fn inner(&self) -> &dyn LockStore {
-///         &*self.0
-///     }
-///
-///     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
-///         self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-///         self.0.acquire(request)
-///     }
-/// }
-/// ```
-pub trait Forward: Send + Sync + std::fmt::Debug + 'static {
-    /// Returns the store that makes the steps.
-    fn inner(&self) -> &dyn LockStore;
+/// Makes the trait `Forward` and its `LockStore` from the methods that are passed on: steps, which
+/// go through `around`, and looks, which do not.
+macro_rules! forward {
+    (
+        $(#[$doc:meta])*
+        pub trait Forward { $($own:tt)* }
+        steps { $($step:ident($($arg:ident: $type:ty)?) -> $answer:ty;)* }
+        looks { $($look:ident($($seen:ident: $what:ty)?) -> $result:ty;)* }
+    ) => {
+        $(#[$doc])*
+        pub trait Forward: Send + Sync + std::fmt::Debug + 'static {
+            $($own)*
+            $(
+                #[doc = concat!("As [`LockStore::", stringify!($step), "`].")]
+                fn $step(&self $(, $arg: $type)?) -> Answer<$answer> {
+                    self.around(stringify!($step), self.inner().$step($($arg)?))
+                }
+            )*
+            $(
+                #[doc = concat!("As [`LockStore::", stringify!($look), "`].")]
+                fn $look(&self $(, $seen: $what)?) -> $result {
+                    self.inner().$look($($seen)?)
+                }
+            )*
+        }
 
-    /// Changes every call that is passed on: delays it, counts it, or lets it fail. `step` is the
-    /// name of the method. The call has not begun yet.
-    fn around<T: Send + 'static>(&self, step: &'static str, call: Answer<T>) -> Answer<T> {
-        let _ = step;
-        call
+        impl<S: Forward> LockStore for S {
+            $(
+                fn $step(&self $(, $arg: $type)?) -> Answer<$answer> {
+                    Forward::$step(self $(, $arg)?)
+                }
+            )*
+            $(
+                fn $look(&self $(, $seen: $what)?) -> $result {
+                    Forward::$look(self $(, $seen)?)
+                }
+            )*
+        }
+    };
+}
+
+forward! {
+    /// A store that passes every step on to an inner store, except those that it implements: for
+    /// tests with faults, for journals, for measurements.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use lock_core::store::{AcquireRequest, Acquired, BoxFuture, Forward, LockStore, StoreError};
+    ///
+    /// #[derive(Debug)]
+    /// struct Counting(Arc<dyn LockStore>, std::sync::atomic::AtomicU64);
+    ///
+    /// impl Forward for Counting {
+    ///     fn inner(&self) -> &dyn LockStore {
+    ///         &*self.0
+    ///     }
+    ///
+    ///     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+    ///         self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    ///         self.0.acquire(request)
+    ///     }
+    /// }
+    /// ```
+    pub trait Forward {
+        /// Returns the store that makes the steps.
+        fn inner(&self) -> &dyn LockStore;
+
+        /// Changes every call that is passed on: delays it, counts it, or lets it fail. `step` is
+        /// the name of the method. The call has not begun yet.
+        ///
+        /// The calls of [`member`](Self::member), [`semaphores`](Self::semaphores),
+        /// [`latches`](Self::latches) and [`stocks`](Self::stocks) go past it. A release may grant
+        /// a key too, by a takeover or directly.
+        fn around<T: Send + 'static>(&self, step: &'static str, call: Answer<T>) -> Answer<T> {
+            let _ = step;
+            call
+        }
     }
-
-    /// As [`LockStore::abilities`].
-    fn abilities(&self) -> &Abilities {
-        self.inner().abilities()
+    steps {
+        acquire(request: Arc<AcquireRequest>) -> Acquired;
+        release(request: Arc<ReleaseRequest>) -> Released;
+        renew(request: Arc<RenewRequest>) -> Vec<Renewed>;
+        downgrade(request: Arc<RenewRequest>) -> Vec<Renewed>;
+        withdraw(request: Arc<AcquireRequest>) -> Withdrawn;
+        watch(request: Arc<AcquireRequest>) -> Watch;
+        status(key: LockKey) -> LockStatus;
+        force_release(key: LockKey) -> bool;
+        scan(request: ScanRequest) -> Scanned;
+        check() -> ();
     }
-
-    /// As [`LockStore::acquire`].
-    fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
-        self.around("acquire", self.inner().acquire(request))
-    }
-
-    /// As [`LockStore::release`].
-    fn release(&self, request: Arc<ReleaseRequest>) -> Answer<Released> {
-        self.around("release", self.inner().release(request))
-    }
-
-    /// As [`LockStore::renew`].
-    fn renew(&self, request: Arc<RenewRequest>) -> Answer<Vec<Renewed>> {
-        self.around("renew", self.inner().renew(request))
-    }
-
-    /// As [`LockStore::downgrade`].
-    fn downgrade(&self, request: Arc<RenewRequest>) -> Answer<Vec<Renewed>> {
-        self.around("downgrade", self.inner().downgrade(request))
-    }
-
-    /// As [`LockStore::withdraw`].
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> Answer<Withdrawn> {
-        self.around("withdraw", self.inner().withdraw(request))
-    }
-
-    /// As [`LockStore::watch`].
-    fn watch(&self, request: Arc<AcquireRequest>) -> Answer<Watch> {
-        self.around("watch", self.inner().watch(request))
-    }
-
-    /// As [`LockStore::status`].
-    fn status(&self, key: LockKey) -> Answer<LockStatus> {
-        self.around("status", self.inner().status(key))
-    }
-
-    /// As [`LockStore::force_release`].
-    fn force_release(&self, key: LockKey) -> Answer<bool> {
-        self.around("force_release", self.inner().force_release(key))
-    }
-
-    /// As [`LockStore::scan`].
-    fn scan(&self, request: ScanRequest) -> Answer<Scanned> {
-        self.around("scan", self.inner().scan(request))
-    }
-
-    /// As [`LockStore::place`].
-    fn place(&self, key: &LockKey) -> u64 {
-        self.inner().place(key)
-    }
-
-    /// As [`LockStore::check`].
-    fn check(&self) -> Answer<()> {
-        self.around("check", self.inner().check())
-    }
-
-    /// As [`LockStore::member`].
-    fn member(&self) -> Option<&dyn QuorumMember> {
-        self.inner().member()
-    }
-
-    /// As [`LockStore::semaphores`].
-    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
-        self.inner().semaphores()
-    }
-
-    /// As [`LockStore::stocks`].
-    fn stocks(&self) -> Option<Arc<dyn StockStore>> {
-        self.inner().stocks()
-    }
-
-    /// As [`LockStore::latches`].
-    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
-        self.inner().latches()
+    looks {
+        abilities() -> &Abilities;
+        place(key: &LockKey) -> u64;
+        member() -> Option<&dyn QuorumMember>;
+        semaphores() -> Option<Arc<dyn SemaphoreStore>>;
+        latches() -> Option<Arc<dyn LatchStore>>;
+        stocks() -> Option<Arc<dyn StockStore>>;
     }
 }
 
-impl<S: Forward> LockStore for S {
-    fn abilities(&self) -> &Abilities {
-        Forward::abilities(self)
-    }
-
-    fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
-        Forward::acquire(self, request)
-    }
-
-    fn release(&self, request: Arc<ReleaseRequest>) -> Answer<Released> {
-        Forward::release(self, request)
-    }
-
-    fn renew(&self, request: Arc<RenewRequest>) -> Answer<Vec<Renewed>> {
-        Forward::renew(self, request)
-    }
-
-    fn downgrade(&self, request: Arc<RenewRequest>) -> Answer<Vec<Renewed>> {
-        Forward::downgrade(self, request)
-    }
-
-    fn withdraw(&self, request: Arc<AcquireRequest>) -> Answer<Withdrawn> {
-        Forward::withdraw(self, request)
-    }
-
-    fn watch(&self, request: Arc<AcquireRequest>) -> Answer<Watch> {
-        Forward::watch(self, request)
-    }
-
-    fn status(&self, key: LockKey) -> Answer<LockStatus> {
-        Forward::status(self, key)
-    }
-
-    fn force_release(&self, key: LockKey) -> Answer<bool> {
-        Forward::force_release(self, key)
-    }
-
-    fn scan(&self, request: ScanRequest) -> Answer<Scanned> {
-        Forward::scan(self, request)
-    }
-
-    fn place(&self, key: &LockKey) -> u64 {
-        Forward::place(self, key)
-    }
-
-    fn check(&self) -> Answer<()> {
-        Forward::check(self)
-    }
-
-    fn member(&self) -> Option<&dyn QuorumMember> {
-        Forward::member(self)
-    }
-
-    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
-        Forward::semaphores(self)
-    }
-
-    fn stocks(&self) -> Option<Arc<dyn StockStore>> {
-        Forward::stocks(self)
-    }
-
-    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
-        Forward::latches(self)
+#[cfg(test)]
+mod tests {
+    /// A method of the contract with a default answer would otherwise be lost in every wrapper.
+    #[test]
+    fn every_method_of_the_contract_is_passed_on() {
+        let (contract, forward) = (include_str!("mod.rs"), include_str!("forward.rs"));
+        let (_, contract) = contract.split_once("pub trait LockStore").unwrap();
+        let (contract, _) = contract.split_once("\n}\n").unwrap();
+        let methods: Vec<_> =
+            contract.split("\n    fn ").skip(1).filter_map(|rest| rest.split('(').next()).collect();
+        assert!(methods.len() > 15, "{methods:?}");
+        for method in methods {
+            assert!(forward.contains(&format!("        {method}(")), "{method} is not passed on");
+        }
     }
 }

@@ -43,8 +43,9 @@ pub struct Marked {
     pub server_time: ServerTime,
 }
 
-/// What a server of a quorum does besides what every store does: it keeps a marker, and heeds the
-/// floors of tokens, since the counters of several servers differ.
+/// A store that can be a server of a quorum. It keeps a marker, and grants tokens above the
+/// [floor](super::AcquireRequest::floor) of a request, since the counters of several servers
+/// differ.
 pub trait QuorumMember: Send + Sync {
     /// Looks at the store's marker, or makes it: see [`MarkRequest`].
     fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>>;

@@ -12,10 +12,11 @@
 //! - A call does nothing before its future is first polled, and resolves by itself within about the
 //!   request's time-out. It resolves to [`StoreErrorKind::Unanswered`] when it cannot know whether
 //!   the step was executed. See [`kit::bounded`].
-//! - Every poll happens inside the manager's tokio runtime: timers, sockets and `tokio::spawn` work.
-//!   The first poll may happen inside the poll of the caller that wants the lock, in any task or
-//!   thread. A store releases its own mutexes before it wakes a call, because waking a call may
-//!   drop it when its runtime has ended.
+//! - Every poll happens inside the manager's tokio runtime, so timers, sockets and `tokio::spawn`
+//!   work. Only a [stock](stock::StockStore) is polled by its callers, in any runtime. The first
+//!   poll may happen inside the poll of the caller that wants the lock, in any task or thread. A
+//!   store releases its own mutexes before it wakes a call, because waking a call may drop it when
+//!   its runtime has ended.
 //! - The store does what its [`Abilities`] claim, and refuses the rest as
 //!   [`StoreErrorKind::Unsupported`] without a trace.
 //! - A `watch` may be left unpolled while other calls are made, and may be dropped before it
@@ -28,8 +29,8 @@
 //!   at any later time. A second `withdraw` would undo the next grant of the same request.
 //! - A [`downgrade`](LockStore::downgrade) whose answer was lost may have turned a hold for writing
 //!   into one for reading. For items of the kinds [`Kind::Write`] and [`Kind::Read`], `release`,
-//!   `renew` and `withdraw` therefore go by what the owner has. For an owner that has both, the only
-//!   promise is that releasing each item gives back everything.
+//!   `renew` and `withdraw` therefore go by what the owner has. For an owner that has both, the
+//!   only promise is that releasing each item gives back everything.
 //! - Different kinds of the same key exclude each other completely: a key held as a mutex is busy
 //!   for readers. A waiter for a key that is held in another kind may not hear of its release, and
 //!   looks again in time.
@@ -38,8 +39,8 @@
 //!   `withdraw` [seals](AcquireRequest::seal) a request that was not sent yet. Stores with another
 //!   rule name it in [`Abilities::late_requests`].
 //! - Time to live and tokens go by the store, never by a client's wall clock.
-//! - What is wrong with one item of a [`renew`](LockStore::renew) (rights, foreign data, a server
-//!   that is down) never costs another: that item is [`Renewed::Unknown`] or [`Renewed::Gone`].
+//! - An error of one item of a [`renew`](LockStore::renew) (rights, foreign data, a server that is
+//!   down) never costs another: that item is [`Renewed::Unknown`] or [`Renewed::Gone`].
 //!
 //! The crate `lock-store-conformance` has these rules as tests. The chapter *Write a store* of the
 //! guide goes through a complete one.
@@ -111,9 +112,9 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
     /// holds are released, its place in the queue is given up, and its intent to write ends.
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>>;
 
-    /// Delivers notices about the request's keys from now on: releases, and for [`Kind::Fair`] only
-    /// what concerns the item's owner. After an `Err` or with an unconfirmed watch, the caller has
-    /// to poll; neither is ever a reason to fail.
+    /// Delivers notices about the request's keys from now on: releases, and for a kind that the
+    /// store [queues](Abilities::queues) only what concerns the item's owner. After an `Err` or
+    /// with an unconfirmed watch, the caller has to poll; neither is ever a reason to fail.
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let _ = request;
         Box::pin(async { Ok(Watch::polled()) })
@@ -166,6 +167,6 @@ pub trait LockStore: Send + Sync + fmt::Debug + 'static {
 
 /// Makes the answer of a store that can't do this.
 fn lacks<T: Send + 'static>(abilities: &Abilities, what: Lacked) -> BoxFuture<Result<T, StoreError>> {
-    let message = abilities.lack(what);
-    Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, message)) })
+    let refusal = abilities.refusal(what);
+    Box::pin(async { Err(refusal) })
 }

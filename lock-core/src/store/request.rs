@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::error::{StoreError, StoreErrorKind};
 use super::few::Few;
 use super::latest::Latest;
 use super::time::ServerTime;
@@ -68,9 +67,10 @@ pub struct AcquireRequest {
     /// request records that, see [`queued`](Self::queued).
     pub wait: Option<Duration>,
     /// How many replicas have to confirm the grant. If fewer do, the call fails with
-    /// [`StoreErrorKind::NotReplicated`], and the request has to be withdrawn. A refusal does not
-    /// wait for replicas. A store without replicas answers [`StoreErrorKind::Unsupported`]. Never
-    /// set for a [`Takeover`].
+    /// [`StoreErrorKind::NotReplicated`](super::StoreErrorKind::NotReplicated), and the request has
+    /// to be withdrawn. A refusal does not wait for replicas. A store without replicas answers
+    /// [`StoreErrorKind::Unsupported`](super::StoreErrorKind::Unsupported). Never set for a
+    /// [`Takeover`].
     pub replication: Replication,
     floor: u64,
     latest: Latest,
@@ -116,16 +116,17 @@ impl AcquireRequest {
     /// Says that the caller waits for at most `wait`, cut to [`LONGEST_WAIT`]. When the store
     /// refuses the request:
     ///
-    /// - Each [`Kind::Fair`] item whose owner is not in the key's queue joins its end, even if
-    ///   another item is the busy one. It stays there until it is granted, withdrawn, or not
-    ///   [kept](super::LockStore::renew) for [`WAITER_LIFE`]; asking again also keeps it.
+    /// - Each item of a kind that the store [queues](super::Abilities::queues) joins the end of the
+    ///   key's queue if its owner is not there, even if another item is the busy one. It stays
+    ///   there until it is granted, withdrawn, or not [renewed](super::LockStore::renew) for the
+    ///   store's [`waiter_life`](super::Abilities::waiter_life); asking again also keeps it.
     /// - A request that has lost one of its places takes all of them anew, together. Otherwise two
     ///   requests could each be the first of one queue and wait for each other.
     /// - A free key goes only to the first of its queue. Dead waiters are passed over, and those
     ///   behind them move up as if the dead ones had left.
-    /// - Each [`Kind::Write`] item that finds readers keeps new readers out for [`INTENT_LIFE`]. It
-    ///   does so only if nothing but readers is in the way of the request, and no other writer's
-    ///   intent does so already.
+    /// - Each [`Kind::Write`] item that finds readers keeps new readers out for the store's
+    ///   [`intent_life`](super::Abilities::intent_life). It does so only if nothing but readers is
+    ///   in the way of the request, and no other writer's intent does so already.
     /// - An intent stops only new readers. It ends with the grant or the withdrawal; the latter
     ///   wakes the readers.
     #[must_use]
@@ -157,7 +158,6 @@ impl AcquireRequest {
 
     /// Asks for tokens above `floor`; for a quorum, whose servers have
     /// [counters that differ](super::QuorumMember).
-    #[doc(hidden)]
     #[must_use]
     pub fn above(mut self, floor: u64) -> Self {
         self.floor = floor;
@@ -166,7 +166,6 @@ impl AcquireRequest {
 
     /// Returns the number that granted tokens exceed. Zero only for a request that may be granted
     /// [directly](Self::direct): every token exceeds 1.
-    #[doc(hidden)]
     #[must_use]
     pub fn floor(&self) -> u64 {
         self.floor.max(u64::from(!self.direct))
@@ -193,16 +192,6 @@ impl AcquireRequest {
     /// so never sent: it can't be sent from then on.
     pub fn seal(&self) -> Option<ServerTime> {
         self.latest.seal()
-    }
-
-    /// Refuses a request that wants replicas to confirm; for stores without replicas.
-    #[doc(hidden)]
-    pub fn refuse_replication(&self) -> Result<(), StoreError> {
-        if self.replication.is_none() {
-            return Ok(());
-        }
-        let message = "this store has no replicas that could confirm a grant; leave out `replication`";
-        Err(StoreError::new(StoreErrorKind::Unsupported, message))
     }
 
     /// Raises [`latest`](Self::latest), for stores that send requests of their own on behalf of

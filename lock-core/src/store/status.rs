@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Kind;
+use super::error::{StoreError, StoreErrorKind};
 use crate::key::LockKey;
 use crate::token::{FencingToken, OwnerId};
 
@@ -29,6 +30,12 @@ impl LockStatus {
     #[must_use]
     pub const fn free() -> Self {
         Self { kind: None, holders: Vec::new(), waiters: 0, remaining: None, last_token: None }
+    }
+
+    /// Returns the status of a key that one owner holds, for `remaining` more if that is known.
+    #[must_use]
+    pub fn held(kind: Kind, owner: OwnerId, remaining: Option<Duration>) -> Self {
+        Self { kind: Some(kind), holders: vec![(owner, 1)], remaining, ..Self::free() }
     }
 
     /// Whether the key is held.
@@ -84,9 +91,18 @@ impl From<u64> for Cursor {
 }
 
 impl Cursor {
-    /// Returns the number that the cursor was made from; `None` for other bytes.
+    /// Returns the number that the cursor was made from.
+    ///
+    /// # Errors
+    ///
+    /// The [refusal](Self::refusal) of other bytes.
+    pub fn to_number(&self) -> Result<u64, StoreError> {
+        self.0.as_ref().try_into().map(u64::from_be_bytes).map_err(|_| Self::refusal())
+    }
+
+    /// Returns the error about a cursor that no page has given out.
     #[must_use]
-    pub fn to_number(&self) -> Option<u64> {
-        self.0.as_ref().try_into().ok().map(u64::from_be_bytes)
+    pub fn refusal() -> StoreError {
+        StoreError::new(StoreErrorKind::Refused, "the cursor is not from an earlier page")
     }
 }

@@ -22,12 +22,12 @@ pub enum Notice {
     /// lease is [`DIRECT_LEASE`](super::DIRECT_LEASE), or the request's own if that is shorter.
     ///
     /// Only a [direct](super::AcquireRequest::direct) request of a single item that
-    /// [queues](super::Abilities::queues) is granted this way; others get [`Notice::Retry`]. A waiter that listened when it [queued](super::AcquireRequest::queued) or
-    /// asked again is always granted the key this way. A waiter that does not listen may be. It
-    /// learns of the grant from
-    /// [`renew`](super::LockStore::renew), or when it acquires once more.
+    /// [queues](super::Abilities::queues) is granted this way; others get [`Notice::Retry`]. A
+    /// waiter that listened when it [queued](super::AcquireRequest::queued) or asked again is
+    /// always granted the key this way. A waiter that does not listen may be. It learns of the
+    /// grant from [`renew`](super::LockStore::renew), or when it acquires once more.
     ///
-    /// A notice may come late. A grant is over if its moment is before that of an answer
+    /// A notice may come late. A grant is over if its moment is not after that of an answer
     /// [`Busy`](super::Acquired::Busy) to the same request.
     Granted {
         /// The fencing token of the grant.
@@ -53,7 +53,8 @@ pub struct Echo(Arc<AtomicBool>);
 
 impl Echo {
     /// Announces that the watch is about to get a [`Notice::Retry`] because of its owner's release.
-    /// A store calls this before it answers the release.
+    /// A store calls this before it answers the release. Afterwards the watch could leave out
+    /// another owner's.
     pub fn expect(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

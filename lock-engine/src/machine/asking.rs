@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
-    Abilities, AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, ListenerPolicy, Moment, Notice,
-    Released, Renewed, Rivals, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
+    Abilities, AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, LONGEST_WAIT, ListenerPolicy,
+    Moment, Notice, Released, Renewed, Rivals, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
 };
 use lock_core::{FencingToken, OwnerId};
 
@@ -97,15 +97,11 @@ impl Machine {
 
     /// Returns the request that waits at the store, or a new one.
     fn next_request(&mut self, terms: &Terms, owner: impl FnOnce() -> OwnerId) -> Arc<AcquireRequest> {
-        let &Terms { lease, replication, min_hold, .. } = terms;
+        let &Terms { lease, replication, .. } = terms;
         let queues = self.spec.is_queued(&self.rules.abilities) || self.spec.has_an_intent();
         let waits = !terms.is_try() && queues;
-        let same = |queued: &&mut Queued| {
-            let request = &queued.request;
-            (request.lease, request.retention, request.replication)
-                == (lease.duration, lease.retention, replication)
-        };
-        if let Some(queued) = self.queued.as_mut().filter(|_| waits).filter(same) {
+        let same = |queued: &&mut Queued| waits && suits(&queued.request, terms);
+        if let Some(queued) = self.queued.as_mut().filter(same) {
             queued.asking = true;
             return Arc::clone(&queued.request);
         }
@@ -116,12 +112,10 @@ impl Machine {
         if !waits {
             return Arc::new(request);
         }
-        request = request.queued(terms.wait.limit());
-        if min_hold > DIRECT_LEASE || !replication.is_none() {
-            // A direct grant lasts a few seconds and waits for no replicas. The key has to stay
-            // taken for longer than that, even if this process dies by then.
-            request = request.indirect();
-        }
+        // The place of a mutex is that of all its callers.
+        let shared = self.lane == LaneKind::Mutex;
+        request = request.queued(if shared { LONGEST_WAIT } else { terms.wait.limit() });
+        request.direct = may_be_direct(terms);
         let request = Arc::new(request);
         self.queued = Some(Queued::new(&request));
         request
@@ -132,6 +126,7 @@ impl Machine {
         let terms = self.first_active()?.1.ask.terms;
         let may = self.lane == LaneKind::Mutex
             && self.rules.abilities.takeovers
+            && !self.rules.abilities.queues_mutexes
             && terms.replication.is_none()
             && !self.shut_down
             && self.windows_without_release < WINDOWS_WITHOUT_RELEASE;
@@ -210,7 +205,7 @@ impl Machine {
         }
         // A request for several keys is granted when the last of them is free.
         let left = |kept: &Renewed| if let Renewed::Waiting(left) = kept { *left } else { Duration::ZERO };
-        let mut look = each.iter().map(left).max().unwrap_or_default();
+        let mut look = each.iter().map(left).max().unwrap_or_default().min(LONGEST_WAIT);
         if each.contains(&Renewed::Gone) || each == [Renewed::Held] {
             look = Duration::ZERO;
         } else if !each.contains(&Renewed::Held) {
@@ -309,10 +304,16 @@ impl Machine {
             // The notice comes late: the process was stopped, or the connection is slow.
             return self.retry.reset(now);
         }
-        let Some(lease) = self.next_terms(now).map(|terms| terms.lease) else {
+        let Some(terms) = self.next_terms(now) else {
             // No caller waits any more.
             return self.leave_queue();
         };
+        if !self.queued.as_ref().is_some_and(|queued| suits(&queued.request, &terms)) {
+            // The request was for a caller that has left, and the next one wants another lease.
+            self.leave_queue();
+            return self.retry.reset(now);
+        }
+        let lease = terms.lease;
         let Some(Queued { request, since, unanswered, .. }) = self.stop_queueing() else { return };
         let tokens = TokenRange { first: token.get(), last: token.get() };
         let direct = DIRECT_LEASE.min(lease.duration);
@@ -375,6 +376,19 @@ impl Machine {
         let longest = self.rules.window.min(LONGEST_WINDOW).min(lease.duration / 10);
         (round_trip * 8).max(Duration::from_millis(5)).min(longest)
     }
+}
+
+/// Whether a request that waits at the store is also one for a caller with these terms.
+fn suits(request: &AcquireRequest, terms: &Terms) -> bool {
+    let Terms { lease, replication, .. } = *terms;
+    (request.lease, request.retention, request.replication, request.direct)
+        == (lease.duration, lease.retention, replication, may_be_direct(terms))
+}
+
+/// Whether a release may grant the key directly. Such a grant lasts a few seconds and waits for no
+/// replicas. A key with a longer `min_hold` has to stay taken even if this process dies by then.
+fn may_be_direct(terms: &Terms) -> bool {
+    terms.min_hold <= DIRECT_LEASE && terms.replication.is_none()
 }
 
 impl Queued {

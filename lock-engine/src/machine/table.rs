@@ -345,6 +345,23 @@ fn queued_granted_directly() {
     assert!(is_offered(&world) && world.machine.queued.is_none());
 }
 
+/// The request was for one lease, and the next caller wants another.
+#[test]
+fn queued_granted_directly_to_another_caller() {
+    let mut world = asking(Sort::Queued, NewCaller { fixed: true, ..USUAL });
+    world.store.rival = true;
+    (0..2).for_each(|_| world.apply(Op::Drive));
+    assert!(world.machine.queued.as_ref().is_some_and(|queued| queued.is_noted));
+    world.apply(Op::Enqueue(USUAL));
+    world.apply(Op::Leave(0));
+    world.now = world.now + Duration::from_millis(1);
+    world.apply(Op::RivalReleases { heard: true });
+    assert!(world.machine.held().is_none() && world.store.ours.is_empty(), "withdrawn");
+    (0..3).for_each(|_| world.apply(Op::Drive));
+    let held = world.machine.held().map(|hold| hold.lease);
+    assert_eq!(held, Some(Lease::renewed(Duration::from_secs(8))), "asked anew");
+}
+
 #[test]
 fn queued_without_waiters() {
     let mut world = asking(Sort::Fair, USUAL);

@@ -56,8 +56,16 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    const ALL: [Self; 8] =
-        [Self::Mutex, Self::Queued, Self::Write, Self::Readers, Self::Reader, Self::Fair, Self::Several, Self::Permits];
+    const ALL: [Self; 8] = [
+        Self::Mutex,
+        Self::Queued,
+        Self::Write,
+        Self::Readers,
+        Self::Reader,
+        Self::Fair,
+        Self::Several,
+        Self::Permits,
+    ];
 
     fn kind(self) -> Kind {
         match self {
@@ -429,7 +437,9 @@ impl World {
     fn enqueue(&mut self, caller: NewCaller) -> Result<(), Failure> {
         let NewCaller { wait, fixed, replicas, kept, limited, inside, reads } = caller;
         let usual = self.sort == Sort::Readers;
-        let lease = if fixed && !usual { Lease::fixed(LEASE) } else { Lease::renewed(LEASE) };
+        // The callers of a lane whose request waits at the store want different leases.
+        let longer = if self.sort == Sort::Queued { LEASE * 8 } else { LEASE };
+        let lease = if fixed && !usual { Lease::fixed(LEASE) } else { Lease::renewed(longer) };
         let inside =
             inside.and_then(|n| Self::nth(self.guards.iter(), n)).filter(|guard| self.is_live(guard));
         let guest = reads && self.sort == Sort::Write && inside.is_some();

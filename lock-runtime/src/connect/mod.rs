@@ -108,7 +108,8 @@ impl LockManagerBuilder {
     }
 
     /// Makes a manager on the caller's own store: a type that implements the trait [`LockStore`] of
-    /// the crate `lock-core`.
+    /// the crate `lock-core`. The guide's chapter *Write a store* goes through one. The settings
+    /// for stores by URL, such as [`prefix`](Self::prefix), have no effect on it.
     ///
     /// # Errors
     ///

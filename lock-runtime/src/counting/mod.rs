@@ -36,16 +36,16 @@ impl Counting {
     }
 
     fn semaphores(&self, name: &LockKey) -> Result<Arc<dyn SemaphoreStore>, LockError> {
-        self.engine.semaphores().cloned().ok_or_else(|| self.lack(name, Lacked::Semaphores))
+        self.engine.semaphores().cloned().ok_or_else(|| self.lack("semaphore", name, Lacked::Semaphores))
     }
 
-    fn lack(&self, name: &LockKey, what: Lacked) -> LockError {
-        LockError::misconfigured(format!("{name}: {}", self.engine.store.abilities().lack(what)))
+    fn lack(&self, sort: &str, name: &LockKey, what: Lacked) -> LockError {
+        LockError::misconfigured(format!("{sort} {name}: {}", self.engine.store.abilities().lack(what)))
     }
 
     fn latches(&self, name: &LockKey) -> Result<Arc<dyn LatchStore>, LockError> {
         let latches = self.latches.get_or_init(|| self.engine.store.latches());
-        latches.clone().ok_or_else(|| self.lack(name, Lacked::Latches))
+        latches.clone().ok_or_else(|| self.lack("latch", name, Lacked::Latches))
     }
 
     /// Ends the waits for latches.

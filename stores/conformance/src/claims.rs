@@ -20,6 +20,10 @@ fn assert_consistent(store: &Abilities) {
         !store.queues_mutexes || store.notices == Notices::Pushed,
         "{name}: `queues_mutexes` needs `notices`: the grant comes as a notice"
     );
+    assert!(
+        !(store.queues_mutexes && store.takeovers),
+        "{name}: `takeovers` would pass the queue of `queues_mutexes`"
+    );
     assert!(!store.lease_grain.is_zero(), "{name}: `lease_grain` is zero; use a millisecond or less");
     let (grain, shortest) = (store.lease_grain, store.shortest_lease);
     assert!(grain <= shortest, "{name}: `lease_grain` {grain:?} is more than `shortest_lease` {shortest:?}");

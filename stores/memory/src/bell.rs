@@ -9,7 +9,7 @@ use super::entry::{Channel, HandleId, Listener, Watcher};
 
 /// Whether a watch of the handle that made the step has heard its release, which it should ignore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Echo(pub(super) bool);
+pub(super) struct Heard(pub(super) bool);
 
 #[derive(Default)]
 #[must_use]
@@ -37,7 +37,7 @@ impl Bell {
     }
 
     /// Notifies the watches, those of other handles first.
-    pub(super) fn ring(mut self, handle: HandleId) -> Echo {
+    pub(super) fn ring(mut self, handle: HandleId) -> Heard {
         let own = |told: &Told| told.watcher.handle == handle;
         // A watch of several keys is notified once.
         self.told.sort_unstable_by_key(|told| (own(told), told.watcher.id));
@@ -47,7 +47,7 @@ impl Bell {
             let heard = told.watcher.hears(told.notice);
             echo |= heard && told.public && own(told);
         }
-        Echo(echo)
+        Heard(echo)
     }
 }
 

@@ -8,17 +8,33 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, MutexGuard, lock};
 use lock_core::store::{
-    AcquireRequest, Acquired, BoxFuture, Mark, Marked, ReleaseRequest, Released, ServerTime, StoreError,
-    Watch,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Mark, Marked, Notices, ReleaseRequest, Released,
+    ServerTime, StoreError, Watch,
 };
 
-use super::bell::{Bell, Echo};
+use super::bell::{Bell, Heard};
 use super::entry::HandleId;
 use super::latch::Latches;
 use super::semaphore::Semaphores;
 use super::step::{At, Step};
 use super::stock::Stocks;
 use super::table::{Table, Watched};
+
+/// The features of the store: everything but replication.
+pub(super) const ABILITIES: Abilities = Abilities {
+    name: "the memory store",
+    fair: true,
+    read_write: true,
+    downgrade: true,
+    several: true,
+    shortens: true,
+    takeovers: true,
+    direct_grants: true,
+    notices: Notices::Pushed,
+    counts_listeners: true,
+    scan: true,
+    ..Abilities::MUTEX
+};
 
 /// The parts of a handle. Calls get a copy, because they may outlive their caller.
 #[derive(Clone)]
@@ -90,7 +106,7 @@ impl Handle {
 
     /// Makes one atomic step that touches `keys` keys. The time is read under the mutex, so a later
     /// step also has a later time. Watches are notified after the mutex is released.
-    pub(super) fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Echo) {
+    pub(super) fn step<T>(&self, keys: usize, step: impl FnOnce(&mut Step<'_>) -> T) -> (T, Heard) {
         let mut table = self.shared.table();
         let now = self.shared.clock.now();
         table.purge(now, 2 * keys + 2);
@@ -117,7 +133,7 @@ impl Handle {
     }
 
     pub(super) fn acquire_in_time(&self, request: &AcquireRequest) -> Result<Acquired, StoreError> {
-        request.refuse_replication()?;
+        ABILITIES.allow(request)?;
         self.step(request.items.len(), |step| step.acquire(request, request.stamp(step.at.server_time))).0
     }
 
@@ -136,7 +152,7 @@ impl Handle {
 
     /// Releases; `latest` is the latest time of the takeover, if there is one.
     pub(super) fn release_by(&self, request: &ReleaseRequest, latest: Option<ServerTime>) -> Released {
-        let (released, Echo(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
+        let (released, Heard(echo)) = self.step(request.items.len(), |step| step.release(request, latest));
         if let Some(own) = request.own_watch.as_ref().filter(|_| echo) {
             own.expect();
         }

@@ -43,12 +43,12 @@ use std::sync::{Arc, PoisonError, Weak};
 use lock_core::LockKey;
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, BoxFuture, LatchStore, LockStatus, LockStore, MarkRequest, Marked,
-    Notices, QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned,
-    SemaphoreStore, StoreError, Watch, Withdrawn,
+    QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, SemaphoreStore,
+    StoreError, Watch, Withdrawn,
 };
 
 use self::entry::HandleId;
-use self::handle::{Handle, Shared};
+use self::handle::{ABILITIES, Handle, Shared};
 use self::latch::MemoryLatches;
 use self::semaphore::MemorySemaphores;
 
@@ -119,22 +119,6 @@ impl MemoryStore {
     }
 }
 
-/// What the store can do: everything but replication.
-const ABILITIES: Abilities = Abilities {
-    name: "the memory store",
-    fair: true,
-    read_write: true,
-    downgrade: true,
-    several: true,
-    shortens: true,
-    takeovers: true,
-    direct_grants: true,
-    notices: Notices::Pushed,
-    counts_listeners: true,
-    scan: true,
-    ..Abilities::MUTEX
-};
-
 impl QuorumMember for MemoryStore {
     fn mark(&self, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
         self.handle.call(move |handle| Ok(handle.mark(request.mark)))
@@ -189,7 +173,7 @@ impl LockStore for MemoryStore {
     }
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
-        self.handle.call(move |handle| Ok(handle.step(1, |step| step.scan(&request)).0))
+        self.handle.call(move |handle| handle.step(1, |step| step.scan(&request)).0)
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {

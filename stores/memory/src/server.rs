@@ -139,8 +139,8 @@ impl ServerHandle {
         self.0.step(1, |step| step.force_release(key)).0
     }
 
-    /// Looks at the marker or makes it, as [`QuorumMember::mark`](lock_core::store::QuorumMember::mark)
-    /// does.
+    /// Looks at the marker or makes it, as
+    /// [`QuorumMember::mark`](lock_core::store::QuorumMember::mark) does.
     pub fn mark(&self, mark: Mark) -> Marked {
         self.0.mark(mark)
     }

@@ -8,7 +8,7 @@ use lock_core::store::{
 };
 use lock_core::{OwnerId, TokenRetention};
 
-use super::bell::Echo;
+use super::bell::Heard;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -383,7 +383,7 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
     let request = giving_back(&["a"], "a", Some(late));
     let (released, echo) = store.handle.step(1, |step| step.release(&request, Some(latest)));
     assert_eq!((released.held, released.then), (vec![true].into(), None));
-    assert_eq!(echo, Echo(true));
+    assert_eq!(echo, Heard(true));
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }
 

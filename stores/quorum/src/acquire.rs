@@ -42,7 +42,7 @@ pub(super) async fn acquire(
     quorum: Arc<Quorum>,
     request: Arc<AcquireRequest>,
 ) -> Result<Acquired, StoreError> {
-    request.refuse_replication()?;
+    quorum.abilities.allow(&request)?;
     refuse_lease(&quorum, request.lease)?;
     // The request is sent now, whatever the clocks of the stores say: a later withdrawal has to ask
     // them.
@@ -244,7 +244,7 @@ impl Election {
             // Its place at an earlier gate would keep others waiting there after its release.
             if node != gate {
                 let stray = Stray::new(node, ballot, now);
-                unlifted.push(Stray { until: stray.until.max(now + quorum.abilities.waiter_life), ..stray });
+                unlifted.push(Stray { until: stray.until.max(now + quorum.longest_place), ..stray });
             }
         }
         quorum.strays.add(&self.request.items, &unlifted, now);
@@ -297,7 +297,8 @@ impl Election {
     fn ballot(&self, node: usize, role: Role) -> Result<Arc<AcquireRequest>, StoreError> {
         let request = &self.request;
         // A direct grant by a release would happen at one store only.
-        let fair = request.items.iter().any(|item| item.kind == Kind::Fair);
+        let queues = |item: &Item| item.kind == Kind::Fair || self.quorum.queues(node, item.kind);
+        let indirect = request.items.iter().any(queues);
         let make = || {
             // The gate has the order. Places at other stores date from when another store was the
             // gate. Requests that obeyed several queues could wait for each other.
@@ -307,7 +308,7 @@ impl Election {
             });
             let ballot = AcquireRequest::new(items.collect::<Few<_>>(), request.lease, self.step);
             let ballot = ballot.tokens(request.tokens).retention(request.retention);
-            let ballot = if fair { ballot.indirect() } else { ballot };
+            let ballot = if indirect { ballot.indirect() } else { ballot };
             match request.wait {
                 Some(wait) if role == Role::Gate => ballot.queued(wait),
                 _ => ballot,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::LockKey;
-use lock_core::store::{Cursor, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
+use lock_core::store::{Cursor, LockStatus, ScanRequest, Scanned, StoreError};
 
 use super::calls::{Answers, Quorum};
 use super::release::too_few;
@@ -55,23 +55,29 @@ pub(super) async fn force_release(quorum: Arc<Quorum>, key: LockKey) -> Result<b
 /// Goes through the stores one by one, until fewer than a majority remain, so that every lock of a
 /// majority is found. A key found at one store is looked up at all.
 pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Scanned, StoreError> {
-    // A cursor begins with the number of the store and that of failed stores; the rest is the
-    // store's own.
+    // A cursor begins with the number of the store, that of failed stores, and whether the store's
+    // own cursor follows.
     let (node, failed, own) = match request.cursor.as_ref().map(Cursor::as_bytes) {
         None => (0, 0, None),
-        Some([node, failed]) => (usize::from(*node), usize::from(*failed), None),
-        Some([node, failed, own @ ..]) => (usize::from(*node), usize::from(*failed), Some(Cursor::new(own))),
-        Some(_) => return Err(bad_cursor()),
+        Some([node, failed, 0]) => (usize::from(*node), usize::from(*failed), None),
+        Some([node, failed, 1, own @ ..]) => {
+            (usize::from(*node), usize::from(*failed), Some(Cursor::new(own)))
+        }
+        Some(_) => return Err(Cursor::refusal()),
     };
-    let at = |node: usize, failed: usize, own: &[u8]| {
+    if node >= quorum.len() || failed > node {
+        return Err(Cursor::refusal());
+    }
+    let at = |node: usize, failed: usize, own: Option<&Cursor>| {
         let number = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
-        Cursor::new([&[number(node), number(failed)], own].concat())
+        let head = [number(node), number(failed), u8::from(own.is_some())];
+        Cursor::new([&head[..], own.map_or(&[], Cursor::as_bytes)].concat())
     };
     // The next store, if another one has to be asked.
     let after = |failed: usize| {
         let gone_through = node + 1 - failed;
         let enough = gone_through > quorum.len() - quorum.majority();
-        (!enough && node + 1 < quorum.len()).then(|| at(node + 1, failed, &[]))
+        (!enough && node + 1 < quorum.len()).then(|| at(node + 1, failed, None))
     };
 
     let limit = request.timeout * 7 / 8;
@@ -88,7 +94,7 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
                 _ => Err(too_few(&quorum, &[(node, error)])),
             };
         }
-        None => return Err(bad_cursor()),
+        None => return Err(Cursor::refusal()),
     };
     let mut locks = Vec::new();
     // All at once, so that a hanging store costs its time-out only once.
@@ -102,12 +108,8 @@ pub(super) async fn scan(quorum: Arc<Quorum>, request: ScanRequest) -> Result<Sc
             locks.push((key, status));
         }
     }
-    let next = page.next.map(|next| at(node, failed, next.as_bytes())).or_else(|| after(failed));
+    let next = page.next.map(|next| at(node, failed, Some(&next))).or_else(|| after(failed));
     Ok(Scanned { locks, next })
-}
-
-fn bad_cursor() -> StoreError {
-    StoreError::new(StoreErrorKind::Refused, "the cursor is not from an earlier page")
 }
 
 /// Checks that a majority is usable; logs the stores that are not.

@@ -7,7 +7,9 @@ use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_core::internal::tasks::Tasks;
-use lock_core::store::{Abilities, BoxFuture, LockStore, Notices, StoreError, StoreErrorKind};
+use lock_core::store::{
+    Abilities, BoxFuture, Kind, LockStore, MAX_TOKENS, Notices, StoreError, StoreErrorKind,
+};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::strays::Strays;
@@ -42,6 +44,8 @@ pub struct QuorumOptions {
 pub(super) struct Quorum {
     pub(super) options: QuorumOptions,
     pub(super) abilities: Abilities,
+    /// Maximum time for which a store keeps a place without a sign of life.
+    pub(super) longest_place: Duration,
     nodes: Box<[Node]>,
     pub(super) strays: Arc<Strays>,
     /// Permits for calls that go on in the background.
@@ -58,44 +62,48 @@ struct Node {
     shunned_until: Arc<AtomicU64>,
 }
 
-/// Returns what a quorum of these stores can do: what each of them can, without the steps that
-/// would happen at one store only.
+/// Returns the abilities of a quorum of these stores. They are those that all of them have, without
+/// the steps that would happen at one store only.
 fn abilities(stores: &[Arc<dyn LockStore>], max_lease: Duration) -> Abilities {
     let each = || stores.iter().map(|store| store.abilities());
     let all = |has: fn(&Abilities) -> bool| each().all(has);
-    let longest = |of: fn(&Abilities) -> Duration| each().map(of).max();
-    let usual = Abilities::MUTEX;
+    let longest = |of: fn(&Abilities) -> Duration| each().map(of).max().unwrap_or_default();
+    // Places are renewed as often as the store needs it that forgets them first.
+    let shortest = |of: fn(&Abilities) -> Duration| each().map(of).min().unwrap_or_default();
     Abilities {
         name: "a quorum",
         fair: all(|store| store.fair),
         read_write: all(|store| store.read_write),
         downgrade: all(|store| store.downgrade),
         several: all(|store| store.several),
-        shortest_lease: longest(|store| store.shortest_lease).unwrap_or(usual.shortest_lease),
-        lease_grain: longest(|store| store.lease_grain).unwrap_or(usual.lease_grain),
-        longest_lease: Some(max_lease),
+        shortest_lease: longest(|store| store.shortest_lease),
+        lease_grain: longest(|store| store.lease_grain),
+        longest_lease: each().filter_map(|store| store.longest_lease).chain([max_lease]).min(),
         shortens: all(|store| store.shortens),
-        waiter_life: longest(|store| store.waiter_life).unwrap_or(usual.waiter_life),
-        intent_life: longest(|store| store.intent_life).unwrap_or(usual.intent_life),
+        waiter_life: shortest(|store| store.waiter_life),
+        intent_life: shortest(|store| store.intent_life),
         notices: if all(|store| store.notices == Notices::Pushed) {
             Notices::Pushed
         } else {
             Notices::Polled
         },
         counts_listeners: all(|store| store.counts_listeners),
-        most_tokens: each().map(|store| store.most_tokens).min().unwrap_or(usual.most_tokens),
+        most_tokens: each().map(|store| store.most_tokens).min().unwrap_or(MAX_TOKENS),
         scan: all(|store| store.scan),
-        ..usual
+        ..Abilities::MUTEX
     }
 }
 
 impl Quorum {
     pub(super) fn new(stores: Vec<Arc<dyn LockStore>>, options: QuorumOptions) -> Arc<Self> {
         let abilities = abilities(&stores, options.max_lease);
+        let lives = stores.iter().map(|store| store.abilities().waiter_life);
+        let longest_place = lives.max().unwrap_or_default();
         let nodes = stores.into_iter().map(|store| Node { store, shunned_until: Arc::default() });
         Arc::new(Self {
             options,
             abilities,
+            longest_place,
             nodes: nodes.collect(),
             strays: Arc::default(),
             late: Semaphore::new(MOST_LATE),
@@ -106,6 +114,11 @@ impl Quorum {
 
     pub(super) fn stores(&self) -> Vec<&Arc<dyn LockStore>> {
         self.nodes.iter().map(|node| &node.store).collect()
+    }
+
+    /// Whether the store keeps a queue for keys of this kind.
+    pub(super) fn queues(&self, node: usize, kind: Kind) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.store.abilities().queues(kind))
     }
 
     pub(super) fn now(&self) -> Tick {

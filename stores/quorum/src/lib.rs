@@ -62,8 +62,9 @@ use calls::Quorum;
 pub use calls::QuorumOptions;
 use lock_core::LockKey;
 use lock_core::store::{
-    Abilities, AcquireRequest, Acquired, BoxFuture, LockStatus, LockStore, ReleaseRequest, Released,
-    RenewRequest, Renewed, ScanRequest, Scanned, StoreError, StoreErrorKind, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, LateRequests, LockStatus, LockStore, ReleaseRequest,
+    Released, RenewRequest, Renewed, ScanRequest, Scanned, StoreError, StoreErrorKind, Tokens, Watch,
+    Withdrawn,
 };
 use renew::Renewal;
 
@@ -81,7 +82,8 @@ impl QuorumStore {
     ///
     /// # Errors
     ///
-    /// `Unsupported` for another number of stores than 3, 5, … 15.
+    /// `Unsupported` for another number of stores than 3, 5, … 15, and for a store that can't be a
+    /// [member](LockStore::member) or does not go by a clock.
     pub fn new(stores: Vec<Arc<dyn LockStore>>, options: QuorumOptions) -> Result<Self, StoreError> {
         let refuse = |why: String| Err(StoreError::new(StoreErrorKind::Unsupported, why));
         match stores.len() {
@@ -113,6 +115,21 @@ impl QuorumStore {
         for (index, store) in stores.iter().enumerate() {
             if stores.iter().skip(index + 1).any(|other| Arc::ptr_eq(store, other)) {
                 return refuse(format!("the quorum has {store:?} twice; give each store once"));
+            }
+        }
+        for store in &stores {
+            let Abilities { tokens, late_requests, .. } = store.abilities();
+            if store.member().is_none() {
+                return refuse(format!(
+                    "{store:?} can't be a server of a quorum: it keeps no marker that shows a loss of locks; use \
+                     single servers"
+                ));
+            }
+            if (*tokens, *late_requests) != (Tokens::Clock, LateRequests::ByClock) {
+                return refuse(format!(
+                    "{store:?} can't be a server of a quorum: its tokens and the limits of its requests have to go \
+                     by its clock"
+                ));
             }
         }
         Ok(Self { quorum: Quorum::new(stores, options) })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::store::kit::Backoff;
-use lock_core::store::{Few, ReleaseRequest, Released, Rivals, StoreError};
+use lock_core::store::{Echo, Few, ReleaseRequest, Released, Rivals, StoreError};
 
 use super::calls::{Answers, Quorum};
 use super::{merge, undo};
@@ -49,7 +49,10 @@ pub(super) async fn release(
     let began = quorum.now();
     let timeout = request.timeout * 3 / 4;
     // No takeover could be made at all stores in the same step.
-    let part = Arc::new(ReleaseRequest { then: None, timeout, ..(*request).clone() });
+    // The stores may answer after this call has: they get a separate echo.
+    let echo = Echo::default();
+    let own_watch = request.own_watch.as_ref().map(|_| echo.clone());
+    let part = Arc::new(ReleaseRequest { then: None, timeout, own_watch, ..(*request).clone() });
     let mut answers = quorum.ask(quorum.all(), timeout, |_, store| store.release(Arc::clone(&part)));
     let mut count = Count {
         held: vec![vec![None; quorum.len()]; request.items.len()],
@@ -84,6 +87,9 @@ pub(super) async fn release(
         }
     }
     undo::settle(&quorum, strays);
+    if let Some(own) = request.own_watch.as_ref().filter(|_| echo.is_expected()) {
+        own.expect();
+    }
     let Count { answered, released, errors, .. } = count;
     let outcome = if answered >= quorum.majority() { Ok(released) } else { Err(too_few(&quorum, &errors)) };
     // After an error, the engine re-sends the release.

@@ -111,7 +111,7 @@ impl Node {
         let mut ready = self.connector.ready(At::once(request.timeout)).await?;
         let mut scan = redis::cmd("SCAN");
         let pattern = format!("{}{}*", literal(&self.options.prefix), literal(&request.prefix));
-        let from = request.cursor.as_ref().and_then(Cursor::to_number).unwrap_or_default();
+        let from = request.cursor.as_ref().map_or(Ok(0), Cursor::to_number)?;
         scan.arg(from).arg("MATCH").arg(pattern);
         scan.arg("COUNT").arg(LOOKED_AT).arg("TYPE").arg("hash");
         let value = self.connector.call(&ready, &scan).await?;

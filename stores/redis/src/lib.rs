@@ -153,7 +153,7 @@ impl RedisStore {
     }
 }
 
-/// What the store can do: everything.
+/// The features of the store: everything.
 const ABILITIES: Abilities = Abilities {
     name: "Redis",
     fair: true,

@@ -168,14 +168,14 @@ impl Node {
                 permits <= MAX_PERMITS as usize
             });
             let (now, later) = rest.split_at(fits.count().max(1));
-            kept.extend(self.keep_some_permits(&ready, now).await?);
+            kept.extend(self.renew_some_permits(&ready, now).await?);
             rest = later;
             ready = self.connector.later(&ready);
         }
         Ok(kept)
     }
 
-    async fn keep_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Each<Vec<bool>> {
+    async fn renew_some_permits(&self, ready: &Ready, holds: &[PermitsHold]) -> Each<Vec<bool>> {
         let arguments = holds.iter().map(|hold| 3 + hold.ids.len()).sum();
         let mut invocation = self.invocation(&script::SEMAPHORE_RENEW, 2 * holds.len(), arguments);
         let names: Result<Vec<_>, _> = holds.iter().map(|hold| self.semaphore(&hold.key)).collect();

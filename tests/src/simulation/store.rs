@@ -26,7 +26,7 @@ const QUEUE: usize = 16;
 /// Time-out of calls that are not about a lock.
 const ADMIN: Duration = Duration::from_millis(500);
 
-/// What it can do: what the memory store can, but no scans.
+/// Its features: those of the memory store, without scans.
 static ABILITIES: LazyLock<Abilities> =
     LazyLock::new(|| Abilities { scan: false, ..testing::memory_store().abilities().clone() });
 

@@ -141,18 +141,7 @@ async fn the_page_about_stores_has_the_abilities_of_the_stores() {
 #[tokio::test]
 async fn errors_name_the_stores_that_have_what_a_store_lacks() {
     let stores = stores();
-    for lacked in [
-        Lacked::Fair,
-        Lacked::ReadWrite,
-        Lacked::Downgrade,
-        Lacked::Several,
-        Lacked::Shortens,
-        Lacked::Replication,
-        Lacked::Scan,
-        Lacked::Semaphores,
-        Lacked::Latches,
-        Lacked::Stocks,
-    ] {
+    for lacked in Lacked::ALL {
         let text = Abilities::MUTEX.lack(lacked);
         let mut named: Vec<&str> =
             text.split('`').skip(1).step_by(2).filter(|url| url.contains(':')).collect();

@@ -124,7 +124,8 @@ impl Programs {
             };
             let name = format!("test: {label}");
             if !has_servers {
-                if ["tests/", "benches/"].iter().any(|needs| label.starts_with(needs)) {
+                let needs = ["tests/", "benches/", "examples/my-store/suite", "examples/my-store/with"];
+                if needs.iter().any(|needs| label.starts_with(needs)) {
                     lane.skip(Part::Test, &name, "missing: redis-server");
                     continue;
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "testing")]
 use lock_core::OwnerId;
-use lock_core::store::{Cursor, Kind, LockStatus, ScanRequest, Scanned};
+use lock_core::store::{Cursor, Kind, LockStatus, ScanRequest, Scanned, StoreError};
 use lock_core::{FencingToken, LockKey};
 
 use super::{At, Step};
@@ -49,8 +49,8 @@ impl Step<'_> {
     }
 
     /// Returns the next page of locks.
-    pub(crate) fn scan(&self, request: &ScanRequest) -> Scanned {
-        let from = request.cursor.as_ref().and_then(Cursor::to_number).unwrap_or_default();
+    pub(crate) fn scan(&self, request: &ScanRequest) -> Result<Scanned, StoreError> {
+        let from = request.cursor.as_ref().map_or(Ok(0), Cursor::to_number)?;
         let (page, next) = self.table.page(from, PAGE);
         let found = page.into_iter().filter_map(|entry| {
             entry.ends(self.at.now)?;
@@ -59,7 +59,7 @@ impl Step<'_> {
             let key = LockKey::new(name.starts_with(&request.prefix).then_some(name)?).ok()?;
             Some((key, status_of(entry, self.at)))
         });
-        Scanned { locks: found.collect(), next: next.map(Cursor::from) }
+        Ok(Scanned { locks: found.collect(), next: next.map(Cursor::from) })
     }
 }
 

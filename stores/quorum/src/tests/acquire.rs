@@ -175,8 +175,8 @@ async fn a_lease_beyond_the_longest_is_refused_and_says_why() {
 
 #[tokio::test(start_paused = true)]
 async fn a_quorum_is_of_an_odd_number_of_different_stores() {
-    let rig = Rig::new(3);
-    let stores = |count: usize| -> Vec<Arc<dyn LockStore>> { (0..count).map(|_| rig.process()).collect() };
+    let store = || -> Arc<dyn LockStore> { lock_store_memory::MemoryStore::new("q:") };
+    let stores = |count: usize| -> Vec<_> { (0..count).map(|_| store()).collect() };
     for (count, hint) in [
         (0, "no stores"),
         (1, "no safer than that store"),
@@ -188,9 +188,11 @@ async fn a_quorum_is_of_an_odd_number_of_different_stores() {
         assert_eq!(error.kind(), StoreErrorKind::Unsupported);
         assert!(error.to_string().contains(hint), "{count}: {error}");
     }
-    let one = rig.process();
-    let twice = vec![Arc::clone(&one), rig.process(), one];
+    let one = store();
+    let twice = vec![Arc::clone(&one), store(), one];
     assert!(QuorumStore::new(twice, options()).unwrap_err().to_string().contains("twice"));
+    let quorums = (0..3).map(|_| Rig::new(3).process()).collect();
+    assert!(QuorumStore::new(quorums, options()).unwrap_err().to_string().contains("keeps no marker"));
     for count in [3, 5, 15] {
         QuorumStore::new(stores(count), options()).unwrap();
     }

@@ -3,8 +3,8 @@
 use lock_core::Replication;
 use lock_core::internal::clock::Clock;
 use lock_core::store::{
-    AcquireRequest, Acquired, Item, Kind, LockStore, Notice, RenewItem, RenewRequest, Renewed, Rivals,
-    StoreErrorKind,
+    AcquireRequest, Acquired, Item, Kind, LockStore, Notice, ReleaseRequest, RenewItem, RenewRequest,
+    Renewed, Rivals, StoreErrorKind,
 };
 use lock_engine::Engine;
 use lock_engine::acquire::acquire;
@@ -352,4 +352,25 @@ async fn a_fair_waiter_whose_turn_it_is_outlasts_a_rival_from_another_gate() {
     assert!(matches!(process.acquire(in_line(1)).await.unwrap(), Acquired::Granted(_)));
     let asked = rig.servers[1].acquires();
     assert!(asked < 50, "{asked}");
+}
+
+/// Otherwise its owner's watch would leave out the release of the next holder.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_a_release_late_announces_no_echo() {
+    let rig = Rig::new(3);
+    // The first use of the stores needs all of them.
+    let near = rig.process();
+    grant(&near, 2).await;
+    release(&near, 2).await.unwrap();
+    let process = rig.process_over(&[0, 0, 300]);
+    let mut watch = process.watch(request("a", 9)).await.unwrap();
+    grant(&process, 1).await;
+    let items = vec![item("a", 1)].into();
+    let own_watch = Some(watch.echo());
+    let release = ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watch, timeout: SECOND };
+    assert!(process.release(Arc::new(release)).await.unwrap().held[0]);
+    assert!(watch.echo().is_expected(), "the two others hear it");
+    watch.skip();
+    tokio::time::sleep(SECOND).await;
+    assert!(!watch.echo().is_expected());
 }

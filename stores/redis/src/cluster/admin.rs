@@ -67,8 +67,8 @@ impl Cluster {
             self.error(StoreErrorKind::Refused, what)
         };
         let mark = mark(&places);
-        let at = at.unwrap_or(Some(Walk { server: 0, mark, own: 0 }));
-        let at = at.filter(|at| at.mark == mark).ok_or_else(changed)?;
+        let at = at.unwrap_or(Some(Walk { server: 0, mark, own: 0 })).ok_or_else(Cursor::refusal)?;
+        let at = Some(at).filter(|at| at.mark == mark).ok_or_else(changed)?;
         let place =
             usize::try_from(at.server).ok().and_then(|server| places.get(server)).ok_or_else(changed)?;
         let left = deadline.since(self.now());
@@ -82,7 +82,7 @@ impl Cluster {
             );
             StoreError::new(fault.error.kind(), what)
         })?;
-        let next = match scanned.next.and_then(|own| own.to_number()) {
+        let next = match scanned.next.and_then(|own| own.to_number().ok()) {
             Some(own) => Some(Walk { own, ..at }),
             None if at.server + 1 < places.len() as u64 => Some(Walk { server: at.server + 1, mark, own: 0 }),
             None => None,

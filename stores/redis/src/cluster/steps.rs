@@ -96,7 +96,7 @@ impl Cluster {
         Ok(shares(items?))
     }
 
-    fn keep_shares(&self, items: &[RenewItem]) -> Result<Vec<SlotShare<RenewItem>>, StoreError> {
+    fn renew_shares(&self, items: &[RenewItem]) -> Result<Vec<SlotShare<RenewItem>>, StoreError> {
         let items: Result<Vec<_>, _> = items
             .iter()
             .map(|renewal| Ok::<_, StoreError>((self.slot(&renewal.item)?, renewal.clone())))
@@ -120,26 +120,26 @@ impl Cluster {
     }
 
     pub(in super::super) async fn renew(&self, request: &RenewRequest) -> Result<Vec<Renewed>, StoreError> {
-        self.keep_each(request, Renewal::Renew).await
+        self.renew_each(request, Renewal::Renew).await
     }
 
     pub(in super::super) async fn downgrade(
         &self,
         request: &RenewRequest,
     ) -> Result<Vec<Renewed>, StoreError> {
-        self.keep_each(request, Renewal::Downgrade).await
+        self.renew_each(request, Renewal::Downgrade).await
     }
 
     /// Keeps each share separately: a failed server leaves its holds unknown but does not affect
     /// the others.
-    async fn keep_each(&self, request: &RenewRequest, how: Renewal) -> Result<Vec<Renewed>, StoreError> {
+    async fn renew_each(&self, request: &RenewRequest, how: Renewal) -> Result<Vec<Renewed>, StoreError> {
         let deadline = self.deadline(request.timeout);
-        let shares = self.keep_shares(&request.items)?;
-        let kept = join(shares.iter().map(|share| self.keep_part(share, how, deadline))).await;
+        let shares = self.renew_shares(&request.items)?;
+        let kept = join(shares.iter().map(|share| self.renew_part(share, how, deadline))).await;
         each_by_itself(shares, kept, Renewed::Unknown)
     }
 
-    async fn keep_part(
+    async fn renew_part(
         &self,
         share: &SlotShare<RenewItem>,
         how: Renewal,
