@@ -9,7 +9,7 @@ use std::time::Duration;
 use lock_core::store::kit::{Clock, ServerClock, bounded};
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Granted, Kind, Lacked, LockStatus, LockStore,
-    ReleaseRequest, Released, RenewRequest, Renewed, StoreError, StoreErrorKind, Withdrawn,
+    ReleaseRequest, Released, RenewRequest, Renewed, ServerTime, StoreError, StoreErrorKind, Withdrawn,
 };
 use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 use server::{Answer, Server};
@@ -47,7 +47,7 @@ impl LockStore for MyStore {
             let sent = Clock::Boot.now();
             let estimate = match clock.estimate(sent) {
                 Some(estimate) => estimate,
-                None => server.time().await?,
+                None => ask(&server, &clock).await?,
             };
             let (latest, life) = (request.stamp(estimate), life(request.retention));
             let (answer, now) = server.acquire(item, latest, request.lease, request.tokens, life).await?;
@@ -107,9 +107,17 @@ impl LockStore for MyStore {
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        let Self(server, _) = self.clone();
-        Box::pin(bounded(LIMIT, async move { server.time().await.map(drop) }))
+        let Self(server, clock) = self.clone();
+        Box::pin(bounded(LIMIT, async move { ask(&server, &clock).await.map(drop) }))
     }
+}
+
+/// Asks for the server's time, from which the clock goes on.
+async fn ask(server: &Server, clock: &ServerClock) -> Result<ServerTime, StoreError> {
+    let sent = Clock::Boot.now();
+    let now = server.time().await?;
+    clock.observe(now, sent);
+    Ok(now)
 }
 
 /// Returns how long a counter outlives its lock. A thousand years are forever.

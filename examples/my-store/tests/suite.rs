@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use example_my_store::MyStore;
-use lock_core::LockKey;
-use lock_core::store::{LockStore, StoreErrorKind};
+use lock_core::store::{AcquireRequest, Item, Kind, LockStatus, LockStore, StoreErrorKind, Withdrawn};
+use lock_core::{LockKey, OwnerId};
 use lock_store_conformance::Subject;
 use lock_test_servers::RedisServer;
 use lock_test_servers::redis::{Data, free_port};
@@ -21,6 +21,27 @@ async fn subject() -> Subject {
 }
 
 lock_store_conformance::conformance!(subject);
+
+/// The suite has no server to stop: there, a late request is one that was withdrawn.
+#[tokio::test]
+async fn a_request_that_waits_in_a_buffer_until_it_is_late_takes_nothing() {
+    let mut server = RedisServer::start();
+    let store = store(&server.url());
+    store.check().await.unwrap();
+    let limit = Duration::from_millis(300);
+    let key = LockKey::new("a").unwrap();
+    let item = Item { key: key.clone(), kind: Kind::Mutex, owner: OwnerId::new("me:1") };
+    let request = Arc::new(AcquireRequest::new(vec![item], Duration::from_secs(60), limit));
+    server.stop();
+    let error = store.acquire(Arc::clone(&request)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
+    tokio::time::sleep(2 * limit).await;
+    server.cont();
+    // By the time this is answered, the server has looked at the request.
+    store.check().await.unwrap();
+    assert_eq!(store.status(key).await.unwrap(), LockStatus::free());
+    assert_eq!(store.withdraw(request).await.unwrap(), Withdrawn::Settled);
+}
 
 /// The suite has no server to switch off.
 #[tokio::test]
