@@ -255,34 +255,6 @@ async fn nothing_happens_before_the_first_poll() {
     assert!(!server.keys().await.contains(&"lock:a".to_owned()));
 }
 
-#[tokio::test]
-async fn calls_can_be_polled_outside_of_the_runtime() {
-    let server = RedisServer::start();
-    let store = Arc::new(store(&server));
-    let call = store.acquire(Arc::new(request(&[item("a")])));
-    let acquired = tokio::task::spawn_blocking(|| std::thread::spawn(move || block_on(call)).join()).await;
-    assert!(matches!(acquired.unwrap().unwrap(), Ok(Acquired::Granted(_))));
-}
-
-/// An executor other than tokio.
-fn block_on<T>(mut future: lock_core::store::BoxFuture<T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    loop {
-        if let std::task::Poll::Ready(value) =
-            future.as_mut().poll(&mut std::task::Context::from_waker(&waker))
-        {
-            return value;
-        }
-        std::thread::park();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_stores_never_hold_a_lock_at_the_same_time() {
     let server = RedisServer::start();
