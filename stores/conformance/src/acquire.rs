@@ -1,6 +1,5 @@
 //! Taking keys.
 
-use lock_core::store::StoreErrorKind;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -32,6 +31,40 @@ pub async fn an_expired_lease_frees_the_key(Subject { store, .. }: Subject) {
     }
     let names: Vec<_> = names.iter().copied().rev().collect();
     grant(&store, request(&names, 2)).await;
+}
+
+pub async fn a_lease_lasts(subject: Subject) {
+    for mut lease in [short(), allowed(short().max(Duration::from_millis(1900)))] {
+        loop {
+            let sent = Instant::now();
+            grant(&subject.store, leased(&["a"], 1, lease)).await;
+            if assert_lasts(&subject, "a", sent, lease).await {
+                break;
+            }
+            lease = allowed(2 * lease);
+        }
+    }
+}
+
+pub async fn a_lease_may_be_very_long(Subject { store, .. }: Subject) {
+    // 366 days are the maximum of `lock_runtime`.
+    for lease in [2, 366 * 24].map(|hours| allowed(Duration::from_secs(hours * 3600))) {
+        grant(&store, leased(&["a"], 1, lease)).await;
+        assert_remaining(&store, "a", lease).await;
+        assert_busy_for(&busy(&store, request(&["a"], 2)).await, lease);
+        force_release(&store, "a").await;
+    }
+}
+
+pub async fn keys_that_differ_in_one_byte_are_different(Subject { store, .. }: Subject) {
+    let long = |last| "k".repeat(LockKey::LONGEST - 1) + last;
+    let pairs = [("a", "A"), ("b", "b "), ("é", "ü"), ("c%", "c_"), (&*long("1"), &*long("2"))];
+    for (one, other) in pairs {
+        grant(&store, request(&[one], 1)).await;
+        grant(&store, request(&[other], 2)).await;
+        assert_held_by(&store, one, 1).await;
+        assert_held_by(&store, other, 2).await;
+    }
 }
 
 pub async fn waiting_as_long_as_busy_says_is_enough(Subject { store, .. }: Subject) {
@@ -184,14 +217,13 @@ pub async fn one_of_many_rivals_gets_both_keys_whatever_their_order(subject: Sub
 pub async fn late_request_is_refused(subject: Subject) {
     let names = together(&["a", "b"]);
     let late = AcquireRequest::new(items(names, 1), long(), short());
-    let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    let error = subject.refused_late(late).await;
     assert!(error.is_transient() && !error.outcome_unknown());
     for name in names {
-        assert_free(&subject.store, name).await;
-        assert_eq!(status(&subject.store, name).await.last_token, None);
+        let status = status(&subject.store, name).await;
+        assert_eq!(status, LockStatus::free(), "a late request was refused, and left a trace");
     }
-    // A re-sent request has a new time limit.
+    // Another request has its own time limit.
     grant(&subject.store, request(names, 1)).await;
 }
 

@@ -1,6 +1,6 @@
 //! The queue of a fair lock: who is in it, and for how long.
 
-use lock_core::store::{ListenerPolicy, StoreErrorKind, Takeover};
+use lock_core::store::{ListenerPolicy, Takeover};
 
 use super::*;
 
@@ -156,8 +156,7 @@ pub async fn withdraw_gives_up_the_place(Subject { store, other, .. }: Subject) 
 pub async fn a_late_request_does_not_join(subject: Subject) {
     grant(&subject.store, wish(Kind::Fair, "a", 9)).await;
     let late = AcquireRequest::new(vec![fair("a", 1)], long(), short()).queued(long());
-    let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    subject.refused_late(late).await;
     assert_waiters(&subject.store, "a", 0).await;
 }
 

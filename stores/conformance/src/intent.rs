@@ -1,7 +1,5 @@
 //! A waiting writer keeps new readers out.
 
-use lock_core::store::StoreErrorKind;
-
 use super::*;
 
 /// Returns the time after which an intent has ended if it is not kept.
@@ -140,7 +138,6 @@ pub async fn a_writer_that_waits_for_a_mutex_keeps_nobody_out(Subject { store, o
 pub async fn a_late_request_keeps_nobody_out(subject: Subject) {
     grant(&subject.store, read("a", 1)).await;
     let late = AcquireRequest::new(vec![item_of(Kind::Write, "a", 9)], long(), short()).queued(long());
-    let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
-    assert_eq!(error.kind(), StoreErrorKind::TooLate);
+    subject.refused_late(late).await;
     grant(&subject.store, read("a", 2)).await;
 }

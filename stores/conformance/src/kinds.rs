@@ -1,7 +1,5 @@
 //! Rules that hold for every kind.
 
-use lock_core::store::StoreErrorKind;
-
 use super::*;
 
 pub async fn kinds_exclude_each_other(Subject { store, other, .. }: Subject) {
@@ -83,11 +81,10 @@ pub async fn requests_of_every_kind_can_be_late(subject: Subject) {
     let all = Some(items.clone()).filter(|_| abilities(|store| store.several));
     for items in items.iter().map(|item| vec![item.clone()]).chain(all) {
         let late = AcquireRequest::new(items, long(), short());
-        let error = (subject.send_late)(Arc::new(late)).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::TooLate);
+        subject.refused_late(late).await;
     }
     for item in items {
         let status = status(&subject.store, item.key.as_str()).await;
-        assert_eq!(status, LockStatus::free());
+        assert_eq!(status, LockStatus::free(), "a late request was refused, and left a trace");
     }
 }

@@ -137,7 +137,8 @@
 //!
 //! Leases and lives come from the abilities. A lease that has to end is the shortest one, or
 //! 200 ms. One that has to last is 60 s, or a third of the longest. The queue's tests outlast
-//! [`waiter_life`](Abilities::waiter_life) a few times.
+//! [`waiter_life`](Abilities::waiter_life) a few times. The remaining lease may be too short by
+//! the time since the test began and one second.
 //!
 //! With the usual times, no test takes much longer than five seconds. On a server nearby, all of
 //! them take about six seconds for a store of mutexes, and 25 for one that claims everything. A
@@ -194,13 +195,14 @@ pub mod withdraw;
 
 use std::any::Any;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, Kind, LateRequests, LockStatus,
     LockStore, Moment, Notice, Notices, ReleaseRequest, Released, RenewItem, RenewRequest, Renewed, Rivals,
-    ServerTime, StoreError, Tokens, Watch, Withdrawn,
+    ServerTime, StoreError, StoreErrorKind, Tokens, Watch, Withdrawn,
 };
 use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 #[doc(hidden)]
@@ -209,6 +211,7 @@ pub use needs::Need;
 pub use run::run;
 use run::{abilities, rest};
 use times::*;
+use tokio::time::Instant;
 
 /// Executes a request on the store of the first handle, but after its time limit.
 pub type SendLate = Box<dyn Fn(Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> + Send + Sync>;
@@ -282,6 +285,20 @@ impl Subject {
         self
     }
 
+    /// Sends the request late, and returns its refusal.
+    async fn refused_late(&self, request: AcquireRequest) -> StoreError {
+        let request = Arc::new(request);
+        let error = match run::resting((self.send_late)(Arc::clone(&request))).await {
+            Ok(Acquired::Granted(_)) => panic!("a late request was granted: {}", named(&request.items)),
+            Ok(Acquired::Busy(_)) => {
+                panic!("a late request was busy, and not refused as `TooLate`: {}", named(&request.items))
+            }
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), StoreErrorKind::TooLate, "a late request: {error}");
+        error
+    }
+
     /// Returns why the test is skipped, if it is.
     fn reason_to_skip(&self, test: &str) -> Option<&'static str> {
         self.skips.iter().find(|(name, _)| is_named(test, name)).map(|(_, reason)| *reason)
@@ -336,21 +353,49 @@ fn leased(names: &[&str], number: u32, lease: Duration) -> AcquireRequest {
     AcquireRequest::new(items(names, number), lease, PATIENCE)
 }
 
-async fn acquire(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>>) -> Acquired {
-    store.acquire(request.into()).await.unwrap()
+/// Returns the keys and owners of a request, for the text of a failure.
+fn named<'a>(items: impl IntoIterator<Item = &'a Item>) -> String {
+    let all: Vec<_> = items.into_iter().map(|item| format!("{:?} for {:?}", item.key, item.owner)).collect();
+    all.join(", ")
 }
 
-async fn grant(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>>) -> Granted {
-    match acquire(store, request).await {
-        Acquired::Granted(granted) => granted,
-        Acquired::Busy(busy) => panic!("{busy:?}"),
+/// Returns the answer of a call, or fails with what was called.
+fn answer<T>(answer: Result<T, StoreError>, what: &str, on: &str) -> T {
+    answer.unwrap_or_else(|error| panic!("{what} of {on}: {error}"))
+}
+
+async fn acquire(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>>) -> Acquired {
+    let request = request.into();
+    answer(store.acquire(Arc::clone(&request)).await, "acquire", &named(&request.items))
+}
+
+#[track_caller]
+fn grant(
+    store: &Arc<dyn LockStore>,
+    request: impl Into<Arc<AcquireRequest>>,
+) -> impl Future<Output = Granted> + Send {
+    let (request, at) = (request.into(), Location::caller());
+    async move {
+        match acquire(store, Arc::clone(&request)).await {
+            Acquired::Granted(granted) => granted,
+            Acquired::Busy(busy) => panic!("not granted: {} ({at}): {busy:?}", named(&request.items)),
+        }
     }
 }
 
-async fn busy(store: &Arc<dyn LockStore>, request: impl Into<Arc<AcquireRequest>>) -> Busy {
-    match acquire(store, request).await {
-        Acquired::Granted(granted) => panic!("{granted:?}"),
-        Acquired::Busy(busy) => busy,
+#[track_caller]
+fn busy(
+    store: &Arc<dyn LockStore>,
+    request: impl Into<Arc<AcquireRequest>>,
+) -> impl Future<Output = Busy> + Send {
+    let (request, at) = (request.into(), Location::caller());
+    async move {
+        match acquire(store, Arc::clone(&request)).await {
+            Acquired::Granted(granted) => {
+                panic!("granted, and not busy: {} ({at}): {granted:?}", named(&request.items))
+            }
+            Acquired::Busy(busy) => busy,
+        }
     }
 }
 
@@ -365,24 +410,28 @@ fn giving_back(items: impl Into<Few<Item>>) -> ReleaseRequest {
 }
 
 async fn release(store: &Arc<dyn LockStore>, request: ReleaseRequest) -> Released {
-    store.release(Arc::new(request)).await.unwrap()
+    let request = Arc::new(request);
+    answer(store.release(Arc::clone(&request)).await, "release", &named(&request.items))
 }
 
 async fn renew(store: &Arc<dyn LockStore>, items: Vec<Item>, lease: Duration) -> Vec<Renewed> {
+    let on = named(&items);
     let items = items.into_iter().map(|item| RenewItem::hold(item, lease)).collect();
-    store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap()
+    answer(store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await, "renew", &on)
 }
 
 /// Sends a waiter's sign of life for this item, and returns the answer.
 async fn keep_waiter(store: &Arc<dyn LockStore>, item: Item) -> Renewed {
+    let on = named([&item]);
     let items = vec![RenewItem::waiter(item, long())];
-    store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap()[0]
+    answer(store.renew(Arc::new(RenewRequest { items, timeout: PATIENCE })).await, "sign of life", &on)[0]
 }
 
 async fn downgrade(store: &Arc<dyn LockStore>, items: impl Into<Few<Item>>, lease: Duration) -> Vec<Renewed> {
     let items: Few<Item> = items.into();
+    let on = named(&items);
     let items = items.into_iter().map(|item| RenewItem::hold(item, lease)).collect();
-    store.downgrade(Arc::new(RenewRequest { items, timeout: PATIENCE })).await.unwrap()
+    answer(store.downgrade(Arc::new(RenewRequest { items, timeout: PATIENCE })).await, "downgrade", &on)
 }
 
 /// Releases the holds of the request.
@@ -391,15 +440,15 @@ async fn give_back(store: &Arc<dyn LockStore>, request: &AcquireRequest) -> Rele
 }
 
 async fn withdraw(store: &Arc<dyn LockStore>, request: &Arc<AcquireRequest>) -> Withdrawn {
-    store.withdraw(Arc::clone(request)).await.unwrap()
+    answer(store.withdraw(Arc::clone(request)).await, "withdrawal", &named(&request.items))
 }
 
 async fn status(store: &Arc<dyn LockStore>, name: &str) -> LockStatus {
-    store.status(key(name)).await.unwrap()
+    answer(store.status(key(name)).await, "status", name)
 }
 
 async fn force_release(store: &Arc<dyn LockStore>, name: &str) -> bool {
-    store.force_release(key(name)).await.unwrap()
+    answer(store.force_release(key(name)).await, "forced release", name)
 }
 
 async fn watch(store: &Arc<dyn LockStore>, names: &[&str]) -> Watch {
@@ -449,6 +498,31 @@ async fn release_each(store: &Arc<dyn LockStore>, names: &[&str], number: u32) {
     }
 }
 
+/// Takes and releases 20 other keys: a store may delete old data meanwhile.
+async fn use_other_keys(store: &Arc<dyn LockStore>) {
+    for number in 0..20 {
+        let other = Arc::new(request(&[&format!("other{number}")], 99));
+        grant(store, Arc::clone(&other)).await;
+        give_back(store, &other).await;
+    }
+}
+
+/// Checks that owner 1 holds `name` when 60 % of its lease have passed since `sent`, and frees it.
+/// Returns `false` if the machine was paused for so long that the lease may be over.
+async fn assert_lasts(subject: &Subject, name: &str, sent: Instant, lease: Duration) -> bool {
+    rest((lease * 3 / 5).saturating_sub(sent.elapsed())).await;
+    let holders = status(&subject.store, name).await.holders;
+    let answer = acquire(&subject.other, request(&[name], 2)).await;
+    let passed = sent.elapsed();
+    force_release(&subject.store, name).await;
+    if passed > lease * 17 / 20 {
+        return false;
+    }
+    let holds = holders == [(owner(1), 1)] && matches!(answer, Acquired::Busy(_));
+    assert!(holds, "a lease of {lease:?} has ended within {passed:?}: holders {holders:?}, {answer:?}");
+    true
+}
+
 /// Returns how many tokens a grant has if this many are asked for.
 fn tokens_of(asked: u32) -> u64 {
     abilities(|store| asked.min(store.most_tokens)).into()
@@ -471,7 +545,10 @@ fn assert_rivals(released: &Released, rivals: Rivals) {
 fn assert_past(moment: Moment, latest: Option<ServerTime>) {
     if abilities(|store| store.late_requests == LateRequests::ByClock && store.tokens == Tokens::Clock) {
         let latest = latest.expect("the request was stamped");
-        assert!(moment > latest.into(), "{moment:?} is not past {latest:?}");
+        assert!(
+            moment > latest.into(),
+            "the withdrawal was settled too early: at {moment:?}, and copies are executed until {latest:?}"
+        );
     }
 }
 

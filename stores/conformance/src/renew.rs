@@ -9,6 +9,25 @@ pub async fn renew_lengthens(Subject { store, other, .. }: Subject) {
     assert_remaining(&other, "b", 3 * long()).await;
 }
 
+pub async fn a_renewed_lease_lasts(subject: Subject) {
+    for mut lease in [2 * short(), (2 * short()).max(Duration::from_millis(1900))].map(allowed) {
+        loop {
+            let (first, began) = (allowed(lease / 2), Instant::now());
+            grant(&subject.store, leased(&["a"], 1, first)).await;
+            let sent = Instant::now();
+            let kept = renew(&subject.store, items(&["a"], 1), lease).await;
+            if began.elapsed() < first * 17 / 20 {
+                assert_eq!(kept, [Renewed::Held]);
+                if assert_lasts(&subject, "a", sent, lease).await {
+                    break;
+                }
+            }
+            force_release(&subject.store, "a").await;
+            lease = allowed(2 * lease);
+        }
+    }
+}
+
 pub async fn renew_never_shortens(Subject { store, .. }: Subject) {
     grant(&store, leased(&["a"], 1, 3 * long())).await;
     for lease in [long(), short()] {
@@ -31,9 +50,11 @@ pub async fn renew_lets_the_counter_outlive_the_hold(Subject { store, .. }: Subj
     assert_eq!(kept, vec![Renewed::Held; items.len()]);
     // The lifetime that the grant alone has given the counters is over.
     rest(lease + 2 * short()).await;
+    use_other_keys(&store).await;
     for (item, last) in items.iter().zip(last) {
-        let known = status(&store, item.key.as_str()).await.last_token;
-        assert_eq!(known.map(u64::from), Some(last), "{item:?}");
+        let known = status(&store, item.key.as_str()).await;
+        assert_eq!(known.holders, [(owner(1), 1)], "the renewed hold of {item:?} was forgotten");
+        assert_eq!(known.last_token.map(u64::from), Some(last), "the counter of {item:?} was forgotten");
     }
 }
 
@@ -59,6 +80,24 @@ pub async fn renew_treats_each_item_on_its_own(Subject { store, .. }: Subject) {
     assert_remaining(&store, "a", 5 * long() / 2).await;
     assert_remaining(&store, "d", 3 * long()).await;
     assert_remaining(&store, "c", long()).await;
+}
+
+pub async fn renew_answers_in_the_order_of_the_request(Subject { store, .. }: Subject) {
+    grant_each(&store, &["b", "c"], 1, long()).await;
+    grant(&store, request(&["a"], 2)).await;
+    let kept = renew(&store, items(&["c", "a", "b"], 1), long()).await;
+    assert_eq!(kept, [Renewed::Held, Renewed::Gone, Renewed::Held]);
+}
+
+pub async fn renew_answers_for_300_items(Subject { store, .. }: Subject) {
+    let held = [0, 15, 16, 99, 100, 255, 256, 299];
+    let names: Vec<_> = (0..300).map(|index| format!("k{index}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    grant_each(&store, &held.map(|index| names[index]), 1, long()).await;
+    let kept = renew(&store, items(&names, 1), 2 * long()).await;
+    let holds = |index| if held.contains(&index) { Renewed::Held } else { Renewed::Gone };
+    assert_eq!(kept, (0..300).map(holds).collect::<Vec<_>>());
+    assert_remaining(&store, "k299", 2 * long()).await;
 }
 
 pub async fn renew_does_not_revive(Subject { store, .. }: Subject) {

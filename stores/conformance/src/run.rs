@@ -3,11 +3,14 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
+use tokio::time::Instant as TokioInstant;
+
 use super::*;
 
 /// The store and the time of the running test.
 struct Current {
     abilities: Abilities,
+    began: TokioInstant,
     /// Time that the test has let pass on purpose.
     rested: Mutex<Duration>,
 }
@@ -24,12 +27,24 @@ pub(super) fn abilities<T>(look: impl FnOnce(&Abilities) -> T) -> T {
 /// Lets time pass on purpose.
 pub(super) async fn rest(time: Duration) {
     tokio::time::sleep(time).await;
+    add_rest(time);
+}
+
+/// Awaits something that may let time pass on purpose, and counts all of its time as such.
+pub(super) async fn resting<T>(call: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let answer = call.await;
+    add_rest(began.elapsed());
+    answer
+}
+
+fn add_rest(time: Duration) {
     CURRENT.with(|current| *current.rested.lock().unwrap() += time);
 }
 
-/// Returns the time that the test has let pass on purpose.
-pub(super) fn rested() -> Duration {
-    CURRENT.with(|current| *current.rested.lock().unwrap())
+/// Returns the time since the test began.
+pub(super) fn elapsed() -> Duration {
+    CURRENT.with(|current| current.began.elapsed())
 }
 
 /// Runs the test `name` (`group::test`) on a fresh subject; if its store lacks one of the needs,
@@ -64,7 +79,7 @@ pub async fn run<M, S, T>(
                 Box::pin(refusals::check(subject, lacked))
             }
         };
-        let current = Arc::new(Current { abilities, rested: Mutex::default() });
+        let current = Arc::new(Current { abilities, began: TokioInstant::now(), rested: Mutex::default() });
         let began = Instant::now();
         let Err(failure) = tokio::spawn(CURRENT.scope(Arc::clone(&current), call)).await else { return };
         let stopped = began.elapsed().saturating_sub(*current.rested.lock().unwrap());

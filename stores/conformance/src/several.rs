@@ -1,5 +1,7 @@
 //! Requests for several keys of several kinds.
 
+use lock_core::store::MAX_TOKENS;
+
 use super::*;
 
 /// Returns items of each kind that the store has, in this order, and two at least.
@@ -57,6 +59,36 @@ pub async fn nothing_is_taken_when_one_item_is_busy(Subject { store, other, .. }
         force_release(&other, item.key.as_str()).await;
     }
     grant(&store, wish_of(one_of_each(1))).await;
+}
+
+pub async fn answers_are_in_the_order_of_the_request(Subject { store, .. }: Subject) {
+    // The counters differ, as far as tokens can be ahead of the clock.
+    for (name, grants) in [("a", 1), ("b", 2)] {
+        for _ in 0..grants {
+            grant(&store, request(&[name], 1).tokens(MAX_TOKENS)).await;
+        }
+    }
+    let names = ["c", "a", "b"];
+    let granted = grant(&store, request(&names, 1)).await;
+    assert_eq!(granted.tokens.len(), names.len());
+    for (name, range) in names.into_iter().zip(&granted.tokens) {
+        let known = status(&store, name).await.last_token.map(u64::from);
+        assert_eq!(known, Some(range.last), "the token of {name}: {granted:?}");
+    }
+    force_release(&store, "a").await;
+    let kept = renew(&store, items(&names, 1), long()).await;
+    assert_eq!(kept, [Renewed::Held, Renewed::Gone, Renewed::Held]);
+    assert_eq!(release(&store, giving_back(items(&names, 1))).await.held, [true, false, true]);
+}
+
+pub async fn a_request_may_have_64_keys(Subject { store, other, .. }: Subject) {
+    let names: Vec<_> = (0..64).map(|index| format!("k{index}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    assert_eq!(grant(&store, request(&names, 1)).await.tokens.len(), names.len());
+    assert_eq!(busy(&other, request(&["free", "k63"], 2)).await.item, 1);
+    assert_eq!(renew(&store, items(&names, 1), long()).await, vec![Renewed::Held; names.len()]);
+    assert_eq!(*release(&store, giving_back(items(&names, 1))).await.held, *vec![true; names.len()]);
+    grant(&other, request(&names, 2)).await;
 }
 
 pub async fn busy_names_the_first_busy_item_of_any_kind(Subject { store, .. }: Subject) {

@@ -40,6 +40,9 @@ macro_rules! conformance {
                 a_free_key_is_granted_and_a_held_one_is_busy
                 both_handles_see_the_same_locks
                 an_expired_lease_frees_the_key
+                a_lease_lasts
+                a_lease_may_be_very_long
+                keys_that_differ_in_one_byte_are_different
                 waiting_as_long_as_busy_says_is_enough
                 acquire_of_two_items_is_all_or_nothing [Several]
                 busy_names_the_first_busy_item [Several]
@@ -81,9 +84,12 @@ macro_rules! conformance {
             }
             renew {
                 renew_lengthens
+                a_renewed_lease_lasts
                 renew_never_shortens
                 renew_lets_the_counter_outlive_the_hold [ClockTokens]
                 renew_treats_each_item_on_its_own
+                renew_answers_in_the_order_of_the_request
+                renew_answers_for_300_items
                 renew_does_not_revive
                 renew_by_a_stranger_touches_nothing
             }
@@ -215,6 +221,8 @@ macro_rules! conformance {
             several [Several] {
                 items_of_every_kind_are_granted_together
                 nothing_is_taken_when_one_item_is_busy
+                answers_are_in_the_order_of_the_request
+                a_request_may_have_64_keys
                 busy_names_the_first_busy_item_of_any_kind [Fair ReadWrite]
                 a_refused_request_joins_every_queue [Fair]
                 a_request_that_lost_one_place_queues_again_for_all_keys [Fair]

@@ -29,15 +29,22 @@ pub(super) fn short_is_over() -> Duration {
     short() + grain().max(Duration::from_millis(100))
 }
 
+/// Returns a lease of at least this time, but no longer than the store allows.
+pub(super) fn allowed(lease: Duration) -> Duration {
+    abilities(|store| {
+        store.longest_lease.map_or(lease, |longest| lease.min(longest)).max(store.shortest_lease)
+    })
+}
+
 /// Returns the resolution of leases, by which a lease may be longer than it was asked for.
 pub(super) fn grain() -> Duration {
     abilities(|store| store.lease_grain)
 }
 
-/// Returns the time that may have passed since a [`long`] lease began: what the test has let pass,
-/// and some more for pauses of the machine.
+/// Returns at least the time that has passed since a lease began: all of the test's, and some more
+/// for stores that round what is left.
 fn slack() -> Duration {
-    run::rested() + PATIENCE.min(long() / 6)
+    run::elapsed() + Duration::from_secs(1).min(long() / 6)
 }
 
 /// Returns the time after which a waiter counts as dead.

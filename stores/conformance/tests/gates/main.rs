@@ -99,8 +99,25 @@ async fn a_broken_store_is_noticed() {
     failure(with(Fault::RenewsWhatIsGone), &[], renew::renew_by_a_stranger_touches_nothing).await;
     let test = withdraw::withdraw_frees_what_was_taken_and_settles_after_latest;
     failure(with(Fault::WithdrawsNothing), &[], test).await;
-    failure(with(Fault::SettlesAtOnce), &[], test).await;
-    failure(with(Fault::ForgetsTheLimit), &[Need::ByClock], acquire::late_request_is_refused).await;
+    let why = failure(with(Fault::SettlesAtOnce), &[], test).await;
+    assert!(why.contains("settled too early"), "{why}");
+    let test = withdraw::withdraw_of_a_busy_acquire_touches_nothing_of_the_holder;
+    let why = failure(with(Fault::SettlesAtOnce), &[], test).await;
+    assert!(why.contains("settled too early"), "{why}");
+    let why = failure(with(Fault::ForgetsTheLimit), &[Need::ByClock], acquire::late_request_is_refused).await;
+    assert!(why.contains("a late request was granted"), "{why}");
+    let why = failure(with(Fault::HalvesLeases), &[], acquire::a_lease_lasts).await;
+    assert!(why.contains("a lease of 200ms has ended"), "{why}");
+    failure(with(Fault::HalvesLeases), &[], renew::a_renewed_lease_lasts).await;
+    failure(with(Fault::HalvesLeases), &[], acquire::a_free_key_is_granted_and_a_held_one_is_busy).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_names_the_request_and_its_line() {
+    let why = failure(with(Fault::GrantsWhileHeld), &[], acquire::both_handles_see_the_same_locks).await;
+    for part in ["granted, and not busy", "\"a\" for ", ":2", "acquire.rs:"] {
+        assert!(why.contains(part), "{why}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -213,6 +213,7 @@ pub(crate) enum Fault {
     SettlesAtOnce,
     /// It carries out late requests.
     ForgetsTheLimit,
+    HalvesLeases,
 }
 
 /// A memory store with a fault.
@@ -260,11 +261,20 @@ impl Forward for Faulty {
                 let copy = AcquireRequest::new(request.items.clone(), request.lease, request.timeout);
                 self.memory.acquire(Arc::new(copy))
             }
+            Fault::HalvesLeases => {
+                let (items, lease) = (request.items.clone(), request.lease / 2);
+                self.memory.acquire(Arc::new(AcquireRequest::new(items, lease, request.timeout)))
+            }
             _ => call,
         }
     }
 
     fn renew(&self, request: Arc<RenewRequest>) -> Answer<Vec<Renewed>> {
+        if self.fault == Fault::HalvesLeases {
+            let mut request = (*request).clone();
+            request.items.iter_mut().for_each(|item| item.lease /= 2);
+            return self.memory.renew(Arc::new(request));
+        }
         let call = self.memory.renew(request);
         if self.fault != Fault::RenewsWhatIsGone {
             return call;
