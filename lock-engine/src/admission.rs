@@ -77,7 +77,7 @@ impl Admission {
     pub async fn downgrade(&self) -> Result<(), Failure> {
         let grant = &self.grant;
         let store = self.engine.store.abilities();
-        if !store.downgrade {
+        if !store.downgrade && grant.pass.hold.kind() == Kind::Write {
             let lack = store.lack(Lacked::Downgrade);
             return Err(Failure::misconfigured(format!("lock {}: {lack}", self.key())));
         }
