@@ -8,6 +8,7 @@ use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{catch_panics, lock};
 use lock_core::internal::time::{self, Timer};
+use lock_core::store::kit::no_answer;
 use lock_core::store::{Kind, StoreErrorKind};
 
 use super::admission::Admission;
@@ -20,7 +21,7 @@ use super::places::{Counted, OwnPlace};
 use super::request::Request;
 use super::scope::Scope;
 use super::spec::LaneKind;
-use crate::failure::{Failure, no_answer};
+use crate::failure::Failure;
 use crate::metrics;
 use crate::terms::{Lease, Terms, Wait};
 use crate::trace::TARGET;

@@ -12,7 +12,7 @@ use lock_core::internal::clock::Tick;
 use lock_core::internal::runtime::InRuntime;
 use lock_core::internal::sync::lock;
 use lock_core::internal::time;
-use lock_core::store::kit::Backoff;
+use lock_core::store::kit::{Backoff, no_answer};
 use lock_core::store::{BoxFuture, LockStore, RenewItem, RenewRequest, Renewed, StoreError, StoreErrorKind};
 
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ use super::hold::{Hold, all_renewed};
 use super::lane::{Lane, Report, Told};
 use super::machine::Input;
 use super::{Engine, LONGEST};
-use crate::failure::{Failure, Loss, no_answer};
+use crate::failure::{Failure, Loss};
 use crate::trace::TARGET;
 
 /// A call to a store.

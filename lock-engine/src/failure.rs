@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::clock::rounded;
-use lock_core::store::{Kind, StoreError, StoreErrorKind};
+use lock_core::store::{Kind, StoreError};
 
 /// Why a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,12 +31,6 @@ impl fmt::Display for Loss {
             Self::ShutDown => "the lock manager was shut down",
         })
     }
-}
-
-/// Returns the error of a store that has not answered for `within`, whether to a call or to a
-/// waiter.
-pub(crate) fn no_answer(within: Duration) -> StoreError {
-    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
 }
 
 /// Why a caller does not get what it wants. The caller knows the key.

@@ -1,7 +1,8 @@
 //! Finds the programs that the parts need, and installs those that are missing.
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use lock_tests::java::jdk;
 
 /// A program that a part needs besides cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl Tool {
                     || runs(Command::new("pkg-config").args(["--exists", "openssl"]))
             }
             Self::Jdk => {
-                let output = Command::new(javac()).arg("-version").stdin(Stdio::null()).output();
+                let output = Command::new(jdk("javac")).arg("-version").stdin(Stdio::null()).output();
                 // Old versions print it on stderr.
                 output.is_ok_and(|output| {
                     [output.stdout, output.stderr].iter().any(|text| {
@@ -235,14 +236,6 @@ fn runs(command: &mut Command) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
-}
-
-/// Returns the path of the Java compiler that Maven uses.
-fn javac() -> PathBuf {
-    match std::env::var_os("JAVA_HOME") {
-        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join("javac"),
-        _ => PathBuf::from("javac"),
-    }
 }
 
 /// Returns the 17 of `javac 17.0.15`.

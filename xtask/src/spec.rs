@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lock_tests::java::jdk;
 use lock_tests::process::Process;
 use tempfile::TempDir;
 
@@ -115,18 +116,24 @@ const LATE_RENEWAL: [(&str, &str); 3] = [("Faults", "late-renewal"), ("Lease", "
 
 /// Runs the modules and prints a line for each.
 pub(crate) fn all(deep: bool) -> Result<(), String> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    look(&RUNS, cores.min(4), 1, Some(LIMIT), &Output::Live)?;
-    if deep { look(&DEEP, 1, cores, None, &Output::Live) } else { Ok(()) }
+    small(&Output::Live)?;
+    if deep { look(&DEEP, 1, cores(), None, &Output::Live) } else { Ok(()) }
 }
 
 /// The part `spec` of the tests.
 pub(crate) fn check(step: &Step<'_>) -> Outcome {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    match look(&RUNS, cores.min(4), 1, Some(LIMIT), step.output()) {
+    match small(step.output()) {
         Ok(()) => Outcome::Ok,
         Err(why) => Outcome::Failed(why),
     }
+}
+
+fn small(output: &Output) -> Result<(), String> {
+    look(&RUNS, cores().min(4), 1, Some(LIMIT), output)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// A run that is under way. Everything that TLC writes is in its folder.
@@ -195,7 +202,7 @@ fn start(run: Run, jar: &Path, workers: usize) -> Result<Started, String> {
     let errors = said.try_clone().map_err(|error| told(place, error))?;
     // The tests beside it wait for answers, and notice a busy machine.
     let mut java = Command::new("nice");
-    java.args(["-n", "10"]).arg(self::java());
+    java.args(["-n", "10"]).arg(jdk("java"));
     // Small runs have others beside them.
     java.args(if workers == 1 { ["-XX:+UseSerialGC", "-Xmx1g"] } else { ["-XX:+UseParallelGC", "-Xms1g"] });
     // TLC unpacks its own modules where Java keeps temporary files.
@@ -316,14 +323,6 @@ fn jar(output: &Output) -> Result<PathBuf, String> {
         why = String::from_utf8_lossy(&ended.stdout).into_owned();
     }
     Err(format!("mvn could not fetch {ARTIFACT}:\n{why}"))
-}
-
-/// Returns the Java that Maven uses too.
-fn java() -> PathBuf {
-    match std::env::var_os("JAVA_HOME") {
-        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join("java"),
-        _ => PathBuf::from("java"),
-    }
 }
 
 #[cfg(test)]

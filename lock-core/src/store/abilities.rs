@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::request::{AcquireRequest, MAX_TOKENS};
+use super::request::{AcquireRequest, INTENT_LIFE, MAX_TOKENS, WAITER_LIFE};
 use super::{Kind, StoreError, StoreErrorKind};
 use crate::replication::Replication;
 
@@ -125,8 +125,8 @@ impl Abilities {
         lease_grain: Duration::from_millis(1),
         longest_lease: None,
         shortens: false,
-        waiter_life: Duration::from_secs(3),
-        intent_life: Duration::from_secs(1),
+        waiter_life: WAITER_LIFE,
+        intent_life: INTENT_LIFE,
         far_waiters: false,
         takeovers: false,
         direct_grants: false,
@@ -201,6 +201,9 @@ impl Abilities {
     }
 }
 
+/// URLs of the stores on Redis servers in the layout of Redisson, without quorums.
+const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
+
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -241,12 +244,7 @@ impl Lacked {
         Self::Latches,
         Self::Stocks,
     ];
-}
 
-/// URLs of the stores on Redis servers in the layout of Redisson, without quorums.
-const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
-
-impl Lacked {
     /// Says which stores have it, and what else helps.
     fn way_out(self) -> String {
         match self {

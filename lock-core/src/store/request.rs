@@ -80,8 +80,9 @@ pub struct AcquireRequest {
 /// Maximum wait that a queue assumes, as in Redisson (`fairLockWaitTimeout`, 5 minutes).
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// Time after which a waiter in a fair queue counts as dead if it is not
-/// [kept](super::LockStore::renew), unless it was kept as [`Standing::Far`].
+/// Usual [`waiter_life`](super::Abilities::waiter_life): the time after which a waiter in a queue
+/// counts as dead if it is not [renewed](super::LockStore::renew), unless it was renewed as
+/// [`Standing::Far`].
 pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 
 /// Time after which a waiter that was kept as [`Standing::Far`] counts as dead.
@@ -91,7 +92,8 @@ pub const FAR_LIFE: Duration = Duration::from_secs(60);
 /// [`Notice::Granted`](super::Notice::Granted).
 pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 
-/// Lifetime of a waiting writer's intent, which keeps readers out.
+/// Usual [`intent_life`](super::Abilities::intent_life): the lifetime of a waiting writer's intent,
+/// which keeps readers out.
 pub const INTENT_LIFE: Duration = Duration::from_secs(1);
 
 impl AcquireRequest {
@@ -316,9 +318,10 @@ impl RenewItem {
 pub enum Standing {
     /// It holds the key.
     Holder,
-    /// It waits, as announced with [`AcquireRequest::queued`]. Its place in a fair queue counts as
-    /// alive for another [`WAITER_LIFE`], its intent to write for another [`INTENT_LIFE`]. A writer
-    /// that finds readers and has no intent is told to ask again at once.
+    /// It waits, as announced with [`AcquireRequest::queued`]. Its place in a queue counts as alive
+    /// for another [`waiter_life`](super::Abilities::waiter_life), its intent to write for another
+    /// [`intent_life`](super::Abilities::intent_life). A writer that finds readers and has no
+    /// intent is told to ask again at once.
     Waiter,
     /// It waits in a fair queue, behind other waiters of the same manager. Its place counts as
     /// alive for another [`FAR_LIFE`], as long as one of the others is kept as a

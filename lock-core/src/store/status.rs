@@ -82,15 +82,7 @@ impl Cursor {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
-}
 
-impl From<u64> for Cursor {
-    fn from(number: u64) -> Self {
-        Self::new(number.to_be_bytes())
-    }
-}
-
-impl Cursor {
     /// Returns the number that the cursor was made from.
     ///
     /// # Errors
@@ -104,5 +96,11 @@ impl Cursor {
     #[must_use]
     pub fn refusal() -> StoreError {
         StoreError::new(StoreErrorKind::Refused, "the cursor is not from an earlier page")
+    }
+}
+
+impl From<u64> for Cursor {
+    fn from(number: u64) -> Self {
+        Self::new(number.to_be_bytes())
     }
 }

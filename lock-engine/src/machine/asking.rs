@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
+use lock_core::store::kit::no_answer;
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, LONGEST_WAIT, ListenerPolicy,
     Moment, Notice, Released, Renewed, Rivals, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
@@ -13,7 +14,6 @@ use lock_core::{FencingToken, OwnerId};
 use super::{
     Action, Asked, Driver, Heard, Machine, Phase, PlaceKept, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE,
 };
-use crate::failure::no_answer;
 use crate::hold::Hold;
 use crate::spec::LaneKind;
 use crate::terms::{Lease, Terms};

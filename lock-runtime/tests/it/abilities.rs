@@ -143,8 +143,7 @@ async fn a_lease_keeps_to_the_limits_of_the_store() {
 struct Queues {
     inner: Arc<dyn LockStore>,
     abilities: Abilities,
-    /// The owners that asked, and those that were given up.
-    asked: Mutex<HashSet<String>>,
+    /// The owners that were given up.
     ended: Mutex<HashSet<String>>,
 }
 
@@ -152,7 +151,7 @@ impl Queues {
     fn new(name: &str) -> Arc<Self> {
         let inner = named_memory_store(name);
         let abilities = Abilities { queues_mutexes: true, takeovers: false, ..inner.abilities().clone() };
-        Arc::new(Self { inner, abilities, asked: Mutex::default(), ended: Mutex::default() })
+        Arc::new(Self { inner, abilities, ended: Mutex::default() })
     }
 
     fn manager(self: &Arc<Self>) -> LockManager {
@@ -185,7 +184,6 @@ impl Forward for Queues {
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
         let owner = request.items[0].owner.to_string();
         assert!(!self.ended.lock().unwrap().contains(&owner), "asked after its end");
-        self.asked.lock().unwrap().insert(owner);
         self.inner.acquire(Self::request(&request))
     }
 
@@ -215,7 +213,7 @@ async fn places(locks: &LockManager) -> u64 {
     locks.status("k").await.unwrap().waiters
 }
 
-/// Waits until the store's queue has so many places.
+/// Waits until the store's queue has `wanted` places.
 async fn wait_for_places(locks: &LockManager, wanted: u64) {
     while places(locks).await != wanted {
         sleep(MS).await;

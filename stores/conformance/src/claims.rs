@@ -1,7 +1,6 @@
 //! The abilities that a store claims.
 
-use lock_core::Replication;
-use lock_core::store::{MAX_TOKENS, StoreErrorKind};
+use lock_core::store::MAX_TOKENS;
 
 use super::*;
 
@@ -51,10 +50,7 @@ pub async fn all_that_is_not_claimed_is_refused(subject: Subject) {
     let store = Arc::clone(&subject.store);
     let lacked = needs::lacked(&*store, &Need::ALL);
     if !store.abilities().replication {
-        let wish = request(&["replicas"], 1).replicated(Replication::at_least(1, PATIENCE));
-        let error = store.acquire(Arc::new(wish)).await.unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Unsupported);
-        assert_eq!(status(&store, "replicas").await, LockStatus::free());
+        refusals::replicas(&store).await;
     }
     refusals::check(subject, lacked).await;
 }

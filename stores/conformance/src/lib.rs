@@ -1,4 +1,4 @@
-//! The contract of a store as tests: one for each behaviour, the same for every store.
+//! Tests of the contract of a store. They are the same for every store.
 //!
 //! The contract is the documentation of [`lock_core::store`]. This crate runs on any [`LockStore`],
 //! in a crate of yours, too. It reads the store's [`Abilities`], tests what they claim, and checks

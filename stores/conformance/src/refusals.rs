@@ -1,5 +1,6 @@
 //! Steps that a store does not claim are refused without a trace.
 
+use lock_core::Replication;
 use lock_core::store::{ListenerPolicy, MAX_TOKENS, ScanRequest, StoreErrorKind, Takeover};
 
 use super::*;
@@ -111,6 +112,12 @@ async fn direct_grants(store: &Arc<dyn LockStore>) {
 async fn ranges(store: &Arc<dyn LockStore>) {
     let tokens = grant(store, request(&["range"], 1).tokens(MAX_TOKENS)).await.tokens;
     assert_eq!(tokens[0].first, tokens[0].last, "only one token is claimed");
+}
+
+pub(super) async fn replicas(store: &Arc<dyn LockStore>) {
+    let wish = request(&["replicas"], 1).replicated(Replication::at_least(1, PATIENCE));
+    assert_unsupported(store.acquire(Arc::new(wish)).await, "a grant that replicas confirm");
+    assert_untouched(store, "replicas").await;
 }
 
 async fn scans(store: &Arc<dyn LockStore>) {

@@ -35,12 +35,18 @@ pub(super) fn distrust(left: Duration) -> StoreError {
 /// Looks at the marker of the store, or makes it.
 fn mark(store: &Arc<dyn LockStore>, request: MarkRequest) -> BoxFuture<Result<Marked, StoreError>> {
     let Some(member) = store.member() else {
-        let message = format!(
-            "{store:?} can't be a server of a quorum: it keeps no marker that shows a loss of locks; use single servers"
-        );
-        return Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, message)) });
+        let refusal = no_member(&**store);
+        return Box::pin(async { Err(refusal) });
     };
     member.mark(request)
+}
+
+/// Returns the error about a store that keeps no marker.
+pub(super) fn no_member(store: &dyn LockStore) -> StoreError {
+    let message = format!(
+        "{store:?} can't be a server of a quorum: it keeps no marker that shows a loss of locks; use single servers"
+    );
+    StoreError::new(StoreErrorKind::Unsupported, message)
 }
 
 /// Checks that the store is believed; marks it if it has no marker.

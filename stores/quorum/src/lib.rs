@@ -120,10 +120,7 @@ impl QuorumStore {
         for store in &stores {
             let Abilities { tokens, late_requests, .. } = store.abilities();
             if store.member().is_none() {
-                return refuse(format!(
-                    "{store:?} can't be a server of a quorum: it keeps no marker that shows a loss of locks; use \
-                     single servers"
-                ));
+                return Err(first::no_member(&**store));
             }
             if (*tokens, *late_requests) != (Tokens::Clock, LateRequests::ByClock) {
                 return refuse(format!(

@@ -57,7 +57,7 @@ impl Program {
         let mut class_path = jar.into_os_string();
         class_path.push(":");
         class_path.push(self.folder.join("dependency").join("*"));
-        let mut command = Command::new(java());
+        let mut command = Command::new(jdk("java"));
         // Tuned for a quick start, because the program lives only for a short time.
         command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m"]);
         command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=error");
@@ -66,11 +66,12 @@ impl Program {
     }
 }
 
-/// Returns the Java that Maven uses too.
-fn java() -> PathBuf {
+/// Returns the path of a program of the JDK that Maven uses too, such as `java`.
+#[must_use]
+pub fn jdk(program: &str) -> PathBuf {
     match std::env::var_os("JAVA_HOME") {
-        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join("java"),
-        _ => PathBuf::from("java"),
+        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join(program),
+        _ => PathBuf::from(program),
     }
 }
 

@@ -19,7 +19,7 @@ mod servers;
 
 #[cfg(feature = "interop")]
 pub use both::{LEASE, SLACK, judge, nothing_is_left, with_defaults, with_short_lease, with_short_lease_and};
-pub use build::Program;
+pub use build::{Program, jdk};
 #[cfg(feature = "interop")]
 pub use client::{Answer, Call, Exception, Java, Settings};
 #[cfg(feature = "interop")]

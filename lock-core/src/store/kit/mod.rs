@@ -32,8 +32,13 @@ pub async fn bounded<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
-        let message = format!("no answer within {:?}", rounded(limit));
-        Err(StoreError::new(StoreErrorKind::Unanswered, message))
-    })
+    tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer(limit)))
+}
+
+/// Returns the error of a store that has not answered for `within`, whether to a call or to a
+/// waiter.
+#[doc(hidden)]
+#[must_use]
+pub fn no_answer(within: Duration) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, format!("no answer within {:?}", rounded(within)))
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{
-    Abilities, AcquireRequest, Acquired, BoxFuture, Few, Forward, Granted, Item, Kind, LatchStore, LockStore,
-    Notices, QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned,
-    SemaphoreStore, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Forward, Granted, LatchStore, LockStore, Notices,
+    QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, SemaphoreStore,
+    StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
 use lock_store_memory::MemoryStore;
 
@@ -14,10 +14,6 @@ type Answer<T> = BoxFuture<Result<T, StoreError>>;
 
 fn refuse<T: Send + 'static>() -> Answer<T> {
     Box::pin(async { Err(StoreError::new(StoreErrorKind::Unsupported, "mutexes only")) })
-}
-
-fn is_one_mutex(items: &Few<Item>) -> bool {
-    items.len() == 1 && items[0].kind == Kind::Mutex
 }
 
 /// A store of mutexes, of which every request takes one.
@@ -50,10 +46,9 @@ impl Forward for Plain {
     }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
-        if is_one_mutex(&request.items) && request.replication.is_none() {
-            self.memory.acquire(request)
-        } else {
-            refuse()
+        match Self::ABILITIES.allow(&request) {
+            Ok(()) => self.memory.acquire(request),
+            Err(refusal) => Box::pin(async { Err(refusal) }),
         }
     }
 
@@ -244,7 +239,7 @@ impl Forward for Faulty {
     fn acquire(&self, request: Arc<AcquireRequest>) -> Answer<Acquired> {
         let call = self.memory.acquire(Arc::clone(&request));
         match self.fault {
-            Fault::RefusesTooLate if !is_one_mutex(&request.items) => Box::pin(async {
+            Fault::RefusesTooLate if Plain::ABILITIES.allow(&request).is_err() => Box::pin(async {
                 call.await?;
                 refuse().await
             }),
