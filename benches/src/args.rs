@@ -34,7 +34,7 @@ Workloads:
   seed100     100 tasks at once, wait limit 10 s, hold 0; ours, raw
 
 Flags:
-  --lib <lib>          what is measured: ours (default); raw = SET NX PX and a compare-and-delete script, polling
+  --lib <lib>          what is measured: ours (default); plain = ours in the plain layout, where raw can run; raw = SET NX PX and a compare-and-delete script, polling
                        every 5 ms; ping = a PING for each half of a pair; tokio = a bare tokio::sync::Mutex or RwLock
   --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
   --url <url>          the same as a lock URL; memory: is the memory store (ours only)
@@ -110,6 +110,7 @@ words! {
     /// The library to measure.
     Lib, "lib":
     Ours = "ours",
+    Plain = "plain",
     Raw = "raw",
     Ping = "ping",
     Tokio = "tokio",
@@ -274,7 +275,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
     let Options { workload, lib, store, .. } = options;
     let possible: &[Workload] = match lib {
         Lib::Ours => std::slice::from_ref(workload),
-        Lib::Raw => &[
+        Lib::Plain | Lib::Raw => &[
             Workload::Latency,
             Workload::Throughput,
             Workload::Hot,
@@ -296,7 +297,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
     }
     if *store == Store::Memory {
         match lib {
-            Lib::Raw | Lib::Ping => {
+            Lib::Plain | Lib::Raw | Lib::Ping => {
                 return Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"));
             }
             Lib::Ours if *workload == Workload::Waiting => {

@@ -67,9 +67,10 @@ impl Backend {
         match (options.lib, urls.measured.as_deref()) {
             (Lib::Tokio, _) => Ok(Self::Tokio(Arc::default())),
             (_, None) => Err("there is no store to connect to".to_owned()),
-            (Lib::Ours, Some(url)) => {
+            (Lib::Ours | Lib::Plain, Some(url)) => {
                 let builder = LockManager::builder().lease(options.lease);
-                builder.connect(url).await.map(Self::Ours).map_err(|error| error.to_string())
+                let plain = (options.lib == Lib::Plain).then(|| url.replacen("redis", "redis+plain", 1));
+                builder.connect(plain.as_deref().unwrap_or(url)).await.map(Self::Ours).map_err(|error| error.to_string())
             }
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
             (Lib::Raw, Some(url)) => {

@@ -67,6 +67,10 @@ pub struct Abilities {
     pub counts_listeners: bool,
     /// Where fencing tokens come from.
     pub tokens: Tokens,
+    /// Whether each key has a counter of its own. If not,
+    /// [`LockStatus::last_token`](super::LockStatus::last_token) is not known, and a refused
+    /// request may use up tokens.
+    pub own_tokens: bool,
     /// Maximum number of tokens in one grant. A store that is asked for more grants this many.
     pub most_tokens: u32,
     /// How a request is refused that arrives late.
@@ -133,6 +137,7 @@ impl Abilities {
         notices: Notices::Polled,
         counts_listeners: false,
         tokens: Tokens::Clock,
+        own_tokens: true,
         most_tokens: MAX_TOKENS,
         late_requests: LateRequests::ByClock,
         replication: false,

@@ -21,7 +21,8 @@ pub struct LockStatus {
     pub waiters: u64,
     /// Time until the hold ends if nobody renews it; `None` when the key is free.
     pub remaining: Option<Duration>,
-    /// The highest fencing token granted so far, while the counter survives.
+    /// The highest fencing token granted so far, while the counter survives; `None` without
+    /// [`Abilities::own_tokens`](super::Abilities::own_tokens).
     pub last_token: Option<FencingToken>,
 }
 

@@ -88,6 +88,13 @@ impl Watch {
         Self::new(notices, false, Box::new(()))
     }
 
+    /// Returns the same watch as one whose notices are hints: its caller polls, too. For keys that
+    /// other programs release without a notice.
+    #[must_use]
+    pub fn unconfirmed(self) -> Self {
+        Self { confirmed: false, ..self }
+    }
+
     /// Returns what a [release](super::ReleaseRequest::own_watch) of the watch's owner names.
     #[must_use]
     pub fn echo(&self) -> Echo {

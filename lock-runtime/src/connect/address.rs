@@ -13,7 +13,10 @@ use lock_core::store::LockStore;
 use lock_store_memory::MemoryStore;
 use lock_store_quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
-use lock_store_redis::{Login, RedisOptions, RedisStore, url::Servers};
+use lock_store_redis::{
+    Layout, Login, RedisOptions, RedisStore,
+    url::{self, Servers},
+};
 use tokio::runtime::Handle;
 
 use crate::builder::LockManagerBuilder;
@@ -21,7 +24,8 @@ use crate::error::ConnectError;
 
 /// The forms of URLs that are accepted, for error texts.
 pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
-                                   `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `rediss` for TLS, \
+                                   `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
+                                   locks of `SET NX PX`, with `rediss` for TLS, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -33,7 +37,7 @@ pub(crate) enum Address {
     /// A fresh store in memory, or the one of this name.
     Memory(Option<String>),
     #[cfg(feature = "redis")]
-    Redis(Box<Servers>),
+    Redis(Box<Servers>, Layout),
     Quorum(Vec<Address>),
 }
 
@@ -104,7 +108,7 @@ impl Address {
         match (self, other) {
             (Self::Memory(Some(name)), Self::Memory(Some(other))) => name == other,
             #[cfg(feature = "redis")]
-            (Self::Redis(servers), Self::Redis(others)) => {
+            (Self::Redis(servers, _), Self::Redis(others, _)) => {
                 let others = others.places();
                 servers.places().iter().any(|place| others.contains(place))
             }
@@ -114,7 +118,7 @@ impl Address {
 
     #[cfg(feature = "redis")]
     fn redis(url: &str) -> Result<Self, ConnectError> {
-        Ok(Self::Redis(Box::new(lock_store_redis::url::servers(url)?)))
+        Ok(Self::Redis(Box::new(url::servers(url)?), url::layout(url)))
     }
 
     #[cfg(not(feature = "redis"))]
@@ -129,8 +133,17 @@ impl Address {
         match self {
             Self::Memory(_) => Clock::tokio(),
             #[cfg(feature = "redis")]
-            Self::Redis(_) => Clock::Boot,
+            Self::Redis(..) => Clock::Boot,
             Self::Quorum(each) => each.first().map_or(Clock::Boot, Self::clock),
+        }
+    }
+
+    /// Returns the address of a server of a quorum.
+    fn of_quorum(self) -> Self {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(servers, Layout::Plain) => Self::Redis(servers, Layout::PlainByScript),
+            other => other,
         }
     }
 
@@ -146,13 +159,14 @@ impl Address {
             Self::Memory(None) => MemoryStore::new(&store.prefix),
             Self::Memory(Some(name)) => MemoryStore::named(&name, &store.prefix),
             #[cfg(feature = "redis")]
-            Self::Redis(servers) => {
+            Self::Redis(servers, layout) => {
                 let is_single = matches!(*servers, Servers::One(_));
                 if is_single && store.replicas.is_none() && engine.replication.wanted(None).is_none() {
                     return Err(refused(OF_HOW_MANY));
                 }
                 let options = RedisOptions {
                     prefix: store.prefix.clone(),
+                    layout,
                     call_timeout: engine.call_timeout,
                     connect_timeout: store.connect_timeout,
                     subscription_linger: store.subscription_linger,
@@ -177,7 +191,7 @@ impl Address {
                          lease, or set `max_lease` in all programs that use these servers"
                     )));
                 }
-                let each = each.into_iter().map(|address| address.open(settings, clock, runtime));
+                let each = each.into_iter().map(|address| address.of_quorum().open(settings, clock, runtime));
                 let options = quorum_options(settings, clock, runtime);
                 Arc::new(QuorumStore::new(each.collect::<Result<_, _>>()?, options)?)
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lock_core::internal::clock::Clock;
 use lock_core::store::LockStore;
 #[cfg(feature = "redis")]
-use lock_store_redis::url::Servers;
+use lock_store_redis::{Layout, url::Servers};
 #[cfg(feature = "redis")]
 use tokio::runtime::Handle;
 
@@ -28,6 +28,7 @@ impl LockManager {
     /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that the sentinels name |
     /// | `redis+cluster://[user:password@]h1[:6379],h2` | a Redis Cluster |
     /// | `quorum:url1\|url2\|url3` | a majority of independent servers |
+    /// | `redis+plain://…`, `redis+plain+sentinel://…`, `redis+plain+cluster://…` | the same in the [plain layout](https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), mutexes only |
     /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
     ///
     /// # Errors
@@ -128,7 +129,7 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         let limit = self.store.connect_timeout;
-        let address = Address::Redis(Box::new(Servers::One(client)));
+        let address = Address::Redis(Box::new(Servers::One(client)), Layout::Redisson);
         let open = |settings: &Self, runtime: &Handle| address.open(settings, Clock::Boot, runtime);
         checked(LockManager::on(self.start(Clock::Boot, open)?), limit).await
     }

@@ -11,7 +11,7 @@ pub async fn a_writer_becomes_a_reader(Subject { store, other, .. }: Subject) {
     assert_eq!(downgrade(&store, vec![writing("a", 1)], long()).await, [Renewed::Held]);
     assert_kind(&other, "a", Kind::Read, &[1]).await;
     assert_remaining(&other, "a", long()).await;
-    assert_eq!(status(&other, "a").await.last_token.unwrap().get(), before.tokens[0].last);
+    assert_last_token(&status(&other, "a").await, before.tokens[0].last);
     let granted = grant(&other, wish(Kind::Read, "a", 2)).await;
     assert!(granted.tokens[0].first > before.tokens[0].last);
     busy(&other, wish(Kind::Write, "a", 3)).await;

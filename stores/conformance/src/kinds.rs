@@ -23,7 +23,7 @@ pub async fn tokens_grow_across_kinds(Subject { store, .. }: Subject) {
         assert!(granted.tokens[0].first > last, "{kind:?}: {granted:?} after {last}");
         assert_eq!(granted.tokens[0].last - granted.tokens[0].first + 1, tokens_of(10));
         last = granted.tokens[0].last;
-        assert_eq!(status(&store, "a").await.last_token.unwrap().get(), last);
+        assert_last_token(&status(&store, "a").await, last);
         give_back(&store, &wish(kind, "a", number)).await;
     }
 }
@@ -48,7 +48,7 @@ pub async fn release_and_renew_by_a_stranger_touch_nothing(Subject { store, othe
 
 pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store, other, .. }: Subject) {
     for (number, kind) in (1..).zip(kinds_of_locks()) {
-        let granted = grant(&store, wish(kind, "a", 90 + number)).await;
+        let before = grant(&store, wish(kind, "a", 90 + number)).await.tokens[0].last;
         let request = Arc::new(waiting(kind, "a", number));
         let mut watch = watch_for(&other, &request).await;
         acquire(&other, Arc::clone(&request)).await;
@@ -56,7 +56,9 @@ pub async fn force_release_frees_every_kind_and_wakes_who_waits(Subject { store,
         assert_gets_its_turn(&other, &mut watch, &request).await;
         assert_held_by(&store, "a", number).await;
         assert_eq!(renew(&store, vec![item_of(kind, "a", 90 + number)], long()).await, [Renewed::Gone]);
-        assert!(status(&store, "a").await.last_token.unwrap().get() > granted.tokens[0].last);
+        if abilities(|store| store.own_tokens) {
+            assert!(status(&store, "a").await.last_token.unwrap().get() > before);
+        }
         give_back(&other, &request).await;
         assert!(!force_release(&other, "a").await);
     }

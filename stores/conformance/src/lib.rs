@@ -121,6 +121,7 @@
 //! | `Latches` | [`latches`](LockStore::latches) | |
 //! | `Listeners` | [`counts_listeners`](Abilities::counts_listeners) | |
 //! | `ClockTokens` | [`tokens`](Abilities::tokens) | |
+//! | `OwnTokens` | [`own_tokens`](Abilities::own_tokens) | the last token of a key is not known |
 //! | `ByClock` | [`late_requests`](Abilities::late_requests) | |
 //! | `Floors` | [`member`](LockStore::member) | |
 //! | `Races` | no [`queues_mutexes`](Abilities::queues_mutexes) | |
@@ -528,9 +529,16 @@ fn tokens_of(asked: u32) -> u64 {
     abilities(|store| asked.min(store.most_tokens)).into()
 }
 
-/// Whether the counters of tokens outlive the holds.
+/// Whether the counters of tokens outlive the holds, and each key has its own.
 fn has_counters() -> bool {
-    abilities(|store| store.tokens == Tokens::Clock)
+    abilities(|store| store.tokens == Tokens::Clock && store.own_tokens)
+}
+
+/// Checks the token that a status of a held key shows, or that it shows none if the store has no
+/// counter for each key.
+fn assert_last_token(status: &LockStatus, last: u64) {
+    let last = Some(last).filter(|_| abilities(|store| store.own_tokens));
+    assert_eq!(status.last_token.map(u64::from), last, "{status:?}");
 }
 
 /// Checks what a release says of those who wait, if the store counts them.

@@ -30,6 +30,8 @@ pub enum Need {
     Ranges,
     /// Counters of tokens that go by the clock, and outlive the holds.
     ClockTokens,
+    /// A counter of tokens for each key.
+    OwnTokens,
     /// Tokens above a floor.
     Floors,
     /// Late requests that are refused by the clock.
@@ -51,7 +53,7 @@ pub(super) fn lacked(store: &dyn LockStore, needs: &[Need]) -> Vec<Need> {
 
 impl Need {
     /// All needs.
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Several,
         Self::Fair,
         Self::ReadWrite,
@@ -63,6 +65,7 @@ impl Need {
         Self::Listeners,
         Self::Ranges,
         Self::ClockTokens,
+        Self::OwnTokens,
         Self::Floors,
         Self::ByClock,
         Self::Races,
@@ -86,6 +89,7 @@ impl Need {
             Self::Listeners => abilities.counts_listeners,
             Self::Ranges => abilities.most_tokens > 1,
             Self::ClockTokens => abilities.tokens == Tokens::Clock,
+            Self::OwnTokens => abilities.own_tokens,
             Self::Floors => store.member().is_some(),
             Self::ByClock => abilities.late_requests == LateRequests::ByClock,
             Self::Races => !abilities.queues(Kind::Mutex),
@@ -112,6 +116,7 @@ impl Need {
             Self::Listeners => return "has no count of its listeners".to_owned(),
             Self::Ranges => return "has one token for each grant".to_owned(),
             Self::ClockTokens => return "has no tokens by its clock".to_owned(),
+            Self::OwnTokens => return "has one counter of tokens for several keys".to_owned(),
             Self::Floors => return "has no place in a quorum".to_owned(),
             Self::ByClock => return "has no clock that refuses late requests".to_owned(),
             Self::Races => return "has queues for its mutexes".to_owned(),

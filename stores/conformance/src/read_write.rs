@@ -26,7 +26,7 @@ pub async fn readers_share_a_key(Subject { store, other, .. }: Subject) {
     }
     assert_kind(&store, "a", Kind::Read, &[1, 2, 3]).await;
     assert_remaining(&store, "a", long()).await;
-    assert_eq!(status(&other, "a").await.last_token.unwrap().get(), last);
+    assert_last_token(&status(&other, "a").await, last);
     for kind in kinds_of_locks().into_iter().filter(|kind| *kind != Kind::Read) {
         assert_busy_for(&busy(&other, wish(kind, "a", 4)).await, long());
     }

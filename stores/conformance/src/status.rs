@@ -12,7 +12,7 @@ pub async fn status_shows_holder_lease_and_token(Subject { store, other, .. }: S
     let status = status(&other, "a").await;
     assert!(status.is_locked());
     assert_eq!(status.holders, [(owner(1), 1)]);
-    assert_eq!(status.last_token.unwrap().get(), granted.tokens[0].last);
+    assert_last_token(&status, granted.tokens[0].last);
     assert_remaining(&other, "a", long()).await;
 }
 

@@ -63,9 +63,9 @@ macro_rules! conformance {
                 tokens_of_a_fresh_key_start_at_the_stores_clock [ClockTokens]
                 range_of_tokens_belongs_to_one_grant [Ranges]
                 the_largest_range_is_granted [Ranges]
-                each_item_has_its_own_range [Several]
+                each_item_has_its_own_range [Several OwnTokens]
                 resent_acquire_gets_new_tokens
-                a_busy_answer_uses_no_tokens
+                a_busy_answer_uses_no_tokens [OwnTokens]
                 token_floor_is_respected [Floors]
                 a_floor_below_the_counter_changes_nothing [Floors]
                 a_counter_that_cannot_grow_is_an_error_and_takes_nothing [Floors]
@@ -86,7 +86,7 @@ macro_rules! conformance {
                 renew_lengthens
                 a_renewed_lease_lasts
                 renew_never_shortens
-                renew_lets_the_counter_outlive_the_hold [ClockTokens]
+                renew_lets_the_counter_outlive_the_hold [ClockTokens OwnTokens]
                 renew_treats_each_item_on_its_own
                 renew_answers_in_the_order_of_the_request
                 renew_answers_for_300_items
@@ -105,7 +105,7 @@ macro_rules! conformance {
                 status_shows_holder_lease_and_token
                 status_shows_the_kind
                 status_counts_who_listens [Pushed Listeners]
-                status_remembers_the_token_of_a_free_key [ClockTokens]
+                status_remembers_the_token_of_a_free_key [ClockTokens OwnTokens]
                 force_release_frees_whoever_holds
                 force_release_keeps_the_counter
                 force_release_of_a_free_key_says_so

@@ -88,6 +88,7 @@ fn abilities(stores: &[Arc<dyn LockStore>], max_lease: Duration) -> Abilities {
             Notices::Polled
         },
         counts_listeners: all(|store| store.counts_listeners),
+        own_tokens: all(|store| store.own_tokens),
         most_tokens: each().map(|store| store.most_tokens).min().unwrap_or(MAX_TOKENS),
         scan: all(|store| store.scan),
         ..Abilities::MUTEX

@@ -12,8 +12,10 @@ use super::join::join;
 use super::kinds::{declare, queue};
 use super::names::Names;
 use super::node::Node;
+use super::options::Layout;
 use super::reply;
 use super::script::{self, Invocation};
+use super::session::Session;
 use super::steps::{about, locks_and_counters};
 use crate::trace::TARGET;
 
@@ -24,7 +26,7 @@ const BATCH: usize = 25;
 
 impl Node {
     pub(super) async fn status(&self, key: &LockKey, at: At) -> Result<LockStatus, Fault> {
-        let names = [Names::new(&self.options.prefix, key)?];
+        let names = [self.name_of(key)?];
         let ready = self.connector.ready(at).await?;
         let answer = self.connector.run(&ready, &look_at(self, &names)).await;
         let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
@@ -39,7 +41,8 @@ impl Node {
     }
 
     fn read_status(&self, value: &Value, names: Names<'_>) -> Result<LockStatus, StoreError> {
-        let status = reply::status(value).ok_or_else(|| self.senseless(value))?;
+        let read = if self.options.layout.is_plain() { reply::plain_status } else { reply::status };
+        let status = read(value).ok_or_else(|| self.senseless(value))?;
         let mut status = status.map_err(|reason| self.foreign(names.lock(), reason))?;
         // A channel without watchers in this process stays subscribed for a while.
         let channels = match status.kind {
@@ -58,7 +61,7 @@ impl Node {
     }
 
     pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
-        let names = Names::new(&self.options.prefix, key)?;
+        let names = self.name_of(key)?;
         let ready = self.connector.ready(at).await?;
         let others = self.declared(|| [queue(&names), vec![names.counter().to_string()]].concat());
         let mut invocation = self.invocation(&script::FORCE_RELEASE, 1 + others.len(), 0);
@@ -89,7 +92,7 @@ impl Node {
 
     /// Returns the rights that locks need and the user lacks. `key` must be one that no lock has.
     pub(super) async fn missing_rights(&self, key: &LockKey, at: At) -> Result<String, Fault> {
-        let names = Names::new(&self.options.prefix, key)?;
+        let names = self.name_of(key)?;
         let mut invocation = self.invocation(&script::RIGHTS, 1, 9);
         invocation.name(names.lock()).name(names.channel(Kind::Mutex)).name(names.channel(Kind::Read));
         for name in names.of_queue() {
@@ -100,7 +103,11 @@ impl Node {
         match self.connector.run(&ready, &invocation).await {
             Ok(value) => {
                 let missing = reply::array(&value).unwrap_or_default().iter().filter_map(reply::text);
-                Ok(missing.collect::<Vec<_>>().join(", "))
+                let mut missing: Vec<_> = missing.collect();
+                if self.options.layout == Layout::Plain && !Session::may_end(&self.connector, &ready).await? {
+                    missing.push("client info and client kill");
+                }
+                Ok(missing.join(", "))
             }
             Err(fault) if fault.error.kind() == StoreErrorKind::Denied => Ok(fault.error.to_string()),
             Err(fault) => Err(fault),
@@ -108,12 +115,18 @@ impl Node {
     }
 
     pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, Fault> {
+        let is_plain = self.options.layout.is_plain();
+        if is_plain && self.options.prefix.is_empty() && request.prefix.is_empty() {
+            let what = "a list of locks in the plain layout needs a prefix, since any string with a time to live could \
+                        be a lock";
+            return Err(self.address.error(StoreErrorKind::Unsupported, what).into());
+        }
         let mut ready = self.connector.ready(At::once(request.timeout)).await?;
         let mut scan = redis::cmd("SCAN");
         let pattern = format!("{}{}*", literal(&self.options.prefix), literal(&request.prefix));
         let from = request.cursor.as_ref().map_or(Ok(0), Cursor::to_number)?;
         scan.arg(from).arg("MATCH").arg(pattern);
-        scan.arg("COUNT").arg(LOOKED_AT).arg("TYPE").arg("hash");
+        scan.arg("COUNT").arg(LOOKED_AT).arg("TYPE").arg(if is_plain { "string" } else { "hash" });
         let value = self.connector.call(&ready, &scan).await?;
         let (next, found) = reply::scanned(&value).ok_or_else(|| self.senseless(&value))?;
 
@@ -121,7 +134,7 @@ impl Node {
         let keys: Vec<LockKey> = found
             .into_iter()
             .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
-            .filter(|key| Names::new(&self.options.prefix, key).is_ok())
+            .filter(|key| self.name_of(key).is_ok())
             .collect();
         // One batch after another, so that other calls come in between. In a cluster each key may
         // be in its own slot: all at once.
@@ -157,7 +170,7 @@ impl Node {
         ready: &Ready,
         keys: &[LockKey],
     ) -> Result<Vec<(LockKey, LockStatus)>, Fault> {
-        let names: Result<Vec<_>, _> = keys.iter().map(|key| Names::new(&self.options.prefix, key)).collect();
+        let names: Result<Vec<_>, _> = keys.iter().map(|key| self.name_of(key)).collect();
         let names = names?;
         let ready = self.connector.later(ready);
         let value = self.connector.run(&ready, &look_at(self, &names)).await?;

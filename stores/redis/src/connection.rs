@@ -22,7 +22,7 @@ use lock_core::store::kit::Backoff;
 use lock_core::store::kit::ServerClock;
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::{MultiplexedConnection, SendError};
-use redis::{Cmd, PushInfo, PushKind, ServerError, Value};
+use redis::{Cmd, Pipeline, PushInfo, PushKind, ServerError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, watch};
 use tokio::task::AbortHandle;
@@ -32,6 +32,7 @@ use super::dialer::Dialer;
 use super::fault::{Fault, Redirect, Several};
 use super::reply;
 use super::script::Invocation;
+use super::session::Session;
 use crate::trace::TARGET;
 
 /// A connection in use.
@@ -42,6 +43,7 @@ pub(super) struct Link {
     heard: AtomicU64,
     /// Identifies the run of the server, once it has been asked.
     run_id: OnceCell<Option<String>>,
+    session: Arc<Session>,
 }
 
 /// How a step is sent.
@@ -75,6 +77,10 @@ impl Ready {
     /// Returns the time that the call has left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.since(self.now)
+    }
+
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.link.session
     }
 
     /// Whether the connection must not be used any more: it broke, or another server took over.
@@ -269,47 +275,74 @@ impl Connector {
         self.dialer.address.refused(error)
     }
 
+    /// Returns the error for an error answer, and whether another server or other keys may help.
+    pub(super) fn fault(&self, ready: &Ready, error: &ServerError) -> Fault {
+        let (redirect, several) = (Redirect::read(error), Several::read(error));
+        Fault { error: self.refused(ready, error), redirect, several }
+    }
+
     /// Sends one command and waits for its answer. An error answer becomes an `Err`.
     pub(super) async fn call(&self, ready: &Ready, command: &Cmd) -> Result<Value, CallError> {
-        let link = &ready.link;
-        let left = ready.left();
-        if left.is_zero() {
-            return Err(CallError::Other(
-                self.error(StoreErrorKind::Unreachable, "no time was left to send the request").into(),
-            ));
-        }
-        let heard_before = link.heard.load(Ordering::Acquire);
-        let mut connection = link.connection.clone();
+        let mut connection = ready.link.connection.clone();
         let answer = async {
             if ready.asking {
                 return Box::pin(ask(&mut connection, command)).await;
             }
             connection.send_packed_command(command).await
         };
+        match self.answered(ready, answer).await.map_err(|error| CallError::Other(error.into()))? {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
+            Value::ServerError(error) => Err(CallError::Other(self.fault(ready, &error))),
+            value => Ok(value),
+        }
+    }
+
+    /// Sends commands one after the other and waits for all answers, which may be errors.
+    pub(super) async fn call_each(
+        &self,
+        ready: &Ready,
+        commands: &Pipeline,
+    ) -> Result<Vec<Value>, StoreError> {
+        let mut connection = ready.link.connection.clone();
+        let answers = connection.send_packed_commands(commands, 0, commands.len());
+        self.answered(ready, answers).await
+    }
+
+    /// Waits for an answer. If it does not come in time, nor any other, the connection is given up.
+    async fn answered<T>(
+        &self,
+        ready: &Ready,
+        answer: impl Future<Output = redis::RedisResult<T>>,
+    ) -> Result<T, StoreError> {
+        let link = &ready.link;
+        let left = ready.left();
+        if left.is_zero() {
+            return Err(self.error(StoreErrorKind::Unreachable, "no time was left to send the request"));
+        }
+        let heard_before = link.heard.load(Ordering::Acquire);
         match tokio::time::timeout(left, answer).await {
-            Ok(Ok(value)) => {
+            Ok(Ok(answer)) => {
                 link.heard.fetch_add(1, Ordering::AcqRel);
-                match value {
-                    Value::ServerError(error) if error.code() == "NOSCRIPT" => Err(CallError::NoScript),
-                    Value::ServerError(error) => {
-                        let (redirect, several) = (Redirect::read(&error), Several::read(&error));
-                        let error = self.refused(ready, &error);
-                        Err(CallError::Other(Fault { error, redirect, several }))
-                    }
-                    value => Ok(value),
-                }
+                Ok(answer)
             }
             Ok(Err(error)) => {
                 self.give_up(link);
-                Err(CallError::Other(self.dialer.address.broken(&error).into()))
+                Err(self.dialer.address.broken(&error))
             }
             Err(_) => {
                 if link.heard.load(Ordering::Acquire) == heard_before {
                     self.give_up(link);
                 }
-                let error = self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}"));
-                Err(CallError::Other(error.into()))
+                Err(self.error(StoreErrorKind::Unanswered, &format!("no answer within {left:?}")))
             }
+        }
+    }
+
+    /// Returns the session of the connection in use, if there is one.
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        match &self.state().phase {
+            Phase::Ready(link) if !link.dead.load(Ordering::Acquire) => Some(Arc::clone(&link.session)),
+            _ => None,
         }
     }
 
@@ -420,5 +453,6 @@ async fn connect(dialer: &Dialer, server_clock: &ServerClock) -> Outcome {
     let time = reply::time(&time)
         .ok_or_else(|| dialer.address.error(StoreErrorKind::Refused, format!("unexpected TIME: {time:?}")))?;
     server_clock.observe(time, sent);
-    Ok(Arc::new(Link { connection, dead, heard: AtomicU64::new(0), run_id: OnceCell::new() }))
+    let (heard, run_id, session) = (AtomicU64::new(0), OnceCell::new(), Session::new(&dialer.address));
+    Ok(Arc::new(Link { connection, dead, heard, run_id, session: Arc::new(session) }))
 }

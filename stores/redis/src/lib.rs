@@ -48,6 +48,7 @@ mod mark;
 mod names;
 mod node;
 mod options;
+mod plain;
 mod pool;
 mod registry;
 mod release;
@@ -55,6 +56,7 @@ mod reply;
 mod script;
 mod semaphore;
 mod sentinel;
+mod session;
 mod singles;
 mod spread;
 mod steps;
@@ -76,13 +78,13 @@ pub use credentials::{Credentials, Endpoint, Provider};
 use dialer::Dialer;
 use lock_core::LockKey;
 use lock_core::store::{
-    Abilities, AcquireRequest, Acquired, BoxFuture, LatchStore, LockStatus, LockStore, Notices, QuorumMember,
-    ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, SemaphoreStore, StoreError, Watch,
-    Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Lacked, LatchStore, LateRequests, LockStatus, LockStore,
+    Notices, QuorumMember, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned,
+    SemaphoreStore, StoreError, Tokens, Watch, Withdrawn,
 };
 pub use login::Login;
 use node::Node;
-pub use options::RedisOptions;
+pub use options::{Layout, RedisOptions};
 use spread::RedisLayouts;
 use steps::Renewal;
 use topology::{Topology, step};
@@ -134,6 +136,10 @@ impl RedisStore {
         Ok(Self::on(Topology::Cluster(Cluster::new(seeds, options)?)))
     }
 
+    fn layout(&self) -> Layout {
+        self.topology.options().layout
+    }
+
     /// Returns all servers that the store has used.
     #[cfg(test)]
     fn nodes(&self) -> Vec<Arc<Node>> {
@@ -171,16 +177,45 @@ const ABILITIES: Abilities = Abilities {
     ..Abilities::MUTEX
 };
 
+/// The features in the plain layout.
+const PLAIN: Abilities = Abilities {
+    name: "The plain layout of Redis",
+    several: true,
+    shortens: true,
+    tokens: Tokens::Revision,
+    own_tokens: false,
+    late_requests: LateRequests::BySession,
+    replication: true,
+    scan: true,
+    ..Abilities::MUTEX
+};
+
+/// The features in the plain layout of a server of a quorum.
+const PLAIN_BY_SCRIPT: Abilities =
+    Abilities { tokens: Tokens::Clock, late_requests: LateRequests::ByClock, ..PLAIN };
+
 impl LockStore for RedisStore {
     fn abilities(&self) -> &Abilities {
-        &ABILITIES
+        match self.layout() {
+            Layout::Redisson => &ABILITIES,
+            Layout::Plain => &PLAIN,
+            Layout::PlainByScript => &PLAIN_BY_SCRIPT,
+        }
     }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        if self.layout().is_plain()
+            && let Err(refusal) = self.abilities().allow(&request)
+        {
+            return Box::pin(async { Err(refusal) });
+        }
         step!(self, |locks| locks.acquire(request).await, |cluster| cluster.acquire(request))
     }
 
-    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+    fn release(&self, mut request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        if self.layout().is_plain() && request.then.is_some() {
+            request = Arc::new(ReleaseRequest { then: None, ..(*request).clone() });
+        }
         step!(self, |locks| locks.release(request).await, |cluster| cluster.release(request))
     }
 
@@ -193,6 +228,10 @@ impl LockStore for RedisStore {
     }
 
     fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        if !self.abilities().downgrade {
+            let refusal = self.abilities().refusal(Lacked::Downgrade);
+            return Box::pin(async { Err(refusal) });
+        }
         step!(
             self,
             |node| Ok(node.renew(&request.items, Renewal::Downgrade, At::once(request.timeout)).await?),
@@ -210,7 +249,7 @@ impl LockStore for RedisStore {
             |locks| {
                 // A request that was never stamped was never sent.
                 let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-                Ok(Withdrawn::by(latest, locks.withdraw(request).await?))
+                locks.withdraw(request, latest).await
             },
             |cluster| cluster.withdraw(&request)
         )
@@ -236,7 +275,8 @@ impl LockStore for RedisStore {
 
     fn member(&self) -> Option<&dyn QuorumMember> {
         match &self.topology {
-            Topology::One { locks, .. } => Some(&**locks),
+            Topology::One { locks, .. } if self.layout() != Layout::Plain => Some(&**locks),
+            Topology::One { .. } => None,
             // Each primary of a cluster may lose its data independently.
             Topology::Cluster(_) => None,
         }
@@ -265,14 +305,16 @@ impl LockStore for RedisStore {
     }
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
-        Some(Arc::new(semaphore::RedisSemaphores::new(&self.topology)))
+        let semaphores = || semaphore::RedisSemaphores::new(&self.topology);
+        if self.layout().is_plain() { None } else { Some(Arc::new(semaphores())) }
     }
 
     fn stocks(&self) -> Option<Arc<dyn lock_core::store::stock::StockStore>> {
-        Some(Arc::new(self.stocks.clone()))
+        if self.layout().is_plain() { None } else { Some(Arc::new(self.stocks.clone())) }
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {
-        Some(Arc::new(latch::RedisLatches::new(&self.topology)))
+        let latches = || latch::RedisLatches::new(&self.topology);
+        if self.layout().is_plain() { None } else { Some(Arc::new(latches())) }
     }
 }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use lock_core::store::{
     AcquireRequest, Acquired, BoxFuture, Item, Kind, MarkRequest, Marked, QuorumMember, ReleaseRequest,
-    Released, ServerTime, StoreError, StoreErrorKind,
+    Released, ServerTime, StoreError, StoreErrorKind, Withdrawn,
 };
 
 use super::connection::At;
 use super::group::Group;
 use super::node::Node;
+use super::options::Layout;
+use super::plain::Take;
 use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
+use super::session::SentOver;
 use super::steps::HIGHEST_FLOOR;
 
 /// The locks of one server. Aligned so that its reference count shares no cache line with data that
@@ -22,6 +25,7 @@ use super::steps::HIGHEST_FLOOR;
 pub(super) struct Locks {
     node: Arc<Node>,
     acquires: Arc<Group<AcquireOne>>,
+    takes: Arc<Group<Take>>,
     releases: Arc<Group<ReleaseOne>>,
     takeovers: Arc<Group<TakeoverOne>>,
     withdrawals: Arc<Group<WithdrawOne>>,
@@ -39,6 +43,7 @@ impl Locks {
         Arc::new(Self {
             node: Arc::clone(node),
             acquires: Group::new(node),
+            takes: Group::new(node),
             releases: Group::new(node),
             takeovers: Group::new(node),
             withdrawals: Group::new(node),
@@ -54,7 +59,11 @@ impl Locks {
         {
             // Checked before the request joins others: an invalid name must not affect them.
             self.node.name(item)?;
-            return self.acquires.call(request).await;
+            match self.node.options.layout {
+                Layout::Redisson => return self.acquires.call(request).await,
+                Layout::Plain => return self.takes.call(request).await,
+                Layout::PlainByScript => {}
+            }
         }
         let at = At::once(request.timeout);
         Ok(Box::pin(self.node.acquire_all(&request, &request.items, request.wait, at)).await?)
@@ -78,12 +87,24 @@ impl Locks {
         Ok(Box::pin(self.node.release_all(&request, at)).await?)
     }
 
-    /// Gives back what the request may have taken. Returns the server's time after that.
-    pub(super) async fn withdraw(&self, request: Arc<AcquireRequest>) -> Result<ServerTime, StoreError> {
-        if let [item] = &*request.items {
+    /// Gives back what the request, which may be executed until `latest`, may have taken.
+    pub(super) async fn withdraw(
+        &self,
+        request: Arc<AcquireRequest>,
+        latest: ServerTime,
+    ) -> Result<Withdrawn, StoreError> {
+        let at = At::once(request.timeout);
+        let ready = self.node.end_earlier(&request, at).await?;
+        let now = if let [item] = &*request.items {
             self.node.name(item)?;
-            return self.withdrawals.call(request).await;
+            self.withdrawals.call(Arc::clone(&request)).await?
+        } else {
+            self.node.withdraw_all(&request.items, at).await?
+        };
+        if self.node.options.layout != Layout::Plain {
+            return Ok(Withdrawn::by(latest, now));
         }
-        Ok(self.node.withdraw_all(&request.items, At::once(request.timeout)).await?)
+        self.node.withdrawn_over(&request, ready.as_ref());
+        Ok(SentOver::of(&request).withdrawn(request.lease, self.node.options.clock.now()))
     }
 }

@@ -6,6 +6,9 @@ use std::fmt;
 use lock_core::store::{Kind, StoreError, StoreErrorKind};
 use lock_core::{LockKey, OwnerId};
 
+use super::cluster::slots;
+use super::options::Layout;
+
 /// The names of one lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names<'a> {
@@ -13,6 +16,18 @@ pub(super) struct Names<'a> {
     key: &'a LockKey,
     /// The braces that make the lock's name a hash tag, unless it already contains one.
     braces: (&'static str, &'static str),
+    counter: Counter,
+}
+
+/// The lock's fencing counter.
+#[derive(Clone, Copy, Debug)]
+enum Counter {
+    /// Its own, in Redisson's layout.
+    OfLock,
+    /// In the plain layout: that of all locks of a server and prefix.
+    OfServer,
+    /// In the plain layout of a cluster: that of all locks of a slot and prefix.
+    OfSlot(u16),
 }
 
 impl<'a> Names<'a> {
@@ -26,21 +41,46 @@ impl<'a> Names<'a> {
             return Err(StoreError::new(StoreErrorKind::Unsupported, what));
         }
         let tagged = prefix.contains('{') || key.as_str().contains('{');
-        Ok(Self { prefix, key, braces: if tagged { ("", "") } else { ("{", "}") } })
+        let braces = if tagged { ("", "") } else { ("{", "}") };
+        Ok(Self { prefix, key, braces, counter: Counter::OfLock })
+    }
+
+    /// Returns the names in this layout, on one of several servers or on the only one.
+    pub(super) fn laid_out(self, layout: Layout, has_peers: bool) -> Self {
+        let counter = match (layout, has_peers) {
+            (Layout::Redisson, _) => Counter::OfLock,
+            (_, false) => Counter::OfServer,
+            (_, true) => Counter::OfSlot(slots::slot(&self.lock().to_string())),
+        };
+        Self { counter, ..self }
+    }
+
+    fn is_plain(&self) -> bool {
+        !matches!(self.counter, Counter::OfLock)
     }
 
     fn name(&self, head: &'static str, braces: (&'static str, &'static str)) -> Name<'a> {
         Name([head, braces.0, self.prefix, self.key.as_str(), braces.1])
     }
 
-    /// Returns the key of the lock's hash.
+    /// Returns the key of the lock.
     pub(super) fn lock(&self) -> Name<'a> {
         self.name("", ("", ""))
     }
 
     /// Returns the key of the fencing counter.
     pub(super) fn counter(&self) -> Name<'a> {
-        self.name("redisson_lock_token:", self.braces)
+        const PLAIN: &str = "lock_plain_tokens:";
+        match self.counter {
+            Counter::OfLock => self.name("redisson_lock_token:", self.braces),
+            Counter::OfServer => Name([PLAIN, self.prefix, "", "", ""]),
+            Counter::OfSlot(slot) => Name([PLAIN, "{", slots::tag(slot), "}:", self.prefix]),
+        }
+    }
+
+    /// Returns the slot that the counter is for; 0 for a counter of the whole server.
+    pub(super) fn slot_of_counter(&self) -> u16 {
+        if let Counter::OfSlot(slot) = self.counter { slot } else { 0 }
     }
 
     /// Returns the further keys of a fair lock's queue, see scripts/fair_queue.lua.
@@ -78,6 +118,7 @@ impl<'a> Names<'a> {
     /// Returns the channel on which releases of a lock of this kind are announced.
     pub(super) fn channel(&self, kind: Kind) -> Name<'a> {
         match kind {
+            _ if self.is_plain() => self.name("lock_plain_channel:", self.braces),
             Kind::Read | Kind::Write => self.name("redisson_rwlock:", self.braces),
             _ => self.name("redisson_lock__channel:", self.braces),
         }
@@ -163,6 +204,20 @@ mod tests {
                 assert!(names(prefix, key).is_ok());
             }
         }
+    }
+
+    #[test]
+    fn locks_in_the_plain_layout_share_the_counter_of_their_server_or_slot() {
+        let key = LockKey::new("order:42").unwrap();
+        let names = Names::new("lock:", &key).unwrap();
+        let counter = |layout, has_peers| names.laid_out(layout, has_peers).counter().to_string();
+        assert_eq!(counter(Layout::Redisson, true), "redisson_lock_token:{lock:order:42}");
+        assert_eq!(counter(Layout::Plain, false), "lock_plain_tokens:lock:");
+        let of_slot = counter(Layout::PlainByScript, true);
+        assert!(of_slot.ends_with("}:lock:"), "{of_slot}");
+        assert_eq!(slots::slot(&of_slot), slots::slot("lock:order:42"));
+        let channel = names.laid_out(Layout::Plain, true).channel(Kind::Mutex).to_string();
+        assert_eq!(channel, "lock_plain_channel:{lock:order:42}");
     }
 
     #[test]

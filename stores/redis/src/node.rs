@@ -12,7 +12,7 @@ use super::connection::{At, Connector};
 use super::dialer::Dialer;
 use super::options::RedisOptions;
 use super::pool::Pool;
-use super::script::{Dialect, Invocation, Script};
+use super::script::{self, Dialect, Invocation, Script};
 use super::subscriber::{Alone, Channels, Subscriber, Timing};
 
 /// One server. Aligned so that its reference count shares no cache line with data that all threads
@@ -94,6 +94,7 @@ impl Node {
 
     /// Returns a call with `keys` keys and about `arguments` arguments.
     pub(super) fn invocation(&self, script: &'static Script, keys: usize, arguments: usize) -> Invocation {
+        let script = if self.options.layout.is_plain() { script::in_plain(script) } else { script };
         Invocation::new(script, self.dialect, keys, arguments)
     }
 }

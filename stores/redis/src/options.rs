@@ -8,11 +8,34 @@ use tokio::runtime::Handle;
 
 use super::login::Login;
 
+/// How a lock is written at the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// As Redisson writes it: a hash. For locks of all kinds.
+    #[default]
+    Redisson,
+    /// As `SET NX PX` writes it: a string. For mutexes only.
+    Plain,
+    /// The same for a server of a quorum. All requests are scripts, which the server refuses when
+    /// they are late.
+    PlainByScript,
+}
+
+impl Layout {
+    /// Whether a lock is a string.
+    pub(super) fn is_plain(self) -> bool {
+        self != Self::Redisson
+    }
+}
+
 /// Settings of a [`RedisStore`](super::RedisStore).
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
     /// Prefix of every key.
     pub prefix: String,
+    /// How locks are written.
+    pub layout: Layout,
     /// Time-out of calls that carry none.
     pub call_timeout: Duration,
     /// Time-out for making a connection, and of [`check`](lock_core::store::LockStore::check).

@@ -145,8 +145,11 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
         (0, [now, item, left, listeners @ ..]) if listeners.len() <= 1 => {
             Some(Grant::Done(Acquired::Busy(Busy {
                 item: index(item)?,
-                // In its last millisecond a hold has 0 ms left.
-                remaining: Some(Duration::from_millis(u64::try_from(int(left)?).ok()?.max(1))),
+                // In its last millisecond a hold has 0 ms left. Without a TTL it has no end.
+                remaining: match int(left)? {
+                    -1 => None,
+                    left => Some(Duration::from_millis(u64::try_from(left).ok()?.max(1))),
+                },
                 moment: micros(now)?.into(),
                 listeners: match listeners.first() {
                     Some(listeners) => u32::try_from(int(listeners)?).ok()?,
@@ -265,6 +268,21 @@ pub(super) fn status(value: &Value) -> Option<Result<LockStatus, Reason>> {
     (status.kind, status.holders, status.waiters) = (Some(kind), holders, waiters);
     status.remaining = Some(Duration::from_millis(u64::try_from(left).ok()?));
     status.last_token = last_token;
+    Some(Ok(status))
+}
+
+/// Reads the answer of plain_status.lua about one lock. It is always a lock.
+pub(super) fn plain_status(value: &Value) -> Option<Result<LockStatus, Reason>> {
+    let [left, listeners, Value::BulkString(owner)] = array(value)? else { return None };
+    let left = int(left)?;
+    let mut status = LockStatus::free();
+    if left != -2 {
+        // Other programs have owners of any bytes.
+        let owner = OwnerId::new(String::from_utf8_lossy(owner));
+        let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+        status = LockStatus::held(Kind::Mutex, owner, remaining);
+    }
+    status.waiters = int(listeners)?.try_into().ok()?;
     Some(Ok(status))
 }
 

@@ -102,6 +102,18 @@ scripts! {
         "kinds" "mutex_free" "rw_names" "rw_free" "fair_queue" "fair_keep" "lengthen" "renew_kinds";
     DOWNGRADE = "downgrade": "kinds" "rw_names" "rw_free" "lengthen" "downgrade";
 
+    // The same in the plain layout.
+    PLAIN_ACQUIRE_ALL = "plain_acquire_all": "tokens" "plain_take" "grant_all" "acquire_all";
+    PLAIN_ACQUIRE_ONE_KEY = "plain_acquire_one_key": "plain_take_one_key";
+    PLAIN_COUNT = "plain_count": "tokens" "plain_count";
+    PLAIN_RELEASE = "plain_release": "plain_free" "release";
+    PLAIN_LINGER = "plain_linger": "plain_linger";
+    PLAIN_RENEW = "plain_renew": "plain_renew";
+    PLAIN_WITHDRAW = "plain_withdraw": "plain_free" "withdraw";
+    PLAIN_RIGHTS = "plain_rights": "plain_rights";
+    PLAIN_STATUS = "plain_status": "plain_status";
+    PLAIN_FORCE_RELEASE = "plain_force_release": "plain_force_release";
+
     RIGHTS = "rights": "rights";
     STATUS = "status": "kinds" "rw_names" "status";
     FORCE_RELEASE = "force_release": "kinds" "rw_names" "tokens" "fair_queue" "fair_wake" "force_release";
@@ -124,6 +136,24 @@ scripts! {
     SPREAD_PART = "spread_part": "spread" "spread_part";
     SPREAD_HOME = "spread_home": "spread" "spread_home";
     SPREAD_PUT = "spread_put": "spread" "spread_put";
+}
+
+/// Returns the script for locks in the plain layout that takes the same keys and arguments as this
+/// one and returns the same.
+pub(super) fn in_plain(script: &'static Script) -> &'static Script {
+    let both: [(&'static Script, &'static Script); 9] = [
+        (&ACQUIRE_ALL, &PLAIN_ACQUIRE_ALL),
+        (&ACQUIRE_ONE_KEY, &PLAIN_ACQUIRE_ONE_KEY),
+        (&RELEASE, &PLAIN_RELEASE),
+        (&LINGER, &PLAIN_LINGER),
+        (&RENEW, &PLAIN_RENEW),
+        (&WITHDRAW, &PLAIN_WITHDRAW),
+        (&RIGHTS, &PLAIN_RIGHTS),
+        (&STATUS, &PLAIN_STATUS),
+        (&FORCE_RELEASE, &PLAIN_FORCE_RELEASE),
+    ];
+    let same = both.into_iter().find(|(hash, _)| std::ptr::eq(*hash, script));
+    same.map_or(script, |(_, plain)| plain)
 }
 
 /// One call of a script.

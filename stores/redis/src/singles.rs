@@ -12,6 +12,8 @@ use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::group::{Step, alone};
 use super::node::Node;
+use super::options::Layout;
+use super::plain::Take;
 use super::reply;
 use super::script;
 use super::steps::{about, life, millis};
@@ -101,7 +103,12 @@ impl Node {
         request: &Arc<AcquireRequest>,
         at: At,
     ) -> Result<Acquired, Fault> {
-        alone::<AcquireOne>(self, Arc::clone(request), move |now| now + at.timeout, at.asking).await
+        let (by, one) = (move |now| now + at.timeout, Arc::clone(request));
+        match self.options.layout {
+            Layout::Redisson => alone::<AcquireOne>(self, one, by, at.asking).await,
+            Layout::Plain if !at.asking => Box::pin(alone::<Take>(self, one, by, false)).await,
+            _ => Box::pin(self.acquire_all(request, &request.items, request.wait, at)).await,
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::TokenRetention;
+use lock_core::{LockKey, TokenRetention};
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
     AcquireRequest, Acquired, Item, Kind, RenewItem, Renewed, ServerTime, Standing, StoreError,
@@ -41,7 +41,12 @@ impl Node {
     }
 
     pub(super) fn name<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
-        Names::new(&self.options.prefix, &item.key)
+        self.name_of(&item.key)
+    }
+
+    pub(super) fn name_of<'a>(&'a self, key: &'a LockKey) -> Result<Names<'a>, StoreError> {
+        let names = Names::new(&self.options.prefix, key)?;
+        Ok(names.laid_out(self.options.layout, self.has_peers))
     }
 
     pub(super) fn names<'a>(
@@ -140,7 +145,8 @@ impl Node {
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
         };
         self.granting(request.replication, at, |connector, ready| async move {
-            self.in_time_over(&connector, ready, ask, read).await
+            let sent = self.in_time_over(&connector, ready.clone(), ask, read);
+            self.noted(std::iter::once(request), &connector, &ready, sent).await
         })
         .await
     }
@@ -165,7 +171,8 @@ impl Node {
             Ok(self.read_grant(ready, &value, &names, 1)?)
         };
         self.granting(request.replication, at, |connector, ready| async move {
-            self.in_time_over(&connector, ready, ask, read).await
+            let sent = self.in_time_over(&connector, ready.clone(), ask, read);
+            self.noted(std::iter::once(request), &connector, &ready, sent).await
         })
         .await
     }
@@ -249,6 +256,10 @@ impl Node {
     }
 
     async fn renew_together(&self, items: &[RenewItem], how: Renewal, at: At) -> Each<Renewed> {
+        if self.options.layout.is_plain() {
+            // The counter has no end.
+            return self.renew_with(items, how, at, |_| 0).await;
+        }
         let deadline = self.deadline(at.timeout);
         match self.renew_with(items, how, at, counter_life).await {
             // While a slot moves, a counter may be at another server than its lock. Nor may a hold
@@ -323,7 +334,9 @@ impl Node {
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names = self.names(&request.items)?;
         let channels = names.iter().zip(&request.items).map(|(names, item)| channel(names, item)).collect();
-        Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
+        let watch = self.subscriber.watch(channels, self.deadline(request.timeout)).await;
+        // Other programs that lock in the plain layout announce nothing.
+        Ok(if self.options.layout.is_plain() { watch.unconfirmed() } else { watch })
     }
 }
 

@@ -1,10 +1,11 @@
-//! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, and the same with `rediss` for
-//! TLS.
+//! Addresses: `redis://`, `redis+sentinel://`, `redis+cluster://`, the same with `redis+plain` for
+//! the plain layout, and with `rediss` for TLS.
 #![allow(missing_debug_implementations, reason = "addresses may have passwords")]
 
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
+use super::options::Layout;
 use super::url_parts::{Options, Parts, redacted};
 
 /// Default ports.
@@ -67,7 +68,8 @@ pub fn servers(url: &str) -> Result<Servers, StoreError> {
         refusal(url, "has no scheme; write redis://host:port, redis+sentinel://… or redis+cluster://…")
     })?;
     let (base, kind) = match scheme.split_once('+') {
-        Some((base, kind)) => (base, Some(kind)),
+        Some((base, "plain")) => (base, None),
+        Some((base, kind)) => (base, Some(kind.strip_prefix("plain+").unwrap_or(kind))),
         None => (scheme, None),
     };
     match base {
@@ -87,8 +89,14 @@ pub fn servers(url: &str) -> Result<Servers, StoreError> {
     }
 }
 
-const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://, and the \
-                       same with `rediss` for TLS";
+/// Returns the layout of the locks at this address.
+pub fn layout(url: &str) -> Layout {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    if scheme.split('+').nth(1) == Some("plain") { Layout::Plain } else { Layout::Redisson }
+}
+
+const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://, the same \
+                       with `redis+plain` for locks of `SET NX PX`, and with `rediss` for TLS";
 
 fn client(url: &str, base: &str, rest: &str) -> Result<Client, StoreError> {
     let parts = parts(url, base, rest, &[])?.0;

@@ -163,6 +163,7 @@ impl Cluster {
         self.healthy.store(seen.healthy, Ordering::Relaxed);
         lock(&self.nodes).retain(|place, _| seen.map.primaries().contains(place));
         self.map.send_replace(Some(Arc::new(seen.map)));
+        self.forget_seeds();
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{AcquireRequest, Acquired, Item, Kind, StoreError, StoreErrorKind};
+use lock_core::store::{AcquireRequest, Acquired, Few, Item, Kind, StoreError, StoreErrorKind};
 
 use super::super::connection::At;
 use super::super::fault::{Fault, Redirect};
@@ -103,7 +103,18 @@ impl Cluster {
     ) -> Result<Acquired, StoreError> {
         if let [item] = &*share.items {
             let acquire = |node: Arc<Node>, at| async move { node.acquire_one_key(request, item, at).await };
-            return Ok(self.at_slot(share.slot, deadline, acquire).await?);
+            let acquired = self.at_slot(share.slot, deadline, acquire).await?;
+            if !self.options.layout.is_plain() || !matches!(acquired, Acquired::Granted(_)) {
+                return Ok(acquired);
+            }
+            let count = |node: Arc<Node>, at| async move { node.take_tokens(request, item, at).await };
+            return match self.at_slot(share.slot, deadline, count).await {
+                Ok(granted) => Ok(Acquired::Granted(granted)),
+                Err(fault) => {
+                    self.undo(&[(share, Few::new())], deadline).await?;
+                    Err(fault.error)
+                }
+            };
         }
         // Places within the share, which the caller maps to places in the request.
         let each = share.items.iter().enumerate().map(|(place, item)| SlotShare {

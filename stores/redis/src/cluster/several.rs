@@ -70,7 +70,7 @@ impl Cluster {
     }
 
     /// Gives back the shares that were taken. After an error the caller withdraws all of them.
-    async fn undo(
+    pub(super) async fn undo(
         &self,
         taken: &[(&SlotShare<Item>, Few<TokenRange>)],
         deadline: Tick,

@@ -1,7 +1,7 @@
 //! [`slot`] of a name, and [`SlotMap`]: which server has which slot. No I/O here.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crc::Crc;
 use redis::Value;
@@ -12,6 +12,29 @@ use super::super::reply;
 const SLOTS: usize = 16_384;
 /// Index of a slot that no server has.
 const NOBODY: u16 = u16::MAX;
+
+/// Returns a text that is in `slot`: the smallest number. The name of a counter has it, so it must
+/// never change.
+pub(in super::super) fn tag(slot: u16) -> &'static str {
+    static TAGS: OnceLock<Vec<String>> = OnceLock::new();
+    let tags = TAGS.get_or_init(|| {
+        let mut tags = vec![String::new(); SLOTS];
+        let mut missing = SLOTS;
+        for number in 0u32.. {
+            let text = number.to_string();
+            let Some(tag) = tags.get_mut(usize::from(self::slot(&text))) else { continue };
+            if tag.is_empty() {
+                *tag = text;
+                missing -= 1;
+                if missing == 0 {
+                    break;
+                }
+            }
+        }
+        tags
+    });
+    tags.get(usize::from(slot)).map_or("", String::as_str)
+}
 
 /// Returns the slot of a key or channel, which depends on the text in its first braces, or on the
 /// whole name if that text is missing or empty.

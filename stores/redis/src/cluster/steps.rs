@@ -16,7 +16,9 @@ use super::super::fault::Fault;
 use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
+use super::super::options::Layout;
 use super::super::script::Dialect;
+use super::super::session::SentOver;
 use super::super::steps::{HIGHEST_FLOOR, Renewal, channel};
 use super::Cluster;
 use super::moving::Hint;
@@ -78,7 +80,7 @@ pub(super) fn each_by_itself<I, T: Clone>(
 
 impl Cluster {
     fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
-        Names::new(&self.options.prefix, &item.key)
+        Ok(Names::new(&self.options.prefix, &item.key)?.laid_out(self.options.layout, true))
     }
 
     pub(super) fn slot(&self, item: &Item) -> Result<u16, StoreError> {
@@ -198,11 +200,24 @@ impl Cluster {
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let shares = self.shares(&request.items)?;
         let deadline = self.deadline(request.timeout);
+        let ended = join(shares.iter().map(|share| {
+            let step = |node: Arc<Node>, at| async move {
+                let ready = node.end_earlier(request, at).await?;
+                Ok((node, ready))
+            };
+            self.at_slot(share.slot, deadline, step)
+        }));
+        let ended: Vec<_> = ended.await.into_iter().collect::<Result<_, _>>()?;
         let now = join(shares.iter().map(|share| self.withdraw_part(share, deadline))).await;
+        let now: Vec<_> = now.into_iter().collect::<Result<_, _>>()?;
+        if self.options.layout == Layout::Plain {
+            ended.iter().for_each(|(node, ready)| node.withdrawn_over(request, ready.as_ref()));
+            return Ok(SentOver::of(request).withdrawn(request.lease, self.now()));
+        }
         // Each server uses its own clock, and the stamp is for the clock that is furthest ahead.
         let mut settled = Withdrawn::Settled;
         for now in now {
-            match (Withdrawn::by(latest, now?), settled) {
+            match (Withdrawn::by(latest, now), settled) {
                 (Withdrawn::Pending(left), Withdrawn::Pending(most)) => {
                     settled = Withdrawn::Pending(left.max(most));
                 }

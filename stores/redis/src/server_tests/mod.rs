@@ -15,7 +15,7 @@ use lock_core::{LockKey, OwnerId};
 use tokio::runtime::Handle;
 
 use super::url::{Servers, servers};
-use super::{Login, RedisOptions, RedisStore};
+use super::{Layout, Login, RedisOptions, RedisStore};
 
 mod admin;
 mod check;
@@ -39,6 +39,7 @@ mod latch;
 mod locks;
 mod login;
 mod mixed;
+mod plain;
 mod quorum;
 mod registry;
 mod retention;
@@ -67,6 +68,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) fn options() -> RedisOptions {
     RedisOptions {
         prefix: "lock:".to_owned(),
+        layout: Layout::Redisson,
         call_timeout: TIMEOUT,
         connect_timeout: Duration::from_secs(5),
         subscription_linger: Duration::from_secs(5),

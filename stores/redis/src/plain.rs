@@ -1,0 +1,212 @@
+//! The plain layout: a lock is a string with the owner, as `SET NX PX` writes it.
+//!
+//! A free mutex is taken without a script, by [`Take`]: SET NX PX, and INCRBY of the one counter of
+//! the server, or of the slot in a cluster. Everything else is a script, which also handles what
+//! SET and INCRBY leave open: a busy lock, a lock that its owner holds already, and a counter that
+//! is lost.
+//!
+//! SET and INCRBY are no transaction. Others may hold the lock between the two only after the lease
+//! has ended or the lock was released. So a token that came after its lease is heard of too late to
+//! be believed. A forced release or a DEL between the two breaks this.
+//!
+//! The counter begins at the server's clock on each connection: its seed. A token that is not above
+//! the seed shows that the counter was lost meanwhile. It is no grant: the script moves the counter
+//! to the clock again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{
+    AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError,
+};
+use redis::{Pipeline, Value};
+
+use super::connection::{At, Connector, Ready};
+use super::fault::Fault;
+use super::group::Step;
+use super::join::join;
+use super::names::Names;
+use super::node::Node;
+use super::options::Layout;
+use super::script::{self, Invocation};
+use super::session::{SentOver, count, is_open};
+use super::steps::{about, millis};
+
+/// Acquires free mutexes that travel together.
+pub(super) struct Take;
+
+impl Step for Take {
+    type Request = Arc<AcquireRequest>;
+    type Answer = Acquired;
+
+    fn timeout(request: &Self::Request) -> Duration {
+        request.timeout
+    }
+
+    async fn send(
+        node: &Node,
+        requests: &[Self::Request],
+        ready: Ready,
+        mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
+    ) -> Result<(), Fault> {
+        let items = || requests.iter().flat_map(|request| &request.items);
+        let Some(names) = items().next().map(|item| node.name(item)).transpose()? else { return Ok(()) };
+        let seed = node.seed(&ready, &names).await?;
+        let ready = node.connector.later(&ready);
+        let moment = node.server_time(ready.now)?;
+        if node.stamp(requests, ready.now)? == ServerTime::from_micros(0) {
+            // One of them was withdrawn meanwhile and must not be sent any more.
+            return Err(node.too_late(None).into());
+        }
+        let mut commands = Pipeline::with_capacity(requests.len() + 1);
+        let mut wanted = 0;
+        for (request, item) in requests.iter().zip(items()) {
+            let set = commands.cmd("SET");
+            set.arg(node.name(item)?.lock().to_string()).arg(item.owner.as_str());
+            set.arg("NX").arg("PX").arg(millis(request.lease));
+            wanted += u64::from(request.tokens);
+        }
+        commands.cmd("INCRBY").arg(names.counter().to_string()).arg(wanted);
+
+        let sent = async { Ok(node.connector.call_each(&ready, &commands).await?) };
+        let all = requests.iter().map(|request| &**request);
+        let values = node.noted(all, &node.connector, &ready, sent).await?;
+        let (last, sets) = values.split_last().filter(|(_, sets)| sets.len() == requests.len()).ok_or_else(
+            || node.senseless(&Value::Array(values.clone())),
+        )?;
+        let mut token = count(last).and_then(|top| top.checked_sub(wanted)).filter(|first| *first >= seed);
+        let mut rest = Vec::new();
+        for (index, (request, set)) in requests.iter().zip(sets).enumerate() {
+            let top = token.map(|token| token + u64::from(request.tokens));
+            match (set, top) {
+                (Value::Okay, Some(top)) => {
+                    answer(index, Ok(Acquired::Granted(Granted::one(top, request.tokens, moment))));
+                }
+                (Value::ServerError(error), _) => {
+                    let fault = node.connector.fault(&ready, error);
+                    if fault.redirect.is_some() {
+                        ready.session().forget_seeds();
+                        return Err(fault);
+                    }
+                    answer(index, Err(fault.error));
+                }
+                _ => rest.push((index, request)),
+            }
+            token = top;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if token.is_none() {
+            ready.session().forget_seeds();
+        }
+        let asked = rest.iter().map(|(_, request)| async {
+            let at = At::once(node.connector.later(&ready).left());
+            Box::pin(node.acquire_all(request, &request.items, request.wait, at)).await
+        });
+        let answers = join(asked).await;
+        for ((index, _), acquired) in rest.into_iter().zip(answers) {
+            match acquired {
+                Err(fault) if fault.redirect.is_some() => return Err(fault),
+                acquired => answer(index, acquired.map_err(StoreError::from)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Returns the number that the next tokens of these locks' counter have to exceed on this
+    /// connection. Asks for it, and for the connection's identity, when it is used for the first
+    /// time.
+    async fn seed(&self, ready: &Ready, names: &Names<'_>) -> Result<u64, Fault> {
+        let (session, slot) = (ready.session(), names.slot_of_counter());
+        if let Some(seed) = session.seed(slot) {
+            return Ok(seed);
+        }
+        let ready = self.connector.later(ready);
+        let granted = self.more_tokens(&ready, names, 1, 0).await?;
+        let seed = granted.tokens.first().map_or(0, |range| range.last);
+        session.set_seed(slot, seed);
+        Ok(seed)
+    }
+
+    /// Takes tokens from the counter.
+    async fn more_tokens(
+        &self,
+        ready: &Ready,
+        names: &Names<'_>,
+        tokens: u32,
+        floor: u64,
+    ) -> Result<Granted, Fault> {
+        let mut invocation = Invocation::new(&script::PLAIN_COUNT, self.dialect, 1, 2);
+        invocation.name(names.counter()).arg(tokens).arg(floor);
+        let value = self.connector.run(ready, &invocation).await?;
+        match self.read_grant(ready, &value, std::slice::from_ref(names), tokens)? {
+            Ok(Acquired::Granted(granted)) => Ok(granted),
+            _ => Err(self.senseless(&value).into()),
+        }
+    }
+
+    /// Takes the tokens of a lock that was taken without its counter.
+    pub(super) async fn take_tokens(
+        &self,
+        request: &AcquireRequest,
+        item: &Item,
+        at: At,
+    ) -> Result<Granted, Fault> {
+        let names = self.name(item)?;
+        let ready = self.connector.ready(at).await?;
+        let counted = self.more_tokens(&ready, &names, request.tokens, request.floor()).await;
+        counted.map_err(|fault| fault.map(|error| about(error, &[names])))
+    }
+
+    /// Makes a call that may take something for these requests. Until it is answered, they are
+    /// noted as sent over its connection.
+    pub(super) async fn noted<'a, T>(
+        &self,
+        requests: impl Iterator<Item = &'a AcquireRequest> + Clone,
+        connector: &Connector,
+        ready: &Ready,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        if self.options.layout != Layout::Plain {
+            return call.await;
+        }
+        let session = ready.session();
+        session.identify(connector, ready).await?;
+        for request in requests.clone() {
+            // A copy on an earlier connection could take the lock after this one was released.
+            SentOver::of(request).end(connector, ready).await?;
+            SentOver::of(request).note(session);
+        }
+        let result = call.await;
+        if !is_open(&result) {
+            requests.for_each(|request| SentOver::of(request).answered(session));
+        }
+        result
+    }
+
+    /// Ends the earlier connections over which the request was sent. Returns the connection that
+    /// is in use.
+    pub(super) async fn end_earlier(&self, request: &AcquireRequest, at: At) -> Result<Option<Ready>, Fault> {
+        let sent = SentOver::of(request);
+        if sent.is_empty() {
+            return Ok(None);
+        }
+        let ready = self.connector.ready(at).await?;
+        sent.end(&self.connector, &ready).await?;
+        Ok(Some(ready))
+    }
+
+    /// Notes that the request was withdrawn over this connection, if it is still in use: whatever
+    /// was sent over it before was executed before.
+    pub(super) fn withdrawn_over(&self, request: &AcquireRequest, ready: Option<&Ready>) {
+        let session = ready.map(Ready::session);
+        if let (Some(session), Some(now)) = (session, self.connector.session())
+            && Arc::ptr_eq(session, &now)
+        {
+            SentOver::of(request).answered(session);
+        }
+    }
+}
