@@ -78,6 +78,14 @@ impl Dialer {
         }
     }
 
+    /// Returns the number of the database.
+    pub(super) fn database(&self) -> i64 {
+        match &self.route {
+            Route::Fixed(info) => info.redis_settings().db(),
+            Route::Named(discovery) => discovery.template().redis_settings().db(),
+        }
+    }
+
     /// Whether sentinels name the server.
     pub(super) fn is_named(&self) -> bool {
         matches!(self.route, Route::Named(_))

@@ -40,6 +40,7 @@ mod fault;
 pub mod fuzzing;
 mod group;
 mod join;
+mod keyspace;
 mod kinds;
 mod latch;
 mod locks;
@@ -256,7 +257,14 @@ impl LockStore for RedisStore {
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        step!(self, |node| node.watch(&request).await, |cluster| cluster.watch(&request))
+        let is_plain = self.layout().is_plain();
+        let watch: BoxFuture<_> =
+            step!(self, |node| node.watch(&request).await, |cluster| cluster.watch(&request));
+        if !is_plain {
+            return watch;
+        }
+        // Its notices are hints, since other programs send none.
+        Box::pin(async { watch.await.map(Watch::unconfirmed) })
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {

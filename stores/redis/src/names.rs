@@ -55,7 +55,7 @@ impl<'a> Names<'a> {
         Self { counter, ..self }
     }
 
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         !matches!(self.counter, Counter::OfLock)
     }
 

@@ -16,6 +16,7 @@ use super::connection::{At, Connector, Ready};
 use super::each::{Each, all, known};
 use super::fair;
 use super::fault::Fault;
+use super::keyspace;
 use super::kinds::{self, are_mutexes};
 use super::names::{Name, Names};
 use super::node::Node;
@@ -333,10 +334,10 @@ impl Node {
 
     pub(super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names = self.names(&request.items)?;
-        let channels = names.iter().zip(&request.items).map(|(names, item)| channel(names, item)).collect();
-        let watch = self.subscriber.watch(channels, self.deadline(request.timeout)).await;
-        // Other programs that lock in the plain layout announce nothing.
-        Ok(if self.options.layout.is_plain() { watch.unconfirmed() } else { watch })
+        let database = self.connector.dialer().database();
+        let channels = names.iter().zip(&request.items);
+        let channels = channels.flat_map(|(names, item)| channels_of(names, item, database)).collect();
+        Ok(self.subscriber.watch(channels, self.deadline(request.timeout)).await)
     }
 }
 
@@ -346,6 +347,13 @@ pub(super) fn channel(names: &Names<'_>, item: &Item) -> Arc<str> {
         Kind::Fair => Arc::from(fair::channel(names, &item.owner)),
         kind => Arc::from(names.channel(kind).to_string()),
     }
+}
+
+/// Returns all channels with notices for a waiter for this item.
+pub(super) fn channels_of(names: &Names<'_>, item: &Item, database: i64) -> impl Iterator<Item = Arc<str>> {
+    // Other programs that lock in the plain layout announce nothing, but the server may.
+    let events = names.is_plain().then(|| keyspace::channel(names, database));
+    [channel(names, item)].into_iter().chain(events)
 }
 
 pub(super) fn locks(invocation: &mut Invocation, names: &[Names<'_>]) {

@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use super::dialer::Dialer;
 use super::registry::{Own, Readiness, Registry, Ring};
 use super::script::Dialect;
-use super::{fair, reply};
+use super::{fair, keyspace, reply};
 use crate::trace::TARGET;
 
 mod commands;
@@ -269,7 +269,7 @@ impl Shared {
     /// Notes that the server refused a channel.
     fn refused(&self, channel: &Arc<str>, answer: &dyn fmt::Display) {
         let store = &self.dialer.address;
-        if self.warned.swap(true, Ordering::Relaxed) {
+        if keyspace::key_of(channel).is_some() || self.warned.swap(true, Ordering::Relaxed) {
             tracing::debug!(target: TARGET, ?store, %channel, %answer, "SUBSCRIBE was refused");
         } else {
             tracing::warn!(target: TARGET, ?store, %channel, %answer, "SUBSCRIBE was refused, so waiters poll");
@@ -289,7 +289,11 @@ impl Shared {
         let wake = match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let message = push.data.get(1).and_then(reply::text).unwrap_or_default();
-                registry.message(generation, channel, fair::notice(message));
+                if keyspace::key_of(channel).is_none() {
+                    registry.message(generation, channel, fair::notice(message));
+                } else if keyspace::is_end(message) {
+                    registry.message(generation, channel, Notice::Retry);
+                }
                 false
             }
             PushKind::Subscribe | PushKind::SSubscribe => {

@@ -105,7 +105,8 @@ fn client(url: &str, base: &str, rest: &str) -> Result<Client, StoreError> {
         let what = "names several hosts; write redis+sentinel://…/master or redis+cluster://… for those";
         return Err(refusal(url, what));
     }
-    Client::open(info(url, url, "redis://user:password@host:port/db")?)
+    // Without the layout, which the client does not know.
+    Client::open(info(url, &format!("{base}://{rest}"), "redis://user:password@host:port/db")?)
         .map_err(|error| refusal(url, &format!("is not understood ({})", error.category())))
 }
 
@@ -223,6 +224,24 @@ mod tests {
         assert_eq!(info.addr().to_string(), "example.org:7000");
         assert_eq!(who(info), (Some("ann"), Some("hun@ter2")));
         assert_eq!(info.redis_settings().db(), 3);
+    }
+
+    #[test]
+    fn the_layout_stands_behind_the_first_word_of_the_scheme() {
+        let plain = one("redis+plain://ann:hun%40ter2@example.org:7000/3").unwrap();
+        assert_eq!(plain.get_connection_info().addr().to_string(), "example.org:7000");
+        assert_eq!(plain.get_connection_info().redis_settings().db(), 3);
+        assert_eq!(of_sentinels("redis+plain+sentinel://h/main").master, "main");
+        assert_eq!(of_cluster("redis+plain+cluster://a,b"), ["a:6379", "b:6379"]);
+        for (url, is_plain) in [
+            ("redis+plain://a", true),
+            ("rediss+plain+cluster://a", true),
+            ("redis://a", false),
+            ("redis+cluster://plain", false),
+        ] {
+            assert_eq!(layout(url) == Layout::Plain, is_plain, "{url}");
+        }
+        assert!(servers("redis+sentinel+plain://h/main").is_err());
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub(super) fn each_by_itself<I, T: Clone>(
 }
 
 impl Cluster {
-    fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
+    pub(super) fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
         Ok(Names::new(&self.options.prefix, &item.key)?.laid_out(self.options.layout, true))
     }
 

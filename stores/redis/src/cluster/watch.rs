@@ -8,7 +8,9 @@ use lock_core::internal::sync::lock;
 use lock_core::store::{AcquireRequest, Notice, StoreError, Watch};
 use tokio::sync::{mpsc, watch as cell};
 
+use super::super::keyspace;
 use super::super::registry::Readiness;
+use super::super::steps::channels_of;
 use super::super::subscriber::{NOTICES, Registration, confirmed};
 use super::Cluster;
 use super::slots::{Place, SlotMap, slot};
@@ -63,8 +65,9 @@ impl Drop for Following {
 
 impl Cluster {
     pub(in super::super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
-        let channels: Result<Vec<_>, _> = request.items.iter().map(|item| self.channel(item)).collect();
-        self.watch_channels(channels?, request.timeout).await
+        let names: Result<Vec<_>, _> = request.items.iter().map(|item| self.names(item)).collect();
+        let channels = names?.iter().zip(&*request.items).flat_map(|(names, item)| channels_of(names, item, 0)).collect();
+        self.watch_channels(channels, request.timeout).await
     }
 
     pub(in super::super) async fn watch_channels(
@@ -76,7 +79,7 @@ impl Cluster {
         self.map(deadline).await?;
         let (sender, notices) = mpsc::channel(NOTICES);
         let channels =
-            channels.into_iter().map(|name| Channel { slot: slot(&name), name, at: None }).collect();
+            channels.into_iter().map(|name| Channel { slot: slot_of(&name), name, at: None }).collect();
         let places = Arc::new(Places { sender, channels: Mutex::new(Some(channels)) });
         let mut changes = self.map.subscribe();
         let map = changes.borrow_and_update().clone();
@@ -141,6 +144,11 @@ impl Cluster {
         };
         watches.iter().filter(is_deaf).map(Arc::downgrade).collect()
     }
+}
+
+/// Returns the slot whose server has the messages of a channel.
+fn slot_of(channel: &str) -> u16 {
+    slot(keyspace::key_of(channel).unwrap_or(channel))
 }
 
 /// Follows the channels of all watches as long as the cluster exists.

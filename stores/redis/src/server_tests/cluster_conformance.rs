@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use lock_store_conformance::Subject;
 
-use super::acquire_late;
+use super::{Layout, acquire_late};
 use super::cluster::{Cluster, ClusterExt as _};
 
 /// Returns a cluster that concurrent tests share, each with its own prefix.
@@ -21,11 +21,16 @@ async fn shared() -> Arc<Cluster> {
     cluster
 }
 
-async fn subject(prefix: impl Fn(u64) -> String) -> Subject {
+async fn subject(layout: Layout, prefix: impl Fn(u64) -> String) -> Subject {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let cluster = shared().await;
     let prefix = prefix(NEXT.fetch_add(1, Ordering::Relaxed));
-    let store = || Arc::new(cluster.store_with(|options| options.prefix.clone_from(&prefix)));
+    let store = || {
+        Arc::new(cluster.store_with(|options| {
+            options.prefix.clone_from(&prefix);
+            options.layout = layout;
+        }))
+    };
     let (one, other) = (store(), store());
     let late = Arc::clone(&one);
     Subject::new(one, other)
@@ -43,7 +48,7 @@ mod together {
     const HASH_TAG: &str = "the prefix has a hash tag, which latches refuse";
 
     async fn together() -> Subject {
-        subject(|number| format!("{{lock{number}}}:")).await.skipping(&[
+        subject(Layout::Redisson, |number| format!("{{lock{number}}}:")).await.skipping(&[
             ("a_latch_is_set_once_until_it_is_at_zero", HASH_TAG),
             ("a_count_down_that_is_sent_again_counts_once", HASH_TAG),
             ("counting_below_zero_leaves_nothing", HASH_TAG),
@@ -60,13 +65,13 @@ mod together {
 mod apart {
     use super::*;
 
-    const COUNTERS: &str = "a refused request for keys in several slots may change counters and leases";
-    const ORDER: &str = "a request for keys in several slots may name any busy key";
+    pub(super) const COUNTERS: &str = "a refused request for keys in several slots may change counters and leases";
+    pub(super) const ORDER: &str = "a request for keys in several slots may name any busy key";
     const QUEUES: &str = "a refused request for keys in several slots need not queue";
     const TAKEOVER: &str = "no takeover follows the release of keys in several slots";
 
     async fn apart() -> Subject {
-        subject(|number| format!("lock{number}:")).await.skipping(&[
+        subject(Layout::Redisson, |number| format!("lock{number}:")).await.skipping(&[
             ("acquire_of_two_items_is_all_or_nothing", COUNTERS),
             ("busy_names_the_first_busy_item", ORDER),
             ("busy_names_the_first_busy_item_of_any_kind", ORDER),
@@ -83,4 +88,31 @@ mod apart {
     }
 
     lock_store_conformance::conformance!(apart);
+}
+
+/// The plain layout, with all keys of a test in one slot.
+mod plain_together {
+    use super::*;
+
+    async fn plain_together() -> Subject {
+        subject(Layout::Plain, |number| format!("{{plain{number}}}:")).await
+    }
+
+    lock_store_conformance::conformance!(plain_together);
+}
+
+/// The plain layout, with each key in its own slot.
+mod plain_apart {
+    use super::*;
+
+    async fn plain_apart() -> Subject {
+        subject(Layout::Plain, |number| format!("plain{number}:")).await.skipping(&[
+            ("acquire_of_two_items_is_all_or_nothing", apart::COUNTERS),
+            ("busy_names_the_first_busy_item", apart::ORDER),
+            ("nothing_is_taken_when_one_item_is_busy", apart::COUNTERS),
+            ("resent_acquire_that_is_busy_changes_nothing", apart::COUNTERS),
+        ])
+    }
+
+    lock_store_conformance::conformance!(plain_apart);
 }

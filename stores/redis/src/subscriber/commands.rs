@@ -7,6 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, PushKind, RedisError, Value};
 
 use super::super::fault::Redirect;
+use super::super::keyspace;
 use super::super::reply;
 use super::super::script::Dialect;
 use super::{End, Shared};
@@ -16,9 +17,26 @@ pub(super) async fn subscribe(
     connection: &mut MultiplexedConnection,
     batch: Vec<Arc<str>>,
 ) -> Result<(), End> {
-    if shared.dialect == Dialect::Sharded {
-        return subscribe_sharded(shared, connection, batch).await;
+    let (events, batch) = apart(shared.dialect, batch);
+    if !batch.is_empty() && shared.dialect == Dialect::Sharded {
+        subscribe_sharded(shared, connection, batch).await?;
+    } else if !batch.is_empty() {
+        subscribe_classic(shared, connection, batch).await?;
     }
+    if events.is_empty() { Ok(()) } else { subscribe_classic(shared, connection, events).await }
+}
+
+/// Takes the channels of events out of a batch where other channels are sharded: events never are.
+fn apart(dialect: Dialect, batch: Vec<Arc<str>>) -> (Vec<Arc<str>>, Vec<Arc<str>>) {
+    let is_event = |channel: &Arc<str>| dialect == Dialect::Sharded && keyspace::key_of(channel).is_some();
+    batch.into_iter().partition(is_event)
+}
+
+async fn subscribe_classic(
+    shared: &Shared,
+    connection: &mut MultiplexedConnection,
+    batch: Vec<Arc<str>>,
+) -> Result<(), End> {
     if try_subscribe(shared, connection, &batch).await?.is_ok() {
         return Ok(());
     }
@@ -39,10 +57,14 @@ pub(super) async fn unsubscribe(
     if shared.dialect == Dialect::Classic {
         return connection.unsubscribe(texts(batch)).await.is_ok();
     }
-    match sharded(connection, "SUNSUBSCRIBE", batch).await {
+    let (events, batch) = apart(shared.dialect, batch.to_vec());
+    if !events.is_empty() && connection.unsubscribe(texts(&events)).await.is_err() {
+        return false;
+    }
+    match sharded(connection, "SUNSUBSCRIBE", &batch).await {
         Ok(answers) => answers
             .iter()
-            .zip(batch)
+            .zip(&batch)
             .all(|(answer, channel)| confirms(answer, channel, &PushKind::SUnsubscribe) || has_moved(answer)),
         Err(_) => false,
     }
