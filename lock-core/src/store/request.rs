@@ -216,6 +216,12 @@ impl AcquireRequest {
         self.latest.get()
     }
 
+    /// Returns the value of type `T` that a store keeps with the request, if there is one.
+    #[doc(hidden)]
+    pub fn attached<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
+        self.attachment.found()
+    }
+
     /// Returns the value of type `T` that a store keeps with the request; created by default.
     #[doc(hidden)]
     pub fn attachment<T: Any + Default + Send + Sync>(&self) -> &T {
@@ -228,6 +234,12 @@ impl AcquireRequest {
 struct Attachment(OnceLock<(Box<dyn Any + Send + Sync>, Box<Attachment>)>);
 
 impl Attachment {
+    /// Returns the value of type `T` if it was created.
+    fn found<T: Any>(&self) -> Option<&T> {
+        let (value, others) = self.0.get()?;
+        value.downcast_ref().or_else(|| others.found())
+    }
+
     /// Returns the value of type `T`, and creates it on first use.
     fn get<T: Any + Default + Send + Sync>(&self) -> &T {
         let (value, others) = self.0.get_or_init(|| (Box::new(T::default()), Box::default()));

@@ -19,7 +19,7 @@ use std::time::Duration;
 use lock_core::store::{
     AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError,
 };
-use redis::{Pipeline, Value};
+use redis::{Cmd, Pipeline, RedisWrite, Value};
 
 use super::connection::{At, Connector, Ready};
 use super::fault::Fault;
@@ -29,8 +29,11 @@ use super::names::Names;
 use super::node::Node;
 use super::options::Layout;
 use super::script::{self, Invocation};
-use super::session::{SentOver, count, is_open};
+use super::session::{SentOver, Session, count, is_open};
 use super::steps::{about, millis};
+
+/// Approximate size of a command, so that it is rarely reallocated while it grows.
+const USUAL: usize = 128;
 
 /// Acquires free mutexes that travel together.
 pub(super) struct Take;
@@ -54,19 +57,23 @@ impl Step for Take {
         let seed = node.seed(&ready, &names).await?;
         let ready = node.connector.later(&ready);
         let moment = node.server_time(ready.now)?;
-        if node.stamp(requests, ready.now)? == ServerTime::from_micros(0) {
+        if requests.iter().any(|request| request.stamp(moment) == ServerTime::from_micros(0)) {
             // One of them was withdrawn meanwhile and must not be sent any more.
             return Err(node.too_late(None).into());
         }
         let mut commands = Pipeline::with_capacity(requests.len() + 1);
         let mut wanted = 0;
         for (request, item) in requests.iter().zip(items()) {
-            let set = commands.cmd("SET");
-            set.arg(node.name(item)?.lock().to_string()).arg(item.owner.as_str());
-            set.arg("NX").arg("PX").arg(millis(request.lease));
+            let mut set = Cmd::with_capacity(6, USUAL);
+            set.arg("SET").write_arg_fmt(node.name(item)?.lock());
+            set.arg(item.owner.as_str()).arg("NX").arg("PX").arg(millis(request.lease));
+            commands.add_command(set);
             wanted += u64::from(request.tokens);
         }
-        commands.cmd("INCRBY").arg(names.counter().to_string()).arg(wanted);
+        let mut count_on = Cmd::with_capacity(3, USUAL);
+        count_on.arg("INCRBY").write_arg_fmt(names.counter());
+        count_on.arg(wanted);
+        commands.add_command(count_on);
 
         let sent = async { Ok(node.connector.call_each(&ready, &commands).await?) };
         let all = requests.iter().map(|request| &**request);
@@ -112,6 +119,15 @@ impl Step for Take {
             }
         }
         Ok(())
+    }
+}
+
+/// Requests under way. They are noted as sent over the connection if this is dropped.
+struct Open<'a, I: Iterator<Item = &'a AcquireRequest>>(Option<I>, &'a Arc<Session>);
+
+impl<'a, I: Iterator<Item = &'a AcquireRequest>> Drop for Open<'a, I> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().flatten().for_each(|request| SentOver::of(request).note(self.1));
     }
 }
 
@@ -161,28 +177,34 @@ impl Node {
         counted.map_err(|fault| fault.map(|error| about(error, &[names])))
     }
 
-    /// Makes a call that may take something for these requests. Until it is answered, they are
+    /// Makes a call that may take something for these requests. If it is not answered, they are
     /// noted as sent over its connection.
     pub(super) async fn noted<'a, T>(
         &self,
         requests: impl Iterator<Item = &'a AcquireRequest> + Clone,
         connector: &Connector,
-        ready: &Ready,
+        ready: &'a Ready,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         if self.options.layout != Layout::Plain {
             return call.await;
         }
         let session = ready.session();
-        session.identify(connector, ready).await?;
+        if !session.is_known() {
+            session.identify(connector, ready).await?;
+        }
         for request in requests.clone() {
             // A copy on an earlier connection could take the lock after this one was released.
-            SentOver::of(request).end(connector, ready).await?;
-            SentOver::of(request).note(session);
+            if let Some(sent) = SentOver::known(request) {
+                sent.end(connector, ready).await?;
+            }
         }
+        let mut open = Open(Some(requests), session);
         let result = call.await;
-        if !is_open(&result) {
-            requests.for_each(|request| SentOver::of(request).answered(session));
+        if is_open(&result) {
+            drop(open);
+        } else if let Some(requests) = open.0.take() {
+            requests.filter_map(SentOver::known).for_each(|sent| sent.answered(session));
         }
         result
     }
@@ -190,10 +212,7 @@ impl Node {
     /// Ends the earlier connections over which the request was sent. Returns the connection that
     /// is in use.
     pub(super) async fn end_earlier(&self, request: &AcquireRequest, at: At) -> Result<Option<Ready>, Fault> {
-        let sent = SentOver::of(request);
-        if sent.is_empty() {
-            return Ok(None);
-        }
+        let Some(sent) = SentOver::known(request) else { return Ok(None) };
         let ready = self.connector.ready(at).await?;
         sent.end(&self.connector, &ready).await?;
         Ok(Some(ready))

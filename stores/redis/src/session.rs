@@ -44,6 +44,11 @@ impl Session {
         Self { server: format!("{server:?}"), client, seeds, ended }
     }
 
+    /// Whether the server was asked for the identity of the connection.
+    pub(super) fn is_known(&self) -> bool {
+        self.client.initialized()
+    }
+
     /// Asks the server for the identity of the connection, unless that was done before.
     pub(super) async fn identify(&self, connector: &Connector, ready: &Ready) -> Result<(), Fault> {
         let ask = async || match connector.call(ready, redis::cmd("CLIENT").arg("INFO")).await {
@@ -120,6 +125,11 @@ impl SentOver {
         request.attachment()
     }
 
+    /// Returns the same if any connection was noted.
+    pub(super) fn known(request: &AcquireRequest) -> Option<&Self> {
+        request.attached().filter(|sent: &&Self| !sent.is_empty())
+    }
+
     pub(super) fn note(&self, session: &Arc<Session>) {
         let mut sessions = lock(&self.sessions);
         if !sessions.iter().any(|known| Arc::ptr_eq(known, session)) {
@@ -131,7 +141,7 @@ impl SentOver {
         lock(&self.sessions).retain(|known| !Arc::ptr_eq(known, session));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         lock(&self.sessions).is_empty()
     }
 

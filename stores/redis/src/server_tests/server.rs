@@ -8,6 +8,7 @@ use lock_test_servers::RedisServer;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisResult, ToRedisArgs};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 /// Operations of tests on a server, beyond those of its launcher.
 pub(super) trait ServerExt {
@@ -83,10 +84,12 @@ impl ServerExt for RedisServer {
     }
 }
 
-/// Passes bytes on to a server, until told to swallow them.
+/// Passes bytes on to a server, until told to swallow or hold them.
 pub(super) struct Proxy {
     pub(super) port: u16,
     swallow: Arc<AtomicBool>,
+    hold: Arc<AtomicBool>,
+    held: Arc<Semaphore>,
     pub(super) connections: Arc<AtomicU64>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -97,6 +100,8 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (swallow, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (address, flag, count) = (server.addr(), Arc::clone(&swallow), Arc::clone(&connections));
+        let (hold, held) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
+        let (to_hold, gate) = (Arc::clone(&hold), Arc::clone(&held));
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -106,11 +111,15 @@ impl Proxy {
                 let (mut client_in, mut client_out) = client.into_split();
                 let (mut server_in, mut server_out) = server.into_split();
                 let (flag_a, mine_a) = (Arc::clone(&flag), Arc::clone(&mine));
+                let (to_hold, gate) = (Arc::clone(&to_hold), Arc::clone(&gate));
                 tokio::spawn(async move {
                     let mut buffer = [0; 4096];
                     while let Ok(n @ 1..) = client_in.read(&mut buffer).await {
                         if flag_a.swap(false, Ordering::SeqCst) {
                             mine_a.store(true, Ordering::SeqCst);
+                        }
+                        if to_hold.swap(false, Ordering::SeqCst) {
+                            gate.acquire().await.unwrap().forget();
                         }
                         if !mine_a.load(Ordering::SeqCst) && server_out.write_all(&buffer[..n]).await.is_err()
                         {
@@ -128,7 +137,7 @@ impl Proxy {
                 });
             }
         });
-        Self { port, swallow, connections, task }
+        Self { port, swallow, hold, held, connections, task }
     }
 
     /// Makes the next connection that sends something half open from then on.
@@ -136,8 +145,22 @@ impl Proxy {
         self.swallow.store(true, Ordering::SeqCst);
     }
 
+    /// Holds what the next connection that sends something sends from then on.
+    pub(super) fn hold_next(&self) {
+        self.hold.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes on what one connection was held up with.
+    pub(super) fn let_go(&self) {
+        self.held.add_permits(1);
+    }
+
     pub(super) fn client(&self) -> redis::Client {
         redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).unwrap()
+    }
+
+    pub(super) fn client_as(&self, user: &str, password: &str) -> redis::Client {
+        redis::Client::open(format!("redis://{user}:{password}@127.0.0.1:{}", self.port)).unwrap()
     }
 }
 
