@@ -284,6 +284,7 @@ mod documents {
         Stores = "docs/book/src/stores/index.md",
         StoresCluster = "docs/book/src/stores/cluster.md",
         StoresMemory = "docs/book/src/stores/memory.md",
+        StoresPlain = "docs/book/src/stores/plain.md",
         StoresQuorum = "docs/book/src/stores/quorum.md",
         StoresRedis = "docs/book/src/stores/redis.md",
         StoresSentinel = "docs/book/src/stores/sentinel.md",

@@ -209,6 +209,9 @@ impl Abilities {
 /// URLs of the stores on Redis servers in the layout of Redisson, without quorums.
 const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
 
+/// URL of a store on a Redis server in the plain layout.
+const PLAIN: &str = "`redis+plain://`";
+
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -253,12 +256,11 @@ impl Lacked {
     /// Says which stores have it, and what else helps.
     fn way_out(self) -> String {
         match self {
-            Self::Shortens => format!("Leave out `min_hold`, or use {REDIS}, `quorum:` or `memory:`"),
+            Self::Shortens => format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, `quorum:` or `memory:`"),
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
             Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS} or `memory:`"),
-            Self::Fair | Self::ReadWrite | Self::Downgrade | Self::Several | Self::Scan => {
-                format!("Use {REDIS}, `quorum:` or `memory:`")
-            }
+            Self::Fair | Self::ReadWrite | Self::Downgrade => format!("Use {REDIS}, `quorum:` or `memory:`"),
+            Self::Several | Self::Scan => format!("Use {REDIS}, {PLAIN}, `quorum:` or `memory:`"),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::connection::At;
 use super::group::Group;
 use super::node::Node;
 use super::options::Layout;
-use super::plain::Take;
+use super::plain::{Take, failed};
 use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
 use super::session::SentOver;
 use super::steps::HIGHEST_FLOOR;
@@ -61,7 +61,13 @@ impl Locks {
             self.node.name(item)?;
             match self.node.options.layout {
                 Layout::Redisson => return self.acquires.call(request).await,
-                Layout::Plain => return self.takes.call(request).await,
+                Layout::Plain => {
+                    let acquired = self.takes.call(Arc::clone(&request)).await;
+                    let Err(error) = acquired else { return acquired };
+                    let at = At::once(self.node.options.call_timeout);
+                    let give_back = self.node.withdraw_all(&request.items, at);
+                    return Err(Box::pin(failed(&request, error, async { Ok(give_back.await?) })).await);
+                }
                 Layout::PlainByScript => {}
             }
         }

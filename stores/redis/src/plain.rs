@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{
-    AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError,
+    AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError, StoreErrorKind,
 };
 use redis::{Cmd, Pipeline, RedisWrite, Value};
 
@@ -97,7 +97,12 @@ impl Step for Take {
                     }
                     answer(index, Err(fault.error));
                 }
-                _ => rest.push((index, request)),
+                _ => {
+                    if *set == Value::Okay {
+                        SentOver::of(request).set_took(true);
+                    }
+                    rest.push((index, request));
+                }
             }
             token = top;
         }
@@ -112,10 +117,16 @@ impl Step for Take {
             Box::pin(node.acquire_all(request, &request.items, request.wait, at)).await
         });
         let answers = join(asked).await;
-        for ((index, _), acquired) in rest.into_iter().zip(answers) {
+        for ((index, request), acquired) in rest.into_iter().zip(answers) {
             match acquired {
                 Err(fault) if fault.redirect.is_some() => return Err(fault),
-                acquired => answer(index, acquired.map_err(StoreError::from)),
+                Err(fault) => answer(index, Err(fault.error)),
+                Ok(acquired) => {
+                    if SentOver::took(request) {
+                        SentOver::of(request).set_took(false);
+                    }
+                    answer(index, Ok(acquired));
+                }
             }
         }
         Ok(())
@@ -128,6 +139,22 @@ struct Open<'a, I: Iterator<Item = &'a AcquireRequest>>(Option<I>, &'a Arc<Sessi
 impl<'a, I: Iterator<Item = &'a AcquireRequest>> Drop for Open<'a, I> {
     fn drop(&mut self) {
         self.0.take().into_iter().flatten().for_each(|request| SentOver::of(request).note(self.1));
+    }
+}
+
+/// Returns the error of a request that has failed. What SET may have taken for it is given back by
+/// `give_back`; if that fails too, the error says that the outcome is unknown.
+pub(super) async fn failed<T>(
+    request: &AcquireRequest,
+    error: StoreError,
+    give_back: impl Future<Output = Result<T, StoreError>>,
+) -> StoreError {
+    if error.outcome_unknown() || !SentOver::took(request) {
+        return error;
+    }
+    match give_back.await {
+        Ok(_) => error,
+        Err(why) => StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}")),
     }
 }
 

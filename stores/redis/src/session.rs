@@ -7,6 +7,7 @@
 //! the earlier ones first.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -118,6 +119,8 @@ pub(super) struct SentOver {
     sessions: Mutex<Vec<Arc<Session>>>,
     /// Since when the request is withdrawn without the right to end them.
     since: Mutex<Option<Tick>>,
+    /// Whether SET has taken something that has no token yet.
+    took: AtomicBool,
 }
 
 impl SentOver {
@@ -128,6 +131,15 @@ impl SentOver {
     /// Returns the same if any connection was noted.
     pub(super) fn known(request: &AcquireRequest) -> Option<&Self> {
         request.attached().filter(|sent: &&Self| !sent.is_empty())
+    }
+
+    pub(super) fn set_took(&self, took: bool) {
+        self.took.store(took, Ordering::Relaxed);
+    }
+
+    /// Whether a request that has failed may hold something nevertheless.
+    pub(super) fn took(request: &AcquireRequest) -> bool {
+        request.attached().is_some_and(|sent: &Self| sent.took.load(Ordering::Relaxed))
     }
 
     pub(super) fn note(&self, session: &Arc<Session>) {

@@ -60,6 +60,33 @@ async fn the_user_for_mutexes_can_use_mutexes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_user_for_the_plain_layout_can_use_all_of_it() {
+    let server = RedisServer::start();
+    make(&server, &block("plain.md", "ACL SETUSER plain "));
+    let url = server.url().replace("redis://", "redis+plain://plain:secret@");
+    let connect = async || {
+        LockManager::builder().lease(Duration::from_secs(5)).strict().connect(&url).await.unwrap()
+    };
+    let (locks, other) = (connect().await, connect().await);
+    assert_eq!(refused(&server).trim(), "", "the trial at the connection needs no more");
+    let several = || [MultiKey::mutex("a"), MultiKey::mutex("b")];
+    let one = locks.mutex("a").acquire().await.unwrap();
+    let both = tokio::spawn(other.multi(several()).wait(LONG).acquire());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(other.status("a").await.unwrap().is_locked());
+    one.release().await.unwrap();
+    both.await.unwrap().unwrap().release().await.unwrap();
+    let linger = locks.mutex("a").min_hold(Duration::from_millis(200)).acquire().await.unwrap();
+    linger.release().await.unwrap();
+    let held = other.mutex("a").wait(LONG).acquire().await.unwrap();
+    let mut list = locks.list("");
+    while list.next_page().await.unwrap().is_some() {}
+    assert!(locks.force_release("a").await.unwrap());
+    drop(held);
+    assert_eq!(refused(&server).trim(), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_user_for_locks_can_use_all_kinds() {
     let server = RedisServer::start();
     let (locks, other) = (user(&server, "locks").await, user(&server, "locks").await);

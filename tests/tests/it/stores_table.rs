@@ -14,11 +14,12 @@ const BEGIN: &str = "<!-- The abilities of the stores, made by tests/tests/it/st
 const END: &str = "<!-- The end of the abilities -->";
 
 /// The stores: the head of their column, a URL where no server is, and how errors name them.
-const STORES: [(&str, &str, &str); 5] = [
+const STORES: [(&str, &str, &str); 6] = [
     ("`memory:`", "memory:", "memory:"),
     ("one server", "redis://127.0.0.1:1", "redis://"),
     ("Sentinel", "redis+sentinel://127.0.0.1:1/main", "redis+sentinel://"),
     ("Cluster", "redis+cluster://127.0.0.1:1", "redis+cluster://"),
+    ("[plain](plain.md)", "redis+plain://127.0.0.1:1", "redis+plain://"),
     ("quorum", "quorum:redis://127.0.0.1:1|redis://127.0.0.1:2|redis://127.0.0.1:3", "quorum:"),
 ];
 
@@ -52,11 +53,12 @@ const ROWS: [(&str, Read); 17] = [
     }),
     ("fencing tokens come from", |store| match store.abilities().tokens {
         Tokens::Clock => "its clock".to_owned(),
+        _ if !store.abilities().own_tokens => "one counter".to_owned(),
         _ => "its revisions".to_owned(),
     }),
     ("a late copy of a request is refused", |store| match store.abilities().late_requests {
         LateRequests::ByClock => "by its clock".to_owned(),
-        LateRequests::BySession => "with its session".to_owned(),
+        LateRequests::BySession => "with its connection".to_owned(),
         _ => "no".to_owned(),
     }),
     ("can be a server of a [quorum](quorum.md)", |store| yes(store.member().is_some())),

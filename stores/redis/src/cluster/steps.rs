@@ -17,6 +17,7 @@ use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
 use super::super::options::Layout;
+use super::super::plain::failed;
 use super::super::script::Dialect;
 use super::super::session::SentOver;
 use super::super::steps::{HIGHEST_FLOOR, Renewal, channel};
@@ -116,7 +117,13 @@ impl Cluster {
         let deadline = self.deadline(request.timeout);
         let shares = self.shares(&request.items)?;
         match &*shares {
-            [share] => Box::pin(self.acquire_part(&request, share, request.wait, deadline)).await,
+            [share] => match Box::pin(self.acquire_part(&request, share, request.wait, deadline)).await {
+                Err(error) => {
+                    let deadline = self.deadline(self.options.call_timeout);
+                    Err(Box::pin(failed(&request, error, self.withdraw_part(share, deadline))).await)
+                }
+                acquired => acquired,
+            },
             _ => Box::pin(self.acquire_several(&request, &shares, deadline)).await,
         }
     }

@@ -6,7 +6,7 @@
 --
 -- What others see: nothing, see rights.lua.
 local K, missing = KEYS[1], {}
-if redis.pcall('EXISTS', K) == 1 then return missing end
+if type(redis.pcall('GET', K)) == 'string' then return missing end
 
 local function note(name, answer)
   local error = type(answer) == 'table' and answer.err

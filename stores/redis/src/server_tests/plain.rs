@@ -227,6 +227,21 @@ async fn without_a_right_nothing_is_taken() {
 }
 
 #[tokio::test]
+async fn what_was_taken_and_can_not_be_given_back_is_withdrawn_later() {
+    let server = RedisServer::start();
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all"]).await;
+    let store = plain_at(&server.client_as("ann", "hunter2"));
+    granted(&store, &[item("warm-up")]).await;
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "-incrby", "-evalsha", "-eval"]).await;
+    let request = Arc::new(request(&[item("a")]));
+    let error = store.acquire(Arc::clone(&request)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
+    let _: () = server.ask(&["ACL", "SETUSER", "ann", "+evalsha", "+eval"]).await;
+    assert_eq!(withdraw(&store, &request).await, Withdrawn::Settled);
+    assert!(!store.status(key("a")).await.unwrap().is_locked());
+}
+
+#[tokio::test]
 async fn a_full_server_says_so_and_holds_are_still_kept_and_released() {
     let server = RedisServer::start();
     let store = plain(&server);
