@@ -70,7 +70,11 @@ impl Backend {
             (Lib::Ours | Lib::Plain, Some(url)) => {
                 let builder = LockManager::builder().lease(options.lease);
                 let plain = (options.lib == Lib::Plain).then(|| url.replacen("redis", "redis+plain", 1));
-                builder.connect(plain.as_deref().unwrap_or(url)).await.map(Self::Ours).map_err(|error| error.to_string())
+                builder
+                    .connect(plain.as_deref().unwrap_or(url))
+                    .await
+                    .map(Self::Ours)
+                    .map_err(|error| error.to_string())
             }
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
             (Lib::Raw, Some(url)) => {

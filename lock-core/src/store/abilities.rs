@@ -256,7 +256,9 @@ impl Lacked {
     /// Says which stores have it, and what else helps.
     fn way_out(self) -> String {
         match self {
-            Self::Shortens => format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, `quorum:` or `memory:`"),
+            Self::Shortens => {
+                format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, `quorum:` or `memory:`")
+            }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
             Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS} or `memory:`"),
             Self::Fair | Self::ReadWrite | Self::Downgrade => format!("Use {REDIS}, `quorum:` or `memory:`"),

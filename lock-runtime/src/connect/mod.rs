@@ -129,7 +129,7 @@ impl LockManagerBuilder {
     #[cfg(feature = "redis")]
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         let limit = self.store.connect_timeout;
-        let address = Address::Redis(Box::new(Servers::One(client)), Layout::Redisson);
+        let address = Address::Redis(Box::new(Servers::One(client)), Layout::Hash);
         let open = |settings: &Self, runtime: &Handle| address.open(settings, Clock::Boot, runtime);
         checked(LockManager::on(self.start(Clock::Boot, open)?), limit).await
     }

@@ -22,7 +22,12 @@ pub(super) async fn check(Subject { store, _keeps, .. }: Subject, lacked: Vec<Ne
             Need::Latches => assert!(store.latches().is_none()),
             Need::Scan => scans(&store).await,
             // A store that lacks these has nothing to refuse.
-            Need::Listeners | Need::ClockTokens | Need::OwnTokens | Need::Floors | Need::ByClock | Need::Races => {}
+            Need::Listeners
+            | Need::ClockTokens
+            | Need::OwnTokens
+            | Need::Floors
+            | Need::ByClock
+            | Need::Races => {}
         }
     }
 }

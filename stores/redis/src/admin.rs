@@ -63,7 +63,8 @@ impl Node {
     pub(super) async fn force_release(&self, key: &LockKey, at: At) -> Result<bool, Fault> {
         let names = self.name_of(key)?;
         let ready = self.connector.ready(at).await?;
-        let others = self.declared(|| [queue(&names), vec![names.counter().to_string()]].concat());
+        let others = || [queue(&names), vec![names.counter().to_string()]].concat();
+        let others = if self.options.layout.is_plain() { Vec::new() } else { self.declared(others) };
         let mut invocation = self.invocation(&script::FORCE_RELEASE, 1 + others.len(), 0);
         declare(invocation.name(names.lock()), others);
         let answer = self.connector.run(&ready, &invocation).await;

@@ -198,7 +198,7 @@ const PLAIN_BY_SCRIPT: Abilities =
 impl LockStore for RedisStore {
     fn abilities(&self) -> &Abilities {
         match self.layout() {
-            Layout::Redisson => &ABILITIES,
+            Layout::Hash => &ABILITIES,
             Layout::Plain => &PLAIN,
             Layout::PlainByScript => &PLAIN_BY_SCRIPT,
         }

@@ -15,8 +15,8 @@ use super::group::Group;
 use super::node::Node;
 use super::options::Layout;
 use super::plain::{Take, failed};
-use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
 use super::session::SentOver;
+use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
 use super::steps::HIGHEST_FLOOR;
 
 /// The locks of one server. Aligned so that its reference count shares no cache line with data that
@@ -60,7 +60,7 @@ impl Locks {
             // Checked before the request joins others: an invalid name must not affect them.
             self.node.name(item)?;
             match self.node.options.layout {
-                Layout::Redisson => return self.acquires.call(request).await,
+                Layout::Hash => return self.acquires.call(request).await,
                 Layout::Plain => {
                     let acquired = self.takes.call(Arc::clone(&request)).await;
                     let Err(error) = acquired else { return acquired };

@@ -23,11 +23,11 @@ pub(super) struct Names<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     /// Its own, in Redisson's layout.
-    OfLock,
+    Own,
     /// In the plain layout: that of all locks of a server and prefix.
-    OfServer,
+    Server,
     /// In the plain layout of a cluster: that of all locks of a slot and prefix.
-    OfSlot(u16),
+    Slot(u16),
 }
 
 impl<'a> Names<'a> {
@@ -42,21 +42,21 @@ impl<'a> Names<'a> {
         }
         let tagged = prefix.contains('{') || key.as_str().contains('{');
         let braces = if tagged { ("", "") } else { ("{", "}") };
-        Ok(Self { prefix, key, braces, counter: Counter::OfLock })
+        Ok(Self { prefix, key, braces, counter: Counter::Own })
     }
 
     /// Returns the names in this layout, on one of several servers or on the only one.
     pub(super) fn laid_out(self, layout: Layout, has_peers: bool) -> Self {
         let counter = match (layout, has_peers) {
-            (Layout::Redisson, _) => Counter::OfLock,
-            (_, false) => Counter::OfServer,
-            (_, true) => Counter::OfSlot(slots::slot(&self.lock().to_string())),
+            (Layout::Hash, _) => Counter::Own,
+            (_, false) => Counter::Server,
+            (_, true) => Counter::Slot(slots::slot(&self.lock().to_string())),
         };
         Self { counter, ..self }
     }
 
     pub(super) fn is_plain(&self) -> bool {
-        !matches!(self.counter, Counter::OfLock)
+        !matches!(self.counter, Counter::Own)
     }
 
     fn name(&self, head: &'static str, braces: (&'static str, &'static str)) -> Name<'a> {
@@ -72,15 +72,15 @@ impl<'a> Names<'a> {
     pub(super) fn counter(&self) -> Name<'a> {
         const PLAIN: &str = "lock_plain_tokens:";
         match self.counter {
-            Counter::OfLock => self.name("redisson_lock_token:", self.braces),
-            Counter::OfServer => Name([PLAIN, self.prefix, "", "", ""]),
-            Counter::OfSlot(slot) => Name([PLAIN, "{", slots::tag(slot), "}:", self.prefix]),
+            Counter::Own => self.name("redisson_lock_token:", self.braces),
+            Counter::Server => Name([PLAIN, self.prefix, "", "", ""]),
+            Counter::Slot(slot) => Name([PLAIN, "{", slots::tag(slot), "}:", self.prefix]),
         }
     }
 
     /// Returns the slot that the counter is for; 0 for a counter of the whole server.
     pub(super) fn slot_of_counter(&self) -> u16 {
-        if let Counter::OfSlot(slot) = self.counter { slot } else { 0 }
+        if let Counter::Slot(slot) = self.counter { slot } else { 0 }
     }
 
     /// Returns the further keys of a fair lock's queue, see scripts/fair_queue.lua.
@@ -211,7 +211,7 @@ mod tests {
         let key = LockKey::new("order:42").unwrap();
         let names = Names::new("lock:", &key).unwrap();
         let counter = |layout, has_peers| names.laid_out(layout, has_peers).counter().to_string();
-        assert_eq!(counter(Layout::Redisson, true), "redisson_lock_token:{lock:order:42}");
+        assert_eq!(counter(Layout::Hash, true), "redisson_lock_token:{lock:order:42}");
         assert_eq!(counter(Layout::Plain, false), "lock_plain_tokens:lock:");
         let of_slot = counter(Layout::PlainByScript, true);
         assert!(of_slot.ends_with("}:lock:"), "{of_slot}");

@@ -14,7 +14,7 @@ use super::login::Login;
 pub enum Layout {
     /// As Redisson writes it: a hash. For locks of all kinds.
     #[default]
-    Redisson,
+    Hash,
     /// As `SET NX PX` writes it: a string. For mutexes only.
     Plain,
     /// The same for a server of a quorum. All requests are scripts, which the server refuses when
@@ -25,7 +25,7 @@ pub enum Layout {
 impl Layout {
     /// Whether a lock is a string.
     pub(super) fn is_plain(self) -> bool {
-        self != Self::Redisson
+        self != Self::Hash
     }
 }
 

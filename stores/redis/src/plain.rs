@@ -16,9 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::{
-    AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError, StoreErrorKind,
-};
+use lock_core::store::{AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError, StoreErrorKind};
 use redis::{Cmd, Pipeline, RedisWrite, Value};
 
 use super::connection::{At, Connector, Ready};
@@ -78,9 +76,10 @@ impl Step for Take {
         let sent = async { Ok(node.connector.call_each(&ready, &commands).await?) };
         let all = requests.iter().map(|request| &**request);
         let values = node.noted(all, &node.connector, &ready, sent).await?;
-        let (last, sets) = values.split_last().filter(|(_, sets)| sets.len() == requests.len()).ok_or_else(
-            || node.senseless(&Value::Array(values.clone())),
-        )?;
+        let (last, sets) = values
+            .split_last()
+            .filter(|(_, sets)| sets.len() == requests.len())
+            .ok_or_else(|| node.senseless(&Value::Array(values.clone())))?;
         let mut token = count(last).and_then(|top| top.checked_sub(wanted)).filter(|first| *first >= seed);
         let mut rest = Vec::new();
         for (index, (request, set)) in requests.iter().zip(sets).enumerate() {
@@ -142,8 +141,8 @@ impl<'a, I: Iterator<Item = &'a AcquireRequest>> Drop for Open<'a, I> {
     }
 }
 
-/// Returns the error of a request that has failed. What SET may have taken for it is given back by
-/// `give_back`; if that fails too, the error says that the outcome is unknown.
+/// Returns the error of a request that has failed. If SET has taken something for it, `give_back`
+/// runs first; if that fails too, the error says that the outcome is unknown.
 pub(super) async fn failed<T>(
     request: &AcquireRequest,
     error: StoreError,
@@ -154,7 +153,9 @@ pub(super) async fn failed<T>(
     }
     match give_back.await {
         Ok(_) => error,
-        Err(why) => StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}")),
+        Err(why) => {
+            StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}"))
+        }
     }
 }
 

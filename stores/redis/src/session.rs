@@ -1,4 +1,4 @@
-//! [`Session`]: what the plain layout knows about one connection. [`SentOver`]: the connections over
+//! [`Session`]: what the plain layout knows about a connection. [`SentOver`]: the connections over
 //! which a request was sent.
 //!
 //! In the plain layout a server can't refuse a late SET. But it executes the commands of a
@@ -161,8 +161,7 @@ impl SentOver {
     pub(super) async fn end(&self, connector: &Connector, ready: &Ready) -> Result<(), Fault> {
         let sessions = lock(&self.sessions).clone();
         let now = ready.session();
-        let is_earlier =
-            |session: &&Arc<Session>| session.server == now.server && !Arc::ptr_eq(session, now);
+        let is_earlier = |session: &&Arc<Session>| session.server == now.server && !Arc::ptr_eq(session, now);
         for session in sessions.iter().filter(is_earlier) {
             if session.end(connector, ready).await? {
                 self.answered(session);

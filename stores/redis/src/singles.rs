@@ -105,7 +105,7 @@ impl Node {
     ) -> Result<Acquired, Fault> {
         let (by, one) = (move |now| now + at.timeout, Arc::clone(request));
         match self.options.layout {
-            Layout::Redisson => alone::<AcquireOne>(self, one, by, at.asking).await,
+            Layout::Hash => alone::<AcquireOne>(self, one, by, at.asking).await,
             Layout::Plain if !at.asking => Box::pin(alone::<Take>(self, one, by, false)).await,
             _ => Box::pin(self.acquire_all(request, &request.items, request.wait, at)).await,
         }

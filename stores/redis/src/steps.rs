@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::{LockKey, TokenRetention};
 use lock_core::internal::clock::Tick;
 use lock_core::store::{
     AcquireRequest, Acquired, Item, Kind, RenewItem, Renewed, ServerTime, Standing, StoreError,
     StoreErrorKind, Watch,
 };
+use lock_core::{LockKey, TokenRetention};
 use redis::Value;
 
 use super::connection::{At, Connector, Ready};

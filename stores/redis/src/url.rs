@@ -92,7 +92,7 @@ pub fn servers(url: &str) -> Result<Servers, StoreError> {
 /// Returns the layout of the locks at this address.
 pub fn layout(url: &str) -> Layout {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    if scheme.split('+').nth(1) == Some("plain") { Layout::Plain } else { Layout::Redisson }
+    if scheme.split('+').nth(1) == Some("plain") { Layout::Plain } else { Layout::Hash }
 }
 
 const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://, the same \

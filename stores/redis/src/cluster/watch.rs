@@ -66,7 +66,11 @@ impl Drop for Following {
 impl Cluster {
     pub(in super::super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
         let names: Result<Vec<_>, _> = request.items.iter().map(|item| self.names(item)).collect();
-        let channels = names?.iter().zip(&*request.items).flat_map(|(names, item)| channels_of(names, item, 0)).collect();
+        let channels = names?
+            .iter()
+            .zip(&*request.items)
+            .flat_map(|(names, item)| channels_of(names, item, 0))
+            .collect();
         self.watch_channels(channels, request.timeout).await
     }
 

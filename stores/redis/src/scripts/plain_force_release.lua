@@ -1,7 +1,7 @@
 -- Frees a lock in the plain layout, whoever holds it, and wakes its waiters. Changes nothing that
 -- is not a string.
 --
--- KEYS     lock, then further keys that are only declared
+-- KEYS     lock
 -- Returns  1 if it was held, 0 if it was free.
 --
 -- What others see: DEL, and one message `0`.

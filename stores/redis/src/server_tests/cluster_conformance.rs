@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 
 use lock_store_conformance::Subject;
 
-use super::{Layout, acquire_late};
 use super::cluster::{Cluster, ClusterExt as _};
+use super::{Layout, acquire_late};
 
 /// Returns a cluster that concurrent tests share, each with its own prefix.
 async fn shared() -> Arc<Cluster> {
@@ -48,7 +48,7 @@ mod together {
     const HASH_TAG: &str = "the prefix has a hash tag, which latches refuse";
 
     async fn together() -> Subject {
-        subject(Layout::Redisson, |number| format!("{{lock{number}}}:")).await.skipping(&[
+        subject(Layout::Hash, |number| format!("{{lock{number}}}:")).await.skipping(&[
             ("a_latch_is_set_once_until_it_is_at_zero", HASH_TAG),
             ("a_count_down_that_is_sent_again_counts_once", HASH_TAG),
             ("counting_below_zero_leaves_nothing", HASH_TAG),
@@ -65,13 +65,14 @@ mod together {
 mod apart {
     use super::*;
 
-    pub(super) const COUNTERS: &str = "a refused request for keys in several slots may change counters and leases";
+    pub(super) const COUNTERS: &str =
+        "a refused request for keys in several slots may change counters and leases";
     pub(super) const ORDER: &str = "a request for keys in several slots may name any busy key";
     const QUEUES: &str = "a refused request for keys in several slots need not queue";
     const TAKEOVER: &str = "no takeover follows the release of keys in several slots";
 
     async fn apart() -> Subject {
-        subject(Layout::Redisson, |number| format!("lock{number}:")).await.skipping(&[
+        subject(Layout::Hash, |number| format!("lock{number}:")).await.skipping(&[
             ("acquire_of_two_items_is_all_or_nothing", COUNTERS),
             ("busy_names_the_first_busy_item", ORDER),
             ("busy_names_the_first_busy_item_of_any_kind", ORDER),

@@ -68,7 +68,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) fn options() -> RedisOptions {
     RedisOptions {
         prefix: "lock:".to_owned(),
-        layout: Layout::Redisson,
+        layout: Layout::Hash,
         call_timeout: TIMEOUT,
         connect_timeout: Duration::from_secs(5),
         subscription_linger: Duration::from_secs(5),
