@@ -367,6 +367,6 @@ async fn a_lock_is_taken_and_tokens_grow_while_its_slot_moves() {
     turn().await;
     cluster.end_move(moving);
     turn().await;
-    assert_eq!(cluster.keys().await, [counter.clone()], "there is one counter");
-    assert_eq!(cluster.nodes()[to].keys().await, [counter.clone()]);
+    assert_eq!(cluster.keys().await, [&**counter], "there is one counter");
+    assert_eq!(cluster.nodes()[to].keys().await, [&**counter]);
 }
