@@ -10,12 +10,12 @@ use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::join::join;
 use super::kinds::{declare, queue};
+use super::late::may_kill;
+use super::layout::Layout;
 use super::names::Names;
 use super::node::Node;
-use super::options::Layout;
 use super::reply;
 use super::script::{self, Invocation};
-use super::session::Session;
 use super::steps::{about, locks_and_counters};
 use crate::trace::TARGET;
 
@@ -105,7 +105,7 @@ impl Node {
             Ok(value) => {
                 let missing = reply::array(&value).unwrap_or_default().iter().filter_map(reply::text);
                 let mut missing: Vec<_> = missing.collect();
-                if self.options.layout == Layout::Plain && !Session::may_end(&self.connector, &ready).await? {
+                if self.options.layout == Layout::Plain && !may_kill(&self.connector, &ready).await? {
                     missing.push("client info and client kill");
                 }
                 Ok(missing.join(", "))

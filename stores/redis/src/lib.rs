@@ -8,6 +8,9 @@
 //! - `locks`: the locks of one server. `singles`: the steps for single mutexes, which travel in a
 //!   `group`. `steps`, `release`, `admin`: the other steps. `kinds`: requests that include other
 //!   locks than mutexes. `fair`: messages to the waiter of a fair lock.
+//! - `plain`: acquires of the plain layout, where a lock is a string. `late`, `session`: late
+//!   copies there. `keyspace`: the server's own events. `layout`: the two layouts. `hash_slot`:
+//!   slots of names.
 //! - `semaphore`, `latch`: their steps. `stock`, `stock_take`: stocks in one slot. `spread`: stocks
 //!   that are spread over slots. `cluster`: all steps where there are several servers.
 //! - `node`: one server, without steps. `connection`: its connection for commands. `subscriber`,
@@ -39,10 +42,13 @@ mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod hash_slot;
 mod join;
 mod keyspace;
 mod kinds;
 mod latch;
+mod late;
+mod layout;
 mod locks;
 mod login;
 mod mark;
@@ -77,6 +83,7 @@ use cluster::Cluster;
 use connection::At;
 pub use credentials::{Credentials, Endpoint, Provider};
 use dialer::Dialer;
+pub use layout::Layout;
 use lock_core::LockKey;
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, BoxFuture, Lacked, LatchStore, LateRequests, LockStatus, LockStore,
@@ -85,7 +92,7 @@ use lock_core::store::{
 };
 pub use login::Login;
 use node::Node;
-pub use options::{Layout, RedisOptions};
+pub use options::RedisOptions;
 use spread::RedisLayouts;
 use steps::Renewal;
 use topology::{Topology, step};

@@ -6,8 +6,8 @@ use std::fmt;
 use lock_core::store::{Kind, StoreError, StoreErrorKind};
 use lock_core::{LockKey, OwnerId};
 
-use super::cluster::slots;
-use super::options::Layout;
+use super::hash_slot;
+use super::layout::Layout;
 
 /// The names of one lock.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl<'a> Names<'a> {
         let counter = match (layout, has_peers) {
             (Layout::Hash, _) => Counter::Own,
             (_, false) => Counter::Server,
-            (_, true) => Counter::Slot(slots::slot(&self.lock().to_string())),
+            (_, true) => Counter::Slot(hash_slot::slot(&self.lock().to_string())),
         };
         Self { counter, ..self }
     }
@@ -74,7 +74,7 @@ impl<'a> Names<'a> {
         match self.counter {
             Counter::Own => self.name("redisson_lock_token:", self.braces),
             Counter::Server => Name([PLAIN, self.prefix, "", "", ""]),
-            Counter::Slot(slot) => Name([PLAIN, "{", slots::tag(slot), "}:", self.prefix]),
+            Counter::Slot(slot) => Name([PLAIN, "{", hash_slot::tag(slot), "}:", self.prefix]),
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(counter(Layout::Plain, false), "lock_plain_tokens:lock:");
         let of_slot = counter(Layout::PlainByScript, true);
         assert!(of_slot.ends_with("}:lock:"), "{of_slot}");
-        assert_eq!(slots::slot(&of_slot), slots::slot("lock:order:42"));
+        assert_eq!(hash_slot::slot(&of_slot), hash_slot::slot("lock:order:42"));
         let channel = names.laid_out(Layout::Plain, true).channel(Kind::Mutex).to_string();
         assert_eq!(channel, "lock_plain_channel:{lock:order:42}");
     }

@@ -16,18 +16,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::{AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError, StoreErrorKind};
+use lock_core::store::{AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError};
 use redis::{Cmd, Pipeline, RedisWrite, Value};
 
-use super::connection::{At, Connector, Ready};
+use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::group::Step;
 use super::join::join;
+use super::late::SentOver;
 use super::names::Names;
 use super::node::Node;
-use super::options::Layout;
+use super::reply;
 use super::script::{self, Invocation};
-use super::session::{SentOver, Session, count, is_open};
 use super::steps::{about, millis};
 
 /// Approximate size of a command, so that it is rarely reallocated while it grows.
@@ -132,33 +132,6 @@ impl Step for Take {
     }
 }
 
-/// Requests under way. They are noted as sent over the connection if this is dropped.
-struct Open<'a, I: Iterator<Item = &'a AcquireRequest>>(Option<I>, &'a Arc<Session>);
-
-impl<'a, I: Iterator<Item = &'a AcquireRequest>> Drop for Open<'a, I> {
-    fn drop(&mut self) {
-        self.0.take().into_iter().flatten().for_each(|request| SentOver::of(request).note(self.1));
-    }
-}
-
-/// Returns the error of a request that has failed. If SET has taken something for it, `give_back`
-/// runs first; if that fails too, the error says that the outcome is unknown.
-pub(super) async fn failed<T>(
-    request: &AcquireRequest,
-    error: StoreError,
-    give_back: impl Future<Output = Result<T, StoreError>>,
-) -> StoreError {
-    if error.outcome_unknown() || !SentOver::took(request) {
-        return error;
-    }
-    match give_back.await {
-        Ok(_) => error,
-        Err(why) => {
-            StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}"))
-        }
-    }
-}
-
 impl Node {
     /// Returns the number that the next tokens of these locks' counter have to exceed on this
     /// connection. Asks for it, and for the connection's identity, when it is used for the first
@@ -204,56 +177,9 @@ impl Node {
         let counted = self.more_tokens(&ready, &names, request.tokens, request.floor()).await;
         counted.map_err(|fault| fault.map(|error| about(error, &[names])))
     }
+}
 
-    /// Makes a call that may take something for these requests. If it is not answered, they are
-    /// noted as sent over its connection.
-    pub(super) async fn noted<'a, T>(
-        &self,
-        requests: impl Iterator<Item = &'a AcquireRequest> + Clone,
-        connector: &Connector,
-        ready: &'a Ready,
-        call: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        if self.options.layout != Layout::Plain {
-            return call.await;
-        }
-        let session = ready.session();
-        if !session.is_known() {
-            session.identify(connector, ready).await?;
-        }
-        for request in requests.clone() {
-            // A copy on an earlier connection could take the lock after this one was released.
-            if let Some(sent) = SentOver::known(request) {
-                sent.end(connector, ready).await?;
-            }
-        }
-        let mut open = Open(Some(requests), session);
-        let result = call.await;
-        if is_open(&result) {
-            drop(open);
-        } else if let Some(requests) = open.0.take() {
-            requests.filter_map(SentOver::known).for_each(|sent| sent.answered(session));
-        }
-        result
-    }
-
-    /// Ends the earlier connections over which the request was sent. Returns the connection that
-    /// is in use.
-    pub(super) async fn end_earlier(&self, request: &AcquireRequest, at: At) -> Result<Option<Ready>, Fault> {
-        let Some(sent) = SentOver::known(request) else { return Ok(None) };
-        let ready = self.connector.ready(at).await?;
-        sent.end(&self.connector, &ready).await?;
-        Ok(Some(ready))
-    }
-
-    /// Notes that the request was withdrawn over this connection, if it is still in use: whatever
-    /// was sent over it before was executed before.
-    pub(super) fn withdrawn_over(&self, request: &AcquireRequest, ready: Option<&Ready>) {
-        let session = ready.map(Ready::session);
-        if let (Some(session), Some(now)) = (session, self.connector.session())
-            && Arc::ptr_eq(session, &now)
-        {
-            SentOver::of(request).answered(session);
-        }
-    }
+/// Reads the answer to INCRBY.
+fn count(value: &Value) -> Option<u64> {
+    reply::int(value).and_then(|count| u64::try_from(count).ok())
 }

@@ -11,8 +11,8 @@ use lock_core::store::{
 use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::group::{Step, alone};
+use super::layout::Layout;
 use super::node::Node;
-use super::options::Layout;
 use super::plain::Take;
 use super::reply;
 use super::script;

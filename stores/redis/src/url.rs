@@ -5,7 +5,7 @@
 use lock_core::store::{StoreError, StoreErrorKind};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::options::Layout;
+use super::layout::Layout;
 use super::url_parts::{Options, Parts, redacted};
 
 /// Default ports.

@@ -7,11 +7,12 @@ use lock_core::LockKey;
 use lock_core::store::{Cursor, LockStatus, ScanRequest, Scanned, StoreError, StoreErrorKind};
 
 use super::super::check;
+use super::super::hash_slot::slot;
 use super::super::join::join;
 use super::super::names::Names;
 use super::super::node::Node;
 use super::Cluster;
-use super::slots::{Place, slot};
+use super::slots::Place;
 
 impl Cluster {
     fn slot_of(&self, key: &LockKey) -> Result<u16, StoreError> {

@@ -11,6 +11,7 @@ use lock_core::store::{
 
 use super::super::connection::At;
 use super::super::fault::Fault;
+use super::super::hash_slot::slot;
 use super::super::join::join;
 use super::super::latch::LatchNames;
 use super::super::names::Names;
@@ -18,7 +19,6 @@ use super::super::node::Node;
 use super::super::semaphore::SemaphoreNames;
 use super::Cluster;
 use super::moving::Hint;
-use super::slots::slot;
 use super::steps::{each_by_itself, shares};
 
 impl Cluster {

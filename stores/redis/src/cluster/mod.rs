@@ -34,6 +34,7 @@ use super::classify::Address;
 use super::connection::At;
 use super::dialer::{Dialer, elsewhere};
 use super::fault::Fault;
+use super::hash_slot::slot;
 use super::names::Names;
 use super::node::Node;
 use super::options::RedisOptions;
@@ -149,7 +150,7 @@ impl Cluster {
             return 0;
         };
         let mut hasher = DefaultHasher::new();
-        map.owner(slots::slot(&names.lock().to_string())).hash(&mut hasher);
+        map.owner(slot(&names.lock().to_string())).hash(&mut hasher);
         hasher.finish()
     }
 

@@ -13,17 +13,16 @@ use lock_core::store::{
 
 use super::super::each::known;
 use super::super::fault::Fault;
+use super::super::hash_slot::slot;
 use super::super::join::join;
+use super::super::late::{SentOver, failed};
+use super::super::layout::Layout;
 use super::super::names::Names;
 use super::super::node::Node;
-use super::super::options::Layout;
-use super::super::plain::failed;
 use super::super::script::Dialect;
-use super::super::session::SentOver;
-use super::super::steps::{HIGHEST_FLOOR, Renewal, channel};
+use super::super::steps::{HIGHEST_FLOOR, Renewal, channel, channels_of};
 use super::Cluster;
 use super::moving::Hint;
-use super::slots::slot;
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -80,7 +79,7 @@ pub(super) fn each_by_itself<I, T: Clone>(
 }
 
 impl Cluster {
-    pub(super) fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
+    fn names<'a>(&'a self, item: &'a Item) -> Result<Names<'a>, StoreError> {
         Ok(Names::new(&self.options.prefix, &item.key)?.laid_out(self.options.layout, true))
     }
 
@@ -91,6 +90,15 @@ impl Cluster {
     /// Returns the channel on which a waiter for this item listens.
     pub(super) fn channel(&self, item: &Item) -> Result<Arc<str>, StoreError> {
         Ok(channel(&self.names(item)?, item))
+    }
+
+    /// Returns all channels with notices for a waiter for these items.
+    pub(super) fn watched(&self, items: &[Item]) -> Result<Vec<Arc<str>>, StoreError> {
+        let mut channels = Vec::with_capacity(items.len());
+        for item in items {
+            channels.extend(channels_of(&self.names(item)?, item, 0));
+        }
+        Ok(channels)
     }
 
     pub(super) fn shares(&self, items: &[Item]) -> Result<Vec<SlotShare<Item>>, StoreError> {

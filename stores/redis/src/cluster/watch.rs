@@ -8,12 +8,12 @@ use lock_core::internal::sync::lock;
 use lock_core::store::{AcquireRequest, Notice, StoreError, Watch};
 use tokio::sync::{mpsc, watch as cell};
 
+use super::super::hash_slot::slot;
 use super::super::keyspace;
 use super::super::registry::Readiness;
-use super::super::steps::channels_of;
 use super::super::subscriber::{NOTICES, Registration, confirmed};
 use super::Cluster;
-use super::slots::{Place, SlotMap, slot};
+use super::slots::{Place, SlotMap};
 
 /// Interval at which watchers are told to look while a slot moves, since messages may be published
 /// where nobody listens.
@@ -65,13 +65,7 @@ impl Drop for Following {
 
 impl Cluster {
     pub(in super::super) async fn watch(&self, request: &AcquireRequest) -> Result<Watch, StoreError> {
-        let names: Result<Vec<_>, _> = request.items.iter().map(|item| self.names(item)).collect();
-        let channels = names?
-            .iter()
-            .zip(&*request.items)
-            .flat_map(|(names, item)| channels_of(names, item, 0))
-            .collect();
-        self.watch_channels(channels, request.timeout).await
+        self.watch_channels(self.watched(&request.items)?, request.timeout).await
     }
 
     pub(in super::super) async fn watch_channels(

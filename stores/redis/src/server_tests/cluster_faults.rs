@@ -6,7 +6,7 @@ use lock_core::store::{
 };
 
 use super::super::script::Dialect;
-use super::super::{Topology, cluster};
+use super::super::{Topology, hash_slot};
 use super::cluster::{Cluster, ClusterExt as _, Options, home};
 use super::*;
 
@@ -216,7 +216,7 @@ async fn older_servers_tell_everybody_and_are_not_believed_about_listeners() {
 fn slots_of_the_names_of_a_lock_are_one() {
     let name = key("order:42");
     let names = super::super::names::Names::new("lock:", &name).unwrap();
-    let slot = |name: String| cluster::slots::slot(&name);
+    let slot = |name: String| hash_slot::slot(&name);
     let lock = slot(names.lock().to_string());
     assert_eq!(slot(names.counter().to_string()), lock);
     for kind in [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write] {

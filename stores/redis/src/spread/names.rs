@@ -4,7 +4,7 @@ use lock_core::LockKey;
 use lock_core::store::stock::OperationId;
 use lock_core::store::{StoreError, StoreErrorKind};
 
-use crate::cluster::slots::slot;
+use crate::hash_slot::slot;
 use crate::names::Names;
 
 /// Number of homes of records. Must never change: the home of an operation must not depend on when

@@ -1,0 +1,218 @@
+//! Late copies of requests in the plain layout. [`SentOver`]: the connections over which a request
+//! was sent.
+//!
+//! A server can't refuse a late SET. But it executes the commands of a connection in their order,
+//! and none after the connection was killed. So a withdrawal over the same connection comes after
+//! all copies of the request, and one over a later connection kills the earlier ones first.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::lock;
+use lock_core::store::{AcquireRequest, StoreError, StoreErrorKind, Withdrawn};
+
+use super::connection::{At, Connector, Ready};
+use super::fault::Fault;
+use super::layout::Layout;
+use super::node::Node;
+use super::reply;
+use super::session::{Session, client};
+
+/// Time after which a connection that was just replaced is ended.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The connections over which a request was sent and not answered.
+#[derive(Default)]
+pub(super) struct SentOver {
+    sessions: Mutex<Vec<Arc<Session>>>,
+    /// Since when the request is withdrawn without the right to end them.
+    since: Mutex<Option<Tick>>,
+    /// Whether SET has taken something that has no token yet.
+    took: AtomicBool,
+}
+
+impl SentOver {
+    pub(super) fn of(request: &AcquireRequest) -> &Self {
+        request.attachment()
+    }
+
+    /// Returns the same if any connection was noted.
+    fn known(request: &AcquireRequest) -> Option<&Self> {
+        request.attached().filter(|sent: &&Self| !lock(&sent.sessions).is_empty())
+    }
+
+    pub(super) fn set_took(&self, took: bool) {
+        self.took.store(took, Ordering::Relaxed);
+    }
+
+    /// Whether a request that has failed may hold something nevertheless.
+    pub(super) fn took(request: &AcquireRequest) -> bool {
+        request.attached().is_some_and(|sent: &Self| sent.took.load(Ordering::Relaxed))
+    }
+
+    fn note(&self, session: &Arc<Session>) {
+        let mut sessions = lock(&self.sessions);
+        if !sessions.iter().any(|known| Arc::ptr_eq(known, session)) {
+            sessions.push(Arc::clone(session));
+        }
+    }
+
+    fn answered(&self, session: &Arc<Session>) {
+        lock(&self.sessions).retain(|known| !Arc::ptr_eq(known, session));
+    }
+
+    /// Ends all connections to this server but that of `ready`.
+    async fn end(&self, connector: &Connector, ready: &Ready) -> Result<(), Fault> {
+        let sessions = lock(&self.sessions).clone();
+        let now = ready.session();
+        let is_earlier = |session: &&Arc<Session>| session.server == now.server && !Arc::ptr_eq(session, now);
+        for session in sessions.iter().filter(is_earlier) {
+            if kill(session, connector, ready).await? {
+                self.answered(session);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a withdrawal that has freed everything is settled. One that could not end a
+    /// connection counts as settled a lease after the first attempt.
+    pub(super) fn withdrawn(&self, lease: Duration, now: Tick) -> Withdrawn {
+        let sessions = lock(&self.sessions);
+        if sessions.is_empty() {
+            return Withdrawn::Settled;
+        }
+        let since = *lock(&self.since).get_or_insert(now);
+        let left = (since + lease).since(now);
+        let is_new = sessions.iter().any(|session| session.ended.get().is_none());
+        match left.is_zero() {
+            true => Withdrawn::Settled,
+            // The connection was replaced just now.
+            false if is_new => Withdrawn::Pending(left.min(AGAIN)),
+            false => Withdrawn::Pending(left),
+        }
+    }
+}
+
+/// Asks the server for the identity of the connection, unless that was done before.
+async fn identify(connector: &Connector, ready: &Ready) -> Result<(), Fault> {
+    let ask = async || match connector.call(ready, redis::cmd("CLIENT").arg("INFO")).await {
+        Ok(info) => Ok(reply::info(&info).and_then(client)),
+        Err(error) => match Fault::from(error) {
+            fault if fault.error.is_transient() => Err(fault),
+            _ => Ok(None),
+        },
+    };
+    ready.session().client.get_or_try_init(ask).await.map(drop)
+}
+
+/// Makes the server kill an earlier connection, unless that was done before. Returns `false` if it
+/// can't.
+async fn kill(session: &Session, connector: &Connector, ready: &Ready) -> Result<bool, Fault> {
+    let kill = async || {
+        let Some(Some((id, address))) = session.client.get() else { return Ok(false) };
+        let mut command = redis::cmd("CLIENT");
+        // The numbers begin anew with the server, so the address is compared too. A connection that
+        // is gone is no error.
+        command.arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
+        match connector.call(ready, &command).await {
+            Ok(_) => Ok(true),
+            Err(error) => match Fault::from(error) {
+                fault if fault.error.is_transient() => Err(fault),
+                _ => Ok(false),
+            },
+        }
+    };
+    session.ended.get_or_try_init(kill).await.copied()
+}
+
+/// Whether the user has the rights to ask for the identity of a connection and to kill another one.
+pub(super) async fn may_kill(connector: &Connector, ready: &Ready) -> Result<bool, Fault> {
+    let nobody = Session::new(&connector.dialer().address);
+    // No client has this address.
+    drop(nobody.client.set(Some(("1".to_owned(), "0.0.0.0:0".to_owned()))));
+    let may_kill = kill(&nobody, connector, ready).await?;
+    identify(connector, ready).await?;
+    Ok(may_kill && ready.session().client.get().is_some_and(Option::is_some))
+}
+
+/// Requests under way. They are noted as sent over the connection if this is dropped.
+struct Open<'a, I: Iterator<Item = &'a AcquireRequest>>(Option<I>, &'a Arc<Session>);
+
+impl<'a, I: Iterator<Item = &'a AcquireRequest>> Drop for Open<'a, I> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().flatten().for_each(|request| SentOver::of(request).note(self.1));
+    }
+}
+
+/// Returns the error of a request that has failed. If SET has taken something for it, `give_back`
+/// runs first; if that fails too, the error says that the outcome is unknown.
+pub(super) async fn failed<T>(
+    request: &AcquireRequest,
+    error: StoreError,
+    give_back: impl Future<Output = Result<T, StoreError>>,
+) -> StoreError {
+    if error.outcome_unknown() || !SentOver::took(request) {
+        return error;
+    }
+    match give_back.await {
+        Ok(_) => error,
+        Err(why) => {
+            StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}"))
+        }
+    }
+}
+
+impl Node {
+    /// Makes a call that may take something for these requests. If it is not answered, they are
+    /// noted as sent over its connection.
+    pub(super) async fn noted<'a, T>(
+        &self,
+        requests: impl Iterator<Item = &'a AcquireRequest> + Clone,
+        connector: &Connector,
+        ready: &'a Ready,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        if self.options.layout != Layout::Plain {
+            return call.await;
+        }
+        let session = ready.session();
+        if !session.client.initialized() {
+            identify(connector, ready).await?;
+        }
+        for request in requests.clone() {
+            // A copy on an earlier connection could take the lock after this one was released.
+            if let Some(sent) = SentOver::known(request) {
+                sent.end(connector, ready).await?;
+            }
+        }
+        let mut open = Open(Some(requests), session);
+        let result = call.await;
+        let is_open = matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered);
+        if !is_open && let Some(requests) = open.0.take() {
+            requests.filter_map(SentOver::known).for_each(|sent| sent.answered(session));
+        }
+        result
+    }
+
+    /// Ends the earlier connections over which the request was sent. Returns the connection that
+    /// is in use.
+    pub(super) async fn end_earlier(&self, request: &AcquireRequest, at: At) -> Result<Option<Ready>, Fault> {
+        let Some(sent) = SentOver::known(request) else { return Ok(None) };
+        let ready = self.connector.ready(at).await?;
+        sent.end(&self.connector, &ready).await?;
+        Ok(Some(ready))
+    }
+
+    /// Notes that the request was withdrawn over this connection, if it is still in use: whatever
+    /// was sent over it before was executed before.
+    pub(super) fn withdrawn_over(&self, request: &AcquireRequest, ready: Option<&Ready>) {
+        let session = ready.map(Ready::session);
+        if let (Some(session), Some(now)) = (session, self.connector.session())
+            && Arc::ptr_eq(session, &now)
+        {
+            SentOver::of(request).answered(session);
+        }
+    }
+}
