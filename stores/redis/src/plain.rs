@@ -52,8 +52,10 @@ impl Step for Take {
     ) -> Result<(), Fault> {
         let items = || requests.iter().flat_map(|request| &request.items);
         let Some(names) = items().next().map(|item| node.name(item)).transpose()? else { return Ok(()) };
-        let seed = node.seed(&ready, &names).await?;
-        let ready = node.connector.later(&ready);
+        let (seed, ready) = match ready.session().seed(names.slot_of_counter()) {
+            Some(seed) => (seed, ready),
+            None => (node.seed(&ready, &names).await?, node.connector.later(&ready)),
+        };
         let moment = node.server_time(ready.now)?;
         if requests.iter().any(|request| request.stamp(moment) == ServerTime::from_micros(0)) {
             // One of them was withdrawn meanwhile and must not be sent any more.
@@ -133,18 +135,12 @@ impl Step for Take {
 }
 
 impl Node {
-    /// Returns the number that the next tokens of these locks' counter have to exceed on this
-    /// connection. Asks for it, and for the connection's identity, when it is used for the first
-    /// time.
+    /// Asks for the number that the next tokens of these locks' counter have to exceed on this
+    /// connection.
     async fn seed(&self, ready: &Ready, names: &Names<'_>) -> Result<u64, Fault> {
-        let (session, slot) = (ready.session(), names.slot_of_counter());
-        if let Some(seed) = session.seed(slot) {
-            return Ok(seed);
-        }
-        let ready = self.connector.later(ready);
-        let granted = self.more_tokens(&ready, names, 1, 0).await?;
+        let granted = self.more_tokens(ready, names, 1, 0).await?;
         let seed = granted.tokens.first().map_or(0, |range| range.last);
-        session.set_seed(slot, seed);
+        ready.session().set_seed(names.slot_of_counter(), seed);
         Ok(seed)
     }
 
