@@ -3,10 +3,11 @@
 (* One key on one server, in the plain layout: a string with the owner,    *)
 (* and one token counter for all keys of the server.                       *)
 (*                                                                         *)
-(* An acquire is two commands, SET NX GET PX and INCR, in this order on    *)
-(* one connection; commands of others may come between them.  The server   *)
-(* can't refuse late commands.  What a broken connection has carried may   *)
-(* still be executed, until the connection is killed.                      *)
+(* An acquire is two commands, SET NX PX and INCR, in this order on one    *)
+(* connection; commands of others may come between them.  What they leave  *)
+(* open is done by a script.  The server can't refuse late commands.  What *)
+(* a broken connection has carried may still be executed, until the        *)
+(* connection is killed.                                                   *)
 (*                                                                         *)
 (* Times are counted as in Mutex.tla.  Of tokens only the order matters:   *)
 (* see `counter`.                                                          *)
@@ -62,7 +63,7 @@ IsUseful(r) == r.age < Valid(r.lease) \/ Broken = "from-answer"
 (*   set                         both commands of an acquire are under way                        *)
 (*   incr                        SET has taken the key, INCR is to come                           *)
 (*   granted, own, failed        answers: to both; SET has found the own value; INCR has failed   *)
-(*   lengthen, lengthened        compare, PEXPIRE GT, INCR as a script, and its answer            *)
+(*   script, scripted            take or lengthen with a token, in one script, and its answer     *)
 (*   renew, renewed, release, withdraw                                                            *)
 (* `age` counts from the send.  `old` says that the connection is broken: no answer will come.    *)
 (* `token` is new if it is larger than those of all grants.  `late` says that the token is not    *)
@@ -71,17 +72,21 @@ Message(kind, o) ==
   [kind |-> kind, owner |-> o, age |-> 0, old |-> FALSE, token |-> "none", late |-> FALSE, lease |-> Lease]
 Answer(r, kind, token) == [r EXCEPT !.kind = kind, !.token = token]
 
+(* What may take a free key. *)
+Takes == {"set", "script"}
+
 (* Messages that can have no effect any more are dropped, so that they do not make more states. *)
 Matters(r, all) ==
   LET s == state'[r.owner.m]
-      mayHold == lock'.owner = r.owner \/ \E q \in all : q.kind = "set" /\ q.owner = r.owner
+      mayHold == lock'.owner = r.owner \/ \E q \in all : q.kind \in Takes /\ q.owner = r.owner
       asks == s.does = "asks" /\ s.as = r.owner /\ ~r.old
       mayRun == LateRenewals \/ ~r.old
   IN CASE r.kind = "set" -> TRUE
-       [] r.kind \in {"incr", "granted", "lengthened"} -> asks /\ IsUseful(r)
+       [] r.kind \in {"incr", "granted", "scripted"} -> asks /\ IsUseful(r)
        [] r.kind \in {"own", "failed"} -> asks
        [] r.kind = "renewed" -> s.does = "holds" /\ s.as = r.owner /\ ~r.old /\ IsUseful(r)
-       [] r.kind \in {"lengthen", "renew"} -> mayRun /\ (mayHold \/ Broken = "blind-renewal")
+       [] r.kind = "script" -> TRUE
+       [] r.kind = "renew" -> mayRun /\ (mayHold \/ Broken = "blind-renewal")
        [] OTHER -> mayHold \/ Broken = "no-owner-check"
 
 Ends(all, owners) ==
@@ -123,7 +128,7 @@ Renew(m, lease) ==
 (* too, it is withdrawn: the late copy could take the key again.                                  *)
 Release(m) ==
   LET me == state[m].as
-      isSentTwice == \E r \in net : r.kind = "set" /\ r.owner = me
+      isSentTwice == \E r \in net : r.kind \in Takes /\ r.owner = me
       kind == IF isSentTwice /\ Broken # "no-kill-at-release" THEN "withdraw" ELSE "release"
   IN /\ state[m].does = "holds"
      /\ state' = [state EXCEPT ![m] = Idle]
@@ -157,7 +162,7 @@ HearGrant == \E r \in net :
   LET m == r.owner.m
       left == IF Broken = "from-answer" THEN Valid(Lease) ELSE Valid(Lease) - r.age
   IN /\ \/ r.kind = "granted" /\ IsAboveSeed(r.token)
-        \/ r.kind = "lengthened" /\ IsAboveSeed(r.token)
+        \/ r.kind = "scripted" /\ IsAboveSeed(r.token)
         \/ r.kind = "own" /\ Broken = "own-is-grant"
      /\ left > 0
      /\ state' = [state EXCEPT ![m] = [does |-> "holds", as |-> r.owner, timer |-> left]]
@@ -165,17 +170,19 @@ HearGrant == \E r \in net :
      /\ UNCHANGED <<lock, counter, granted>>
      /\ Under(net \ {r})
 
-(* A key that was found under the own owner has not been lengthened yet. *)
+(* A key that was found under the own owner has not been lengthened yet.  A script does that, and   *)
+(* it follows if INCR has failed, or if its answer shows that the counter was lost.                 *)
 HearOwn == \E r \in net :
-  /\ r.kind = "own"
+  /\ \/ r.kind \in {"own", "failed"}
+     \/ r.kind = "granted" /\ ~IsAboveSeed(r.token)
   /\ UNCHANGED <<lock, counter, granted, state, wrong>>
-  /\ Under((net \ {r}) \union {[Message("lengthen", r.owner) EXCEPT !.token = r.token]})
+  /\ Under((net \ {r}) \union {[Message("script", r.owner) EXCEPT !.token = r.token]})
 
 (* INCR has failed, or its answer is not above the seed: the counter was lost.  The key is given  *)
 (* back.  Before anything else is asked, the connection seeds the counter.                        *)
 HearNoGrant == \E r \in net :
   /\ \/ r.kind = "failed"
-     \/ r.kind \in {"granted", "lengthened"} /\ ~IsAboveSeed(r.token)
+     \/ r.kind \in {"granted", "scripted"} /\ ~IsAboveSeed(r.token)
   /\ state' = [state EXCEPT ![r.owner.m] = Idle]
   /\ counter' = IF r.kind = "failed" THEN counter ELSE Seeded(counter)
   /\ UNCHANGED <<lock, granted, wrong>>
@@ -219,7 +226,7 @@ Counted(r, kind, token) == [Answer(r, kind, token) EXCEPT !.late = @ \/ token # 
 
 Passed(all, o) == {CASE r.owner = o -> r
                      [] r.kind = "incr" -> [r EXCEPT !.late = TRUE]
-                     [] r.token = "new" /\ r.kind \in {"own", "lengthen"} -> [r EXCEPT !.token = "old"]
+                     [] r.token = "new" /\ r.kind \in {"own", "script"} -> [r EXCEPT !.token = "old"]
                      [] OTHER -> r : r \in all}
 
 ExecuteIncr == \E r \in net :
@@ -233,14 +240,21 @@ IncrFails == \E r \in net :
   /\ UNCHANGED <<lock, counter, granted, state, wrong>>
   /\ Under((net \ {r}) \union {Answer(r, "failed", "none")})
 
-ExecuteLengthen == \E r \in net :
-  /\ r.kind = "lengthen" /\ lock.owner = r.owner
-  /\ lock' = [lock EXCEPT !.left = Max(@, Lease)]
+(* The script seeds the counter itself. On a broken connection it may have been sent several times. *)
+ExecuteScript == \E r \in net :
+  /\ r.kind = "script" /\ (lock = Free \/ lock.owner = r.owner)
+  /\ lock' = [owner |-> r.owner, left |-> Max(lock.left, Lease)]
+  /\ counter' = Seeded(counter)
   /\ granted' = TRUE
-  /\ UNCHANGED <<counter, state, wrong>>
-  /\ LET token == IF Broken = "token-before-lengthen" THEN r.token ELSE Token(counter)
-         answer == IF r.old THEN {} ELSE {Counted(r, "lengthened", token)}
+  /\ UNCHANGED <<state, wrong>>
+  /\ LET token == IF Broken = "token-before-lengthen" THEN r.token ELSE Token(counter')
+         answer == IF r.old THEN {r} ELSE {Counted(r, "scripted", token)}
      IN Under(Passed(net \ {r}, r.owner) \union answer)
+
+ScriptIsRefused == \E r \in net :
+  /\ r.kind = "script" /\ ~r.old /\ lock # Free /\ lock.owner # r.owner
+  /\ UNCHANGED <<lock, counter, granted, state, wrong>>
+  /\ Under(net \ {r})
 
 Robs(r) == lock # Free /\ lock.owner # r.owner
 
@@ -257,7 +271,7 @@ ExecuteRenew == \E r \in net :
 ExecuteEnd == \E r \in net :
   /\ r.kind \in {"release", "withdraw"}
   /\ LET ends == lock # Free /\ (lock.owner = r.owner \/ Broken = "no-owner-check")
-         isFirst == \E q \in net : q.kind = "set" /\ q.owner = r.owner /\ ~q.old
+         isFirst == \E q \in net : q.kind \in Takes /\ q.owner = r.owner /\ ~q.old
          isDone == r.kind = "release" \/ ~isFirst
          kills == r.kind = "withdraw" /\ isDone /\ Broken # "no-kill"
          rest == {q \in net : ~(isDone /\ q = r) /\ ~(kills /\ q.old /\ q.owner.m = r.owner.m)}
@@ -316,7 +330,7 @@ Failover ==
   /\ lock' \in {lock, Free}
   /\ counter' \in {Seeded(counter), Seeded(Lose(counter))}
   /\ UNCHANGED <<granted, state, wrong>>
-  /\ Under({r \in net : r.kind \in {"granted", "own", "lengthened", "renewed", "release", "withdraw"}})
+  /\ Under({r \in net : r.kind \in {"granted", "own", "scripted", "renewed", "release", "withdraw"}})
 
 ----------------------------------------------------------------------------
 
@@ -330,7 +344,8 @@ Next ==
   \/ \E m \in Managers : \/ Ask(m) \/ AskAgain(m) \/ Release(m) \/ Withdraw(m) \/ Leave(m)
                          \/ Reconnect(m) \/ Close(m) \/ \E lease \in Leases : Renew(m, lease)
   \/ HearGrant \/ HearOwn \/ HearNoGrant \/ HearRenewed
-  \/ ExecuteSet \/ ExecuteIncr \/ IncrFails \/ ExecuteLengthen \/ ExecuteRenew \/ ExecuteEnd
+  \/ ExecuteSet \/ ExecuteIncr \/ IncrFails \/ ExecuteScript \/ ScriptIsRefused
+  \/ ExecuteRenew \/ ExecuteEnd
 
 Spec == Init /\ [][Next]_vars
 

@@ -35,7 +35,8 @@ impl Subscription {
 
     /// Requests messages through `call`, at most once a second.
     pub fn want(&mut self, now: Tick, call: impl FnOnce() -> BoxFuture<Result<Watch, StoreError>>) {
-        if !self.is_confirmed() && self.call.is_none() && now >= self.not_before {
+        let has_all = self.watch.as_ref().is_some_and(|watch| watch.is_confirmed() || watch.gives_hints());
+        if !has_all && self.call.is_none() && now >= self.not_before {
             self.not_before = now + AGAIN;
             self.call = Some(call());
         }

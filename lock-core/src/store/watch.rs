@@ -43,6 +43,7 @@ pub enum Notice {
 pub struct Watch {
     notices: mpsc::Receiver<Notice>,
     confirmed: bool,
+    gives_hints: bool,
     echo: Echo,
     _registration: Box<dyn Send + Sync>,
 }
@@ -78,7 +79,7 @@ impl Watch {
     /// the caller polls.
     #[must_use]
     pub fn new(notices: mpsc::Receiver<Notice>, confirmed: bool, registration: Box<dyn Send + Sync>) -> Self {
-        Self { notices, confirmed, echo: Echo::default(), _registration: registration }
+        Self { notices, confirmed, gives_hints: false, echo: Echo::default(), _registration: registration }
     }
 
     /// Creates a watch without notices: its caller polls.
@@ -92,7 +93,7 @@ impl Watch {
     /// other programs release without a notice.
     #[must_use]
     pub fn unconfirmed(self) -> Self {
-        Self { confirmed: false, ..self }
+        Self { confirmed: false, gives_hints: true, ..self }
     }
 
     /// Returns what a [release](super::ReleaseRequest::own_watch) of the watch's owner names.
@@ -112,6 +113,13 @@ impl Watch {
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.confirmed
+    }
+
+    /// Whether it goes on to deliver notices although it is not confirmed.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn gives_hints(&self) -> bool {
+        self.gives_hints
     }
 
     /// Waits for the next notice; stays pending forever once the store is gone. Cancel safe.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::names::Names;
+use super::names::{self, Names};
 
 const HEAD: &str = "__keyspace@";
 
@@ -15,6 +15,12 @@ pub(super) fn channel(names: &Names<'_>, database: i64) -> Arc<str> {
 /// Returns the key that a channel with events is about, or `None` for another channel.
 pub(super) fn key_of(channel: &str) -> Option<&str> {
     channel.strip_prefix(HEAD)?.split_once("__:").map(|(_, key)| key)
+}
+
+/// Whether a message says the same as an event about `key`, which comes before it.
+pub(super) fn repeats(channel: &str, key: &str) -> bool {
+    let Some(lock) = channel.strip_prefix(names::PLAIN_CHANNEL) else { return false };
+    lock == key || lock.strip_prefix('{').and_then(|lock| lock.strip_suffix('}')) == Some(key)
 }
 
 /// Whether an event means that the key is gone.
@@ -35,5 +41,9 @@ mod tests {
         assert_eq!(&*channel, "__keyspace@3__:lock:a__:b");
         assert_eq!(key_of(&channel), Some("lock:a__:b"));
         assert_eq!(key_of("lock_plain_channel:{lock:a}"), None);
+        assert!(
+            repeats("lock_plain_channel:{lock:a}", "lock:a") && repeats("lock_plain_channel:{l}:a", "{l}:a")
+        );
+        assert!(!repeats("lock_plain_channel:{lock:b}", "lock:a") && !repeats("lock:a", "lock:a"));
     }
 }

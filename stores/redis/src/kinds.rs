@@ -59,7 +59,7 @@ pub(super) fn queue(names: &Names<'_>) -> Vec<String> {
 }
 
 /// Calls a script that takes the locks, and the owner and kind of each hold.
-fn plain(
+fn giving_back(
     node: &Node,
     script: &'static Script,
     time: Option<Duration>,
@@ -111,12 +111,12 @@ fn leanest<'a>(
 
 pub(super) fn release(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::RELEASE_RW, &script::RELEASE_FAIR, &script::RELEASE_KINDS);
-    plain(node, script, None, items, names)
+    giving_back(node, script, None, items, names)
 }
 
 pub(super) fn withdrawal(node: &Node, items: &[Item], names: &[Names<'_>]) -> Invocation {
     let script = leanest(items, &script::WITHDRAW_RW, &script::WITHDRAW_FAIR, &script::WITHDRAW_KINDS);
-    plain(node, script, None, items, names)
+    giving_back(node, script, None, items, names)
 }
 
 impl Node {
@@ -149,7 +149,7 @@ impl Node {
     }
 
     pub(super) fn lingering(&self, linger: Duration, items: &[Item], names: &[Names<'_>]) -> Invocation {
-        plain(self, &script::LINGER_KINDS, Some(linger), items, names)
+        giving_back(self, &script::LINGER_KINDS, Some(linger), items, names)
     }
 
     /// Calls a script that takes the locks, and the counters of those for which `lives` is not 0.

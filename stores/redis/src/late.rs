@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(super) struct SentOver {
     sessions: Mutex<Vec<Arc<Session>>>,
-    /// Since when the request is withdrawn without the right to end them.
+    /// Since when the request is withdrawn and they can't all be ended.
     since: Mutex<Option<Tick>>,
     /// Whether SET has taken something that has no token yet.
     took: AtomicBool,
@@ -76,6 +76,13 @@ impl SentOver {
         Ok(())
     }
 
+    /// Forgets connections to other servers than these, which have the keys now. What the others
+    /// execute late has no effect: they redirect it, or lose it when they follow the new primary.
+    pub(super) fn keep<'a>(&self, nodes: impl Iterator<Item = &'a Node> + Clone) {
+        let is_asked = |session: &Arc<Session>| nodes.clone().any(|node| session.server == node.server());
+        lock(&self.sessions).retain(is_asked);
+    }
+
     /// Returns whether a withdrawal that has freed everything is settled. One that could not end a
     /// connection counts as settled a lease after the first attempt.
     pub(super) fn withdrawn(&self, lease: Duration, now: Tick) -> Withdrawn {
@@ -104,7 +111,19 @@ async fn identify(connector: &Connector, ready: &Ready) -> Result<(), Fault> {
             _ => Ok(None),
         },
     };
-    ready.session().client.get_or_try_init(ask).await.map(drop)
+    in_time(connector, ready, ready.session().client.get_or_try_init(ask)).await.map(drop)
+}
+
+/// Waits for the answer to a question that several callers may share, for as long as the call has.
+async fn in_time<T>(
+    connector: &Connector,
+    ready: &Ready,
+    answer: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    tokio::time::timeout(ready.left(), answer).await.unwrap_or_else(|_| {
+        let what = "no time was left to send the request";
+        Err(connector.dialer().address.error(StoreErrorKind::Unreachable, what).into())
+    })
 }
 
 /// Makes the server kill an earlier connection, unless that was done before. Returns `false` if it
@@ -124,7 +143,7 @@ async fn kill(session: &Session, connector: &Connector, ready: &Ready) -> Result
             },
         }
     };
-    session.ended.get_or_try_init(kill).await.copied()
+    in_time(connector, ready, session.ended.get_or_try_init(kill)).await.copied()
 }
 
 /// Whether the user has the rights to ask for the identity of a connection and to kill another one.
@@ -135,15 +154,6 @@ pub(super) async fn may_kill(connector: &Connector, ready: &Ready) -> Result<boo
     let may_kill = kill(&nobody, connector, ready).await?;
     identify(connector, ready).await?;
     Ok(may_kill && ready.session().client.get().is_some_and(Option::is_some))
-}
-
-/// Requests under way. They are noted as sent over the connection if this is dropped.
-struct Open<'a, I: Iterator<Item = &'a AcquireRequest>>(Option<I>, &'a Arc<Session>);
-
-impl<'a, I: Iterator<Item = &'a AcquireRequest>> Drop for Open<'a, I> {
-    fn drop(&mut self) {
-        self.0.take().into_iter().flatten().for_each(|request| SentOver::of(request).note(self.1));
-    }
 }
 
 /// Returns the error of a request that has failed. If SET has taken something for it, `give_back`
@@ -165,35 +175,53 @@ pub(super) async fn failed<T>(
 }
 
 impl Node {
-    /// Makes a call that may take something for these requests. If it is not answered, they are
-    /// noted as sent over its connection.
+    /// Prepares a connection to be used for these requests. Returns it with the present time.
+    pub(super) async fn prepared<'a>(
+        &self,
+        requests: impl Iterator<Item = &'a AcquireRequest>,
+        connector: &Connector,
+        mut ready: Ready,
+    ) -> Result<Ready, Fault> {
+        if self.options.layout != Layout::Plain {
+            return Ok(ready);
+        }
+        if !ready.session().client.initialized() {
+            identify(connector, &ready).await?;
+            ready = connector.later(&ready);
+        }
+        for request in requests {
+            // A copy on an earlier connection could take the lock after this one was released.
+            if let Some(sent) = SentOver::known(request) {
+                sent.end(connector, &ready).await?;
+                ready = connector.later(&ready);
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Makes a call that may take something for these requests, over a prepared connection. The
+    /// requests are noted as sent over it until the call is answered. A withdrawal may come while
+    /// this still waits.
     pub(super) async fn noted<'a, T>(
         &self,
         requests: impl Iterator<Item = &'a AcquireRequest> + Clone,
-        connector: &Connector,
-        ready: &'a Ready,
+        ready: &Ready,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         if self.options.layout != Layout::Plain {
             return call.await;
         }
-        let session = ready.session();
-        if !session.client.initialized() {
-            identify(connector, ready).await?;
-        }
-        for request in requests.clone() {
-            // A copy on an earlier connection could take the lock after this one was released.
-            if let Some(sent) = SentOver::known(request) {
-                sent.end(connector, ready).await?;
-            }
-        }
-        let mut open = Open(Some(requests), session);
+        requests.clone().for_each(|request| SentOver::of(request).note(ready.session()));
         let result = call.await;
-        let is_open = matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered);
-        if !is_open && let Some(requests) = open.0.take() {
-            requests.filter_map(SentOver::known).for_each(|sent| sent.answered(session));
+        if !matches!(&result, Err(fault) if fault.error.kind() == StoreErrorKind::Unanswered) {
+            requests.for_each(|request| SentOver::of(request).answered(ready.session()));
         }
         result
+    }
+
+    /// Returns how sessions name this server.
+    fn server(&self) -> String {
+        format!("{:?}", self.address)
     }
 
     /// Ends the earlier connections over which the request was sent. Returns the connection that

@@ -9,6 +9,9 @@ use lock_core::{LockKey, OwnerId};
 use super::hash_slot;
 use super::layout::Layout;
 
+/// The beginning of the name of a lock's channel in the plain layout.
+pub(super) const PLAIN_CHANNEL: &str = "lock_plain_channel:";
+
 /// The names of one lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names<'a> {
@@ -118,7 +121,7 @@ impl<'a> Names<'a> {
     /// Returns the channel on which releases of a lock of this kind are announced.
     pub(super) fn channel(&self, kind: Kind) -> Name<'a> {
         match kind {
-            _ if self.is_plain() => self.name("lock_plain_channel:", self.braces),
+            _ if self.is_plain() => self.name(PLAIN_CHANNEL, self.braces),
             Kind::Read | Kind::Write => self.name("redisson_rwlock:", self.braces),
             _ => self.name("redisson_lock__channel:", self.braces),
         }

@@ -51,11 +51,19 @@ impl Step for Take {
         mut answer: impl FnMut(usize, Result<Acquired, StoreError>) + Send,
     ) -> Result<(), Fault> {
         let items = || requests.iter().flat_map(|request| &request.items);
+        let all = requests.iter().map(|request| &**request);
         let Some(names) = items().next().map(|item| node.name(item)).transpose()? else { return Ok(()) };
-        let (seed, ready) = match ready.session().seed(names.slot_of_counter()) {
-            Some(seed) => (seed, ready),
-            None => (node.seed(&ready, &names).await?, node.connector.later(&ready)),
+        let counter = names.slot_of_counter();
+        let mut ready = node.prepared(all.clone(), &node.connector, ready).await?;
+        let seed = match ready.session().seed(counter) {
+            Some(seed) => seed,
+            None => {
+                let seed = node.seed(&ready, &names).await?;
+                ready = node.connector.later(&ready);
+                seed
+            }
         };
+        // From here to the send nothing is awaited: a withdrawal finds all of it done, or nothing.
         let moment = node.server_time(ready.now)?;
         if requests.iter().any(|request| request.stamp(moment) == ServerTime::from_micros(0)) {
             // One of them was withdrawn meanwhile and must not be sent any more.
@@ -76,13 +84,17 @@ impl Step for Take {
         commands.add_command(count_on);
 
         let sent = async { Ok(node.connector.call_each(&ready, &commands).await?) };
-        let all = requests.iter().map(|request| &**request);
-        let values = node.noted(all, &node.connector, &ready, sent).await?;
-        let (last, sets) = values
-            .split_last()
-            .filter(|(_, sets)| sets.len() == requests.len())
-            .ok_or_else(|| node.senseless(&Value::Array(values.clone())))?;
+        let values = node.noted(all, &ready, sent).await?;
+        let split = values.split_last().filter(|(_, sets)| sets.len() == requests.len());
+        let (last, sets) = split.ok_or_else(|| node.senseless(&Value::Array(values.clone())))?;
         let mut token = count(last).and_then(|top| top.checked_sub(wanted)).filter(|first| *first >= seed);
+        if token.is_none() {
+            if count(last).is_some() {
+                ready.session().forget_seeds(|slot| slot == counter);
+            }
+            let took = requests.iter().zip(sets).filter(|(_, set)| **set == Value::Okay);
+            took.for_each(|(request, _)| SentOver::of(request).set_took(true));
+        }
         let mut rest = Vec::new();
         for (index, (request, set)) in requests.iter().zip(sets).enumerate() {
             let top = token.map(|token| token + u64::from(request.tokens));
@@ -90,37 +102,29 @@ impl Step for Take {
                 (Value::Okay, Some(top)) => {
                     answer(index, Ok(Acquired::Granted(Granted::one(top, request.tokens, moment))));
                 }
-                (Value::ServerError(error), _) => {
+                // A full server refuses SET even if the lock is busy.
+                (Value::ServerError(error), _) if error.code() != "OOM" => {
                     let fault = node.connector.fault(&ready, error);
-                    if fault.redirect.is_some() {
-                        ready.session().forget_seeds();
+                    if fault.redirect.is_some() && requests.len() == 1 {
                         return Err(fault);
                     }
                     answer(index, Err(fault.error));
                 }
-                _ => {
-                    if *set == Value::Okay {
-                        SentOver::of(request).set_took(true);
-                    }
-                    rest.push((index, request));
-                }
+                _ => rest.push((index, request)),
             }
             token = top;
         }
         if rest.is_empty() {
             return Ok(());
         }
-        if token.is_none() {
-            ready.session().forget_seeds();
-        }
-        let asked = rest.iter().map(|(_, request)| async {
-            let at = At::once(node.connector.later(&ready).left());
-            Box::pin(node.acquire_all(request, &request.items, request.wait, at)).await
+        let left = node.connector.later(&ready).left();
+        let asked = rest.iter().map(|(_, request)| {
+            Box::pin(node.acquire_all(request, &request.items, request.wait, At::once(left)))
         });
         let answers = join(asked).await;
         for ((index, request), acquired) in rest.into_iter().zip(answers) {
             match acquired {
-                Err(fault) if fault.redirect.is_some() => return Err(fault),
+                Err(fault) if fault.redirect.is_some() && requests.len() == 1 => return Err(fault),
                 Err(fault) => answer(index, Err(fault.error)),
                 Ok(acquired) => {
                     if SentOver::took(request) {

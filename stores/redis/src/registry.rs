@@ -108,6 +108,8 @@ pub(super) struct Registry {
     connected: bool,
     /// Whether the last attempt to connect failed.
     down: bool,
+    /// The key that the last message was about, if it was an event that the key is gone.
+    pub(super) ended: Option<String>,
     /// Messages to watchers, to be sent after the mutex is released.
     pub(super) rings: Vec<Ring>,
 }

@@ -129,7 +129,9 @@ impl Node {
         request: &ReleaseRequest,
         names: &[Names<'_>],
     ) -> Released {
-        let mut released = Released { held: Few::new(), rivals: Rivals::None, then: None };
+        // Other programs that lock in the plain layout poll, and are not counted.
+        let rivals = if self.options.layout.is_plain() { Rivals::Unknown } else { Rivals::None };
+        let mut released = Released { held: Few::new(), rivals, then: None };
         for ((freed, item), names) in freed.iter().zip(&request.items).zip(names) {
             released.held.push(*freed != Freed::NotHeld);
             let told = match *freed {

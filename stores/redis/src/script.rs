@@ -106,10 +106,10 @@ scripts! {
     PLAIN_ACQUIRE_ALL = "plain_acquire_all": "tokens" "plain_take" "grant_all" "acquire_all";
     PLAIN_ACQUIRE_ONE_KEY = "plain_acquire_one_key": "plain_take_one_key";
     PLAIN_COUNT = "plain_count": "tokens" "plain_count";
-    PLAIN_RELEASE = "plain_release": "plain_free" "release";
-    PLAIN_LINGER = "plain_linger": "plain_linger";
-    PLAIN_RENEW = "plain_renew": "plain_renew";
-    PLAIN_WITHDRAW = "plain_withdraw": "plain_free" "withdraw";
+    PLAIN_RELEASE = "plain_release": "plain_holds" "plain_free" "release";
+    PLAIN_LINGER = "plain_linger": "plain_holds" "plain_linger";
+    PLAIN_RENEW = "plain_renew": "plain_holds" "plain_renew";
+    PLAIN_WITHDRAW = "plain_withdraw": "plain_holds" "plain_free" "withdraw";
     PLAIN_RIGHTS = "plain_rights": "plain_rights";
     PLAIN_STATUS = "plain_status": "plain_status";
     PLAIN_FORCE_RELEASE = "plain_force_release": "plain_force_release";

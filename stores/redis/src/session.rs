@@ -36,16 +36,18 @@ impl Session {
         lock(&self.seeds).insert(slot, seed);
     }
 
-    /// Forgets the seeds: another server may have had the counters meanwhile.
-    pub(super) fn forget_seeds(&self) {
-        lock(&self.seeds).clear();
+    /// Forgets the seeds of these counters: another server may have had them meanwhile.
+    pub(super) fn forget_seeds(&self, of: impl Fn(u16) -> bool) {
+        lock(&self.seeds).retain(|slot, _| !of(*slot));
     }
 }
 
 /// Reads number and address in an answer to CLIENT INFO.
 pub(super) fn client(info: &str) -> Option<(String, String)> {
     let value = |name: &str| info.split_whitespace().find_map(|word| word.strip_prefix(name));
-    Some((value("id=")?.to_owned(), value("addr=")?.to_owned()))
+    // All clients at a Unix socket have the same address, which ends in 0.
+    let address = value("addr=").filter(|address| !address.ends_with(":0"))?;
+    Some((value("id=")?.to_owned(), address.to_owned()))
 }
 
 #[cfg(test)]
@@ -57,5 +59,6 @@ mod tests {
         let info = "id=7 addr=127.0.0.1:50412 laddr=127.0.0.1:6379 fd=8 name=lock-x db=0\n";
         assert_eq!(client(info), Some(("7".to_owned(), "127.0.0.1:50412".to_owned())));
         assert_eq!(client("id=7"), None);
+        assert_eq!(client("id=7 addr=/run/redis.sock:0"), None, "it is no address of its own");
     }
 }

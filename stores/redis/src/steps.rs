@@ -145,11 +145,7 @@ impl Node {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, request.tokens)?)
         };
-        self.granting(request.replication, at, |connector, ready| async move {
-            let sent = self.in_time_over(&connector, ready.clone(), ask, read);
-            self.noted(std::iter::once(request), &connector, &ready, sent).await
-        })
-        .await
+        self.grant(request, at, ask, read).await
     }
 
     /// Acquires one mutex of the request without its counter, which is at another server.
@@ -171,9 +167,22 @@ impl Node {
             let value = answer.map_err(|fault| fault.map(|error| about(error, &names)))?;
             Ok(self.read_grant(ready, &value, &names, 1)?)
         };
+        self.grant(request, at, ask, read).await
+    }
+
+    /// Runs a script that may grant this request.
+    async fn grant(
+        &self,
+        request: &AcquireRequest,
+        at: At,
+        ask: impl Fn(ServerTime) -> Invocation,
+        read: impl Fn(&Ready, Result<Value, Fault>) -> Result<Result<Acquired, ServerTime>, Fault>,
+    ) -> Result<Acquired, Fault> {
         self.granting(request.replication, at, |connector, ready| async move {
+            let all = std::iter::once(request);
+            let ready = self.prepared(all.clone(), &connector, ready).await?;
             let sent = self.in_time_over(&connector, ready.clone(), ask, read);
-            self.noted(std::iter::once(request), &connector, &ready, sent).await
+            self.noted(all, &ready, sent).await
         })
         .await
     }

@@ -289,10 +289,14 @@ impl Shared {
         let wake = match push.kind {
             PushKind::Message | PushKind::SMessage => {
                 let message = push.data.get(1).and_then(reply::text).unwrap_or_default();
-                if keyspace::key_of(channel).is_none() {
+                let ended = registry.ended.take();
+                if let Some(key) = keyspace::key_of(channel) {
+                    if keyspace::is_end(message) {
+                        registry.ended = Some(key.to_owned());
+                        registry.message(generation, channel, Notice::Retry);
+                    }
+                } else if !ended.is_some_and(|key| keyspace::repeats(channel, &key)) {
                     registry.message(generation, channel, fair::notice(message));
-                } else if keyspace::is_end(message) {
-                    registry.message(generation, channel, Notice::Retry);
                 }
                 false
             }

@@ -162,8 +162,9 @@ impl Cluster {
         }
         self.healthy.store(seen.healthy, Ordering::Relaxed);
         lock(&self.nodes).retain(|place, _| seen.map.primaries().contains(place));
-        self.map.send_replace(Some(Arc::new(seen.map)));
-        self.forget_seeds();
+        let map = Arc::new(seen.map);
+        let before = self.map.send_replace(Some(Arc::clone(&map)));
+        self.forget_seeds(|slot| before.as_ref().and_then(|before| before.owner(slot)) != map.owner(slot));
     }
 }
 

@@ -204,17 +204,20 @@ impl Cluster {
             true
         });
         if patched {
-            self.forget_seeds();
+            self.forget_seeds(|moved| moved == slot);
             tracing::debug!(target: TARGET, store = ?self.address, slot, %to, "a slot has moved");
             // A slot seldom moves alone.
             self.refresh();
         }
     }
 
-    /// Makes all connections ask for the counters anew: another server may have had them.
-    fn forget_seeds(&self) {
+    /// Makes all connections ask for the counters of these slots anew: another server may have had
+    /// them.
+    fn forget_seeds(&self, of: impl Fn(u16) -> bool) {
         let nodes: Vec<_> = lock(&self.nodes).values().cloned().collect();
-        nodes.iter().filter_map(|node| node.connector.session()).for_each(|session| session.forget_seeds());
+        for session in nodes.iter().filter_map(|node| node.connector.session()) {
+            session.forget_seeds(&of);
+        }
     }
 
     /// Notes that keys of the slot are, or will be, at another server than its owner.

@@ -215,24 +215,17 @@ impl Cluster {
         let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
         let shares = self.shares(&request.items)?;
         let deadline = self.deadline(request.timeout);
-        let ended = join(shares.iter().map(|share| {
-            let step = |node: Arc<Node>, at| async move {
-                let ready = node.end_earlier(request, at).await?;
-                Ok((node, ready))
-            };
-            self.at_slot(share.slot, deadline, step)
-        }));
-        let ended: Vec<_> = ended.await.into_iter().collect::<Result<_, _>>()?;
-        let now = join(shares.iter().map(|share| self.withdraw_part(share, deadline))).await;
+        let now = join(shares.iter().map(|share| self.withdraw_whole_part(request, share, deadline))).await;
         let now: Vec<_> = now.into_iter().collect::<Result<_, _>>()?;
         if self.options.layout == Layout::Plain {
-            ended.iter().for_each(|(node, ready)| node.withdrawn_over(request, ready.as_ref()));
-            return Ok(SentOver::of(request).withdrawn(request.lease, self.now()));
+            let sent = SentOver::of(request);
+            sent.keep(now.iter().filter_map(|(_, node)| node.as_deref()));
+            return Ok(sent.withdrawn(request.lease, self.now()));
         }
         // Each server uses its own clock, and the stamp is for the clock that is furthest ahead.
         let mut settled = Withdrawn::Settled;
         for now in now {
-            match (Withdrawn::by(latest, now), settled) {
+            match (Withdrawn::by(latest, now.0), settled) {
                 (Withdrawn::Pending(left), Withdrawn::Pending(most)) => {
                     settled = Withdrawn::Pending(left.max(most));
                 }
@@ -241,6 +234,27 @@ impl Cluster {
             }
         }
         Ok(settled)
+    }
+
+    /// Does the same as [`withdraw_part`](Self::withdraw_part) for a request that may be sent late.
+    /// In the plain layout also returns the server that was asked.
+    async fn withdraw_whole_part(
+        &self,
+        request: &AcquireRequest,
+        share: &SlotShare<Item>,
+        deadline: Tick,
+    ) -> Result<(ServerTime, Option<Arc<Node>>), StoreError> {
+        if self.options.layout != Layout::Plain {
+            return Ok((self.withdraw_part(share, deadline).await?, None));
+        }
+        let end = |node: Arc<Node>, at| async move {
+            let ready = node.end_earlier(request, at).await?;
+            Ok((node, ready))
+        };
+        let (node, ready) = self.at_slot(share.slot, deadline, end).await?;
+        let now = self.withdraw_part(share, deadline).await?;
+        node.withdrawn_over(request, ready.as_ref());
+        Ok((now, Some(node)))
     }
 
     /// Gives back all that the owners of a share hold. Returns the earliest time of the servers

@@ -1,5 +1,5 @@
 -- Releases locks in the plain layout later: they stay taken, but at most for the given time from
--- now. Never lengthens.
+-- now. Never lengthens. Follows plain_holds.lua.
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     time (ms), owner 1, channel 1, owner 2, channel 2, ...
@@ -8,18 +8,15 @@
 -- What others see: a PEXPIRE, and one message `0`.
 local reply = {}
 for i, lock in ipairs(KEYS) do
-  local value = redis.pcall('GET', lock)
-  if value == ARGV[2 * i] then
-    local left = redis.pcall('PTTL', lock)
-    if type(left) == 'number' and (left == -1 or left > tonumber(ARGV[1])) then
-      left = redis.pcall('PEXPIRE', lock, ARGV[1])
-      if type(left) == 'number' then redis.pcall('PUBLISH', ARGV[2 * i + 1], '0') end
+  local mine = holds(lock, ARGV[2 * i])
+  if mine == true then
+    mine = try('PTTL', lock)
+    if type(mine) == 'number' and (mine == -1 or mine > tonumber(ARGV[1])) then
+      mine = try('PEXPIRE', lock, ARGV[1])
+      if type(mine) == 'number' then try('PUBLISH', ARGV[2 * i + 1], '0') end
     end
-    reply[i] = type(left) == 'number' and 1 or left
-  elseif type(value) ~= 'table' or string.find(value.err, 'WRONGTYPE', 1, true) then
-    reply[i] = 0
-  else
-    reply[i] = value
+    if type(mine) == 'number' then mine = 1 end
   end
+  reply[i] = mine or 0
 end
 return reply

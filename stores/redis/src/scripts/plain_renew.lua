@@ -1,4 +1,4 @@
--- Renews locks in the plain layout, each independently. Only lengthens.
+-- Renews locks in the plain layout, each independently. Only lengthens. Follows plain_holds.lua.
 --
 -- KEYS     lock 1, lock 2, ...
 -- ARGV     for each lock: lease (ms), owner, 0
@@ -8,15 +8,12 @@
 -- What others see: a PEXPIRE if the value is the owner's.
 local reply = {}
 for i, lock in ipairs(KEYS) do
-  local lease, value = tonumber(ARGV[3 * i - 2]), redis.pcall('GET', lock)
-  if value == ARGV[3 * i - 1] then
-    local left = redis.pcall('PTTL', lock)
-    if type(left) == 'number' and left < lease then left = redis.pcall('PEXPIRE', lock, lease) end
-    reply[i] = type(left) == 'number' and 1 or left
-  elseif type(value) ~= 'table' or string.find(value.err, 'WRONGTYPE', 1, true) then
-    reply[i] = 0
-  else
-    reply[i] = value
+  local lease, mine = tonumber(ARGV[3 * i - 2]), holds(lock, ARGV[3 * i - 1])
+  if mine == true then
+    mine = try('PTTL', lock)
+    if type(mine) == 'number' and mine >= 0 and mine < lease then mine = try('PEXPIRE', lock, lease) end
+    if type(mine) == 'number' then mine = 1 end
   end
+  reply[i] = mine or 0
 end
 return reply

@@ -18,13 +18,16 @@ end
 
 note('time', redis.pcall('TIME'))
 note('pttl', redis.pcall('PTTL', K))
-if note('get', redis.pcall('GET', K)) then note(ARGV[7], redis.pcall('GET', ARGV[7])) end
+note('get', redis.pcall('GET', K))
+if note('persist', redis.pcall('PERSIST', K)) then
+  -- Changes nothing, and needs the right to write.
+  note(ARGV[7], redis.pcall('PERSIST', ARGV[7]))
+end
 if note('del', redis.pcall('DEL', K)) and note('pexpire', redis.pcall('PEXPIRE', K, '0')) then
   note('set', redis.pcall('SET', K, '1', 'PX', '1000'))
   note('incrby', redis.pcall('INCRBY', K, '1'))
   redis.pcall('DEL', K)
 end
-note('persist', redis.pcall('PERSIST', K))
 note('publish to ' .. ARGV[1], redis.pcall('PUBLISH', ARGV[1], ''))
 note('pubsub numsub', redis.pcall('PUBSUB', 'NUMSUB', ARGV[1]))
 return missing

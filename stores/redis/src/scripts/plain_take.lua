@@ -41,7 +41,7 @@ local function take(now, items, lease, want, life, floor)
       if not done.err then mine[i] = true end
     else
       done = redis.pcall('PTTL', item[1])
-      if type(done) == 'number' and done < lease then done = redis.pcall('PEXPIRE', item[1], lease) end
+      if type(done) == 'number' and done >= 0 and done < lease then done = redis.pcall('PEXPIRE', item[1], lease) end
     end
     if type(done) == 'table' and done.err then return give_back(done) end
   end

@@ -130,6 +130,55 @@ async fn a_late_copy_takes_nothing_after_the_withdrawal() {
 }
 
 #[tokio::test]
+async fn late_copies_of_a_group_take_nothing_either() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(&server).await;
+    let store = Arc::new(plain_at(&proxy.client()));
+    granted(&store, &[item("warm-up")]).await;
+    proxy.hold_next();
+    let timeout = Duration::from_millis(300);
+    let requests: Vec<_> = (0..20)
+        .map(|i| Arc::new(AcquireRequest::new(vec![item(&format!("k{i}"))], LEASE, timeout)))
+        .collect();
+    let calls: Vec<_> = requests
+        .iter()
+        .map(|request| {
+            let (store, request) = (Arc::clone(&store), Arc::clone(request));
+            tokio::spawn(async move { store.acquire(request).await })
+        })
+        .collect();
+    for call in calls {
+        let error = call.await.unwrap().unwrap_err();
+        assert!(matches!(error.kind(), StoreErrorKind::Unanswered | StoreErrorKind::Unreachable), "{error}");
+    }
+    for request in &requests {
+        assert_eq!(withdraw(&store, request).await, Withdrawn::Settled);
+    }
+    proxy.let_go();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    release(&store, &[item("other")]).await.unwrap();
+    assert_eq!(server.keys().await, [LOCK.replace('a', "warm-up"), COUNTER.to_owned()]);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_slow_from_the_start_takes_nothing_after_its_time() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(&server).await;
+    let store = plain_at(&proxy.client());
+    // Connects, but asks for no identity.
+    store.status(key("a")).await.unwrap();
+    proxy.hold_next();
+    let request = Arc::new(AcquireRequest::new(vec![item("a")], LEASE, Duration::from_millis(200)));
+    let begun = tokio::time::Instant::now();
+    store.acquire(Arc::clone(&request)).await.unwrap_err();
+    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert_eq!(withdraw(&store, &request).await, Withdrawn::Settled);
+    proxy.let_go();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!store.status(key("a")).await.unwrap().is_locked());
+}
+
+#[tokio::test]
 async fn a_request_that_is_sent_again_has_no_earlier_copy() {
     let server = RedisServer::start();
     let proxy = Proxy::start(&server).await;
@@ -206,7 +255,7 @@ async fn what_is_no_counter_is_an_error_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_right_nothing_is_taken() {
+async fn a_missing_right_is_named_and_without_set_nothing_is_taken() {
     let server = RedisServer::start();
     for right in ["-incrby", "-set", "-get", "-pttl"] {
         let _: () = server.ask(&["ACL", "SETUSER", "ann", "on", ">hunter2", "~*", "&*", "+@all"]).await;
@@ -250,6 +299,7 @@ async fn a_full_server_says_so_and_holds_are_still_kept_and_released() {
     let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let error = acquire(&store, &[item("b")]).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Full, "{error}");
+    assert_eq!(busy(&store, &[item("a")]).await.item, 0, "a busy lock is busy");
     assert_eq!(renew(&store, &mine, LEASE * 2).await, [Renewed::Held]);
     assert_eq!(release(&store, &mine).await.unwrap().held, [true]);
     assert_eq!(server.keys().await, [COUNTER]);
@@ -282,6 +332,18 @@ async fn other_programs_have_owners_of_their_own() {
     assert_eq!(error.kind(), StoreErrorKind::ForeignData, "{error}");
     assert_eq!(release(&store, &[item("a")]).await.unwrap().held, [false]);
     assert_eq!(renew(&store, &[item("a")], LEASE).await, [Renewed::Gone]);
+}
+
+#[tokio::test]
+async fn a_hold_that_somebody_made_endless_stays_so() {
+    let server = RedisServer::start();
+    let store = plain(&server);
+    let mine = [item("a")];
+    granted(&store, &mine).await;
+    let _: u64 = server.ask(&["PERSIST", LOCK]).await;
+    assert_eq!(renew(&store, &mine, LEASE).await, [Renewed::Held]);
+    granted_by(&store, request(&mine)).await;
+    assert_eq!(server.ask::<i64>(&["PTTL", LOCK]).await, -1);
 }
 
 async fn heard(watch: &mut lock_core::store::Watch) {
@@ -326,6 +388,22 @@ async fn releases_of_our_own_are_heard_without_events() {
     let mut watch = other.watch(Arc::new(request(&[item("a")]))).await.unwrap();
     release(&store, &mine).await.unwrap();
     heard(&mut watch).await;
+}
+
+#[tokio::test]
+async fn a_release_is_heard_once_although_the_server_announces_it_too() {
+    let server = RedisServer::start();
+    let _: () = server.ask(&["CONFIG", "SET", "notify-keyspace-events", "Kgx"]).await;
+    let (store, other) = (plain(&server), plain(&server));
+    let mine = [item("a"), item("{b}c")];
+    granted(&store, &mine).await;
+    let mut watch = other.watch(Arc::new(request(&[item("a")]))).await.unwrap();
+    let mut own = store.watch(Arc::new(request(&mine))).await.unwrap();
+    let released = ReleaseRequest { own_watch: Some(own.echo()), ..release_request(&mine[..1]) };
+    store.release(Arc::new(released)).await.unwrap();
+    heard(&mut watch).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((watch.try_notice(), own.try_notice()), (None, None));
 }
 
 #[tokio::test]

@@ -61,6 +61,9 @@ pub(super) async fn unsubscribe(
     if !events.is_empty() && connection.unsubscribe(texts(&events)).await.is_err() {
         return false;
     }
+    if batch.is_empty() {
+        return true;
+    }
     match sharded(connection, "SUNSUBSCRIBE", &batch).await {
         Ok(answers) => answers
             .iter()
