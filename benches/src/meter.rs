@@ -157,8 +157,14 @@ fn parse(info: &str, lib: Lib) -> Calls {
         if SCRIPTS.contains(&name) {
             calls.scripts += count;
         }
-        // The bare lock is a client's SET; its script reads and deletes.
-        if CLIENT_ONLY.contains(&name) || (lib == Lib::Raw && name == "set") {
+        // The bare lock is a client's SET; its script reads and deletes. The plain layout adds an
+        // INCRBY.
+        let of_client = match lib {
+            Lib::Raw => name == "set",
+            Lib::Plain => matches!(name, "set" | "incrby"),
+            _ => false,
+        };
+        if of_client || CLIENT_ONLY.contains(&name) {
             calls.by_clients += count;
         } else {
             calls.in_scripts += count;

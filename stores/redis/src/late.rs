@@ -78,8 +78,8 @@ impl SentOver {
 
     /// Forgets connections to other servers than these, which have the keys now. What the others
     /// execute late has no effect: they redirect it, or lose it when they follow the new primary.
-    pub(super) fn keep<'a>(&self, nodes: impl Iterator<Item = &'a Node> + Clone) {
-        let is_asked = |session: &Arc<Session>| nodes.clone().any(|node| session.server == node.server());
+    pub(super) fn keep(&self, nodes: &[&Arc<Node>]) {
+        let is_asked = |session: &Arc<Session>| nodes.iter().any(|node| session.server == node.server());
         lock(&self.sessions).retain(is_asked);
     }
 

@@ -64,8 +64,12 @@ pub(crate) fn names() -> String {
 }
 
 const LATENCY: Run = Run("latency --secs 3");
+const LATENCY_RAW: Run = Run("latency --lib raw --secs 3");
+const LATENCY_PLAIN: Run = Run("latency --lib plain --secs 3");
 const THROUGHPUT: Run = Run("throughput --secs 3");
 const THROUGHPUT_RAW: Run = Run("throughput --lib raw --secs 3");
+const THROUGHPUT_PLAIN: Run = Run("throughput --lib plain --secs 3");
+const THROUGHPUT_1_PLAIN: Run = Run("throughput --lib plain --workers 1 --secs 3");
 const THROUGHPUT_1: Run = Run("throughput --workers 1 --secs 3");
 const THROUGHPUT_1_RAW: Run = Run("throughput --lib raw --workers 1 --secs 3");
 const HOT: Run = Run("hot --secs 3");
@@ -94,8 +98,7 @@ const FAR_HOT: Run = Run("hot --hold-us 1000 --secs 5 --delay-ms 25");
 const FAR_MULTI: Run = Run("multi --secs 5 --delay-ms 25");
 
 /// Runs that no bar needs: each runs after the one that it is compared with.
-const COMPARISONS: [(&str, Run, Run); 8] = [
-    ("latency", LATENCY, Run("latency --lib raw --secs 3")),
+const COMPARISONS: [(&str, Run, Run); 7] = [
     ("latency", LATENCY, Run("latency --lib ping --secs 3")),
     ("throughput", THROUGHPUT_RAW, Run("throughput --lib ping --secs 3")),
     ("multi", MULTI, Run("multi --lib raw --secs 5")),
@@ -139,12 +142,15 @@ macro_rules! ratio {
 
 use Wanted::{AtLeast, AtMost, Exactly};
 
-const BARS: [Bar; 66] = [
+const BARS: [Bar; 69] = [
     ratio!("latency", "acquire p50 / ping p50", AtMost(1.4), LATENCY "p50_us" / LATENCY "ping_p50_us"),
+    ratio!("latency", "plain layout: acquire p50 / raw p50", AtMost(1.1), LATENCY_PLAIN "p50_us" / LATENCY_RAW "p50_us"),
     field!("latency", "allocations a pair", AtMost(40.0), LATENCY, "allocs_per_pair"),
     field!("latency", "errors", Exactly(0.0), LATENCY, "errors"),
     ratio!("throughput", "grants / raw", AtLeast(0.75), THROUGHPUT "grants_per_s" / THROUGHPUT_RAW "grants_per_s"),
     ratio!("throughput", "one worker thread: grants / raw", AtLeast(0.75), THROUGHPUT_1 "grants_per_s" / THROUGHPUT_1_RAW "grants_per_s"),
+    ratio!("throughput", "plain layout: grants / raw", AtLeast(0.9), THROUGHPUT_PLAIN "grants_per_s" / THROUGHPUT_RAW "grants_per_s"),
+    ratio!("throughput", "plain layout, one worker thread: grants / raw", AtLeast(0.9), THROUGHPUT_1_PLAIN "grants_per_s" / THROUGHPUT_1_RAW "grants_per_s"),
     field!("throughput", "errors", Exactly(0.0), THROUGHPUT, "errors"),
     ratio!("hot", "grants / raw", AtLeast(100.0), HOT "grants_per_s" / HOT_RAW "grants_per_s"),
     ratio!("hot", "grants / tokio", AtLeast(0.15), HOT "grants_per_s" / HOT_TOKIO "grants_per_s"),
@@ -310,8 +316,9 @@ mod tests {
             names,
             [
                 "latency --secs 3",
-                "latency --lib raw --secs 3",
                 "latency --lib ping --secs 3",
+                "latency --lib plain --secs 3",
+                "latency --lib raw --secs 3",
                 "hot --secs 3",
                 "hot --lib raw --secs 3",
                 "hot --lib tokio --secs 3",

@@ -219,7 +219,7 @@ impl Cluster {
         let now: Vec<_> = now.into_iter().collect::<Result<_, _>>()?;
         if self.options.layout == Layout::Plain {
             let sent = SentOver::of(request);
-            sent.keep(now.iter().filter_map(|(_, node)| node.as_deref()));
+            sent.keep(&now.iter().filter_map(|(_, node)| node.as_ref()).collect::<Vec<_>>());
             return Ok(sent.withdrawn(request.lease, self.now()));
         }
         // Each server uses its own clock, and the stamp is for the clock that is furthest ahead.
