@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_runtime::testing::leftovers;
 use lock_runtime::{Kind, Lock, LockManager, LockStatus};
 
-use crate::{Site, eventually};
+use crate::{Layout, Site, eventually};
 
 /// Every kind of lock with one key.
 pub const KINDS: [Kind; 4] = [Kind::Mutex, Kind::Fair, Kind::Read, Kind::Write];
@@ -120,5 +120,6 @@ pub fn nothing_is_left(site: &Site, managers: &[&LockManager], keys: &[&str]) ->
 /// Whether a server only has token counters and markers of quorums. A memory store has no server to
 /// ask.
 fn has_only_counters(site: &Site) -> bool {
-    site.keys().iter().all(|key| key.starts_with("redisson_lock_token:") || key.contains("quorum"))
+    let counts = |key: &str| Layout::ALL.iter().any(|layout| key.starts_with(layout.counters()));
+    site.keys().iter().all(|key| counts(key) || key.contains("quorum"))
 }

@@ -2,10 +2,11 @@
 //!
 //! - Deliberate trouble: a network that breaks ([`Proxy`]), a distant server ([`Distance`]), and
 //!   [`chaos`].
-//! - Rivals: helper programs, and Redisson's own client ([`java`]).
+//! - Rivals: helper programs, Redisson's own client ([`java`]), and the clients of other languages
+//!   that share the plain layout ([`plain`]).
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).
-//! - Helpers for all kinds of locks ([`kinds`]).
+//! - Helpers for all kinds of locks ([`kinds`]), and for both layouts at a server ([`Layout`]).
 //! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), SQL ([`stock_sql`]),
 //!   and programs that die within an operation ([`stock_steps`]).
 //! - A browser (`browser`), and waiting for conditions ([`eventually`]).
@@ -22,12 +23,15 @@ pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
 pub mod fenced;
+mod foreign;
 pub mod history;
 pub mod java;
 #[cfg(feature = "helpers")]
 pub mod kinds;
+mod layout;
 pub mod memory;
 pub mod overlap;
+pub mod plain;
 #[cfg(feature = "helpers")]
 pub mod probe;
 #[cfg(feature = "helpers")]
@@ -53,6 +57,7 @@ mod wait;
 pub use distance::Distance;
 #[cfg(feature = "interop")]
 pub use java::Java;
+pub use layout::Layout;
 pub use lock_test_servers::{
     Cluster, Helper, Offset, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, cluster,
     eventually_blocking, postgres, process, redis, sentinels,

@@ -10,7 +10,7 @@
 //! count. A section without a token writes `-` for it. Readers add `shared`: they may be inside
 //! together, and share a token.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -185,7 +185,8 @@ impl Report {
         let key = list.first().map_or("", |interval| &interval.key);
         let pairs = beside(&windows);
         self.overlaps.extend(pairs.iter().map(|(later, other)| format!("{key}: {later} while {other}")));
-        self.tokens.extend(not_grown(&windows).into_iter().map(|line| format!("{key}: {line}")));
+        self.tokens
+            .extend(not_grown(&windows, &HashSet::new()).into_iter().map(|line| format!("{key}: {line}")));
     }
 }
 

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use lock_runtime::{LockManager, LockManagerBuilder};
 
-use crate::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
+use crate::{Cluster, Layout, Quorum, RedisServer, Sentinels, cluster, sentinels};
 
 /// Duration of silence after which servers and managers take a server for dead. Longer than any
 /// pause of a busy machine: no test of the shared suite is about failing servers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The environment variable that names the servers for the tests of every store, besides the memory
-/// store: `single` (the default), `sentinel`, `cluster` or `quorum`. For
-/// `cargo xtask test topologies`.
+/// store: `single` (the default), `plain` (in the plain layout), `sentinel`, `cluster` or `quorum`.
+/// For `cargo xtask test topologies`.
 pub(crate) const TOPOLOGY: &str = "LOCK_TESTS_TOPOLOGY";
 
 /// A separate store for one test, to which any number of managers can connect.
@@ -31,6 +31,7 @@ pub struct Site {
 #[derive(Debug)]
 enum Shared {
     Single(RedisServer),
+    Plain(RedisServer),
     Sentinel(Sentinels),
     Cluster(Cluster),
     Quorum(Quorum),
@@ -46,6 +47,7 @@ impl Shared {
         }
         let servers = Arc::new(match topology {
             "single" => Self::Single(RedisServer::start()),
+            "plain" => Self::Plain(RedisServer::start()),
             "sentinel" => {
                 Self::Sentinel(Sentinels::start_with(sentinels::Options::default().down_after(PATIENCE)))
             }
@@ -53,7 +55,7 @@ impl Shared {
                 Self::Cluster(Cluster::start_with(cluster::Options::default().node_timeout(PATIENCE)))
             }
             "quorum" => Self::Quorum(Quorum::start()),
-            other => panic!("{TOPOLOGY}={other}: there are single, sentinel, cluster and quorum"),
+            other => panic!("{TOPOLOGY}={other}: there are single, plain, sentinel, cluster and quorum"),
         });
         *shared = Arc::downgrade(&servers);
         servers
@@ -62,6 +64,7 @@ impl Shared {
     fn url(&self) -> String {
         match self {
             Self::Single(server) => server.url(),
+            Self::Plain(server) => Layout::Plain.url(&server.url()),
             Self::Sentinel(servers) => servers.url(),
             Self::Cluster(servers) => servers.url(),
             Self::Quorum(servers) => servers.url(),
@@ -71,7 +74,7 @@ impl Shared {
     /// Returns all servers that take writes.
     fn primaries(&self) -> Vec<&RedisServer> {
         match self {
-            Self::Single(server) => vec![server],
+            Self::Single(server) | Self::Plain(server) => vec![server],
             Self::Sentinel(servers) => vec![servers.primary()],
             Self::Cluster(servers) => {
                 servers.primaries().into_iter().map(|at| &servers.nodes()[at]).collect()
@@ -121,16 +124,23 @@ impl Site {
     }
 
     /// Whether the highest token in a `status` is that of the last grant. On a quorum it is the
-    /// highest of any server, including servers that the grant did not need.
+    /// highest of any server, including servers that the grant did not need. In the plain layout,
+    /// locks share a counter.
     #[must_use]
     pub fn tells_the_last_token(&self) -> bool {
-        !self.is_quorum()
+        !self.is_quorum() && !self.is_plain()
     }
 
     /// Whether the store is a quorum of independent servers.
     #[must_use]
     pub fn is_quorum(&self) -> bool {
         self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Quorum(_)))
+    }
+
+    /// Whether the store keeps its locks in the plain layout, which has only mutexes.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| matches!(*place.servers, Shared::Plain(_)))
     }
 
     /// Whether the store has servers, so that time is real and other processes may interfere.

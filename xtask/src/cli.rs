@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lock_tests::Layout;
 use lock_tests::soak::Servers;
 use lock_tests::stress::{Kinds, Lock};
 
@@ -62,6 +63,8 @@ Parts:
   interop   the real Redisson client beside ours (needs redis-server, a JDK of 17 or newer and Maven, which brings the
             client from its registry the first time): on one server, on a cluster, on Sentinel.
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
+  redlock   redis-py, redsync and node-redlock beside ours in the plain layout (needs redis-server, Python 3.10 or newer
+            with pip, Go 1.19 or newer, Node.js 18 or newer with npm, which bring the clients the first time)
   postgres  stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, and redis-server)
   examples  all examples, in memory and on Redis servers, two processes at once (needs redis-server)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
@@ -189,12 +192,13 @@ the server, cuts its connections, and checks the logs of the processes: overlaps
 order, locks taken away, progress of waiters, and leftovers. With --soak: one process in which locks come and go in all ways, and
 whose memory must be flat.
 
-Usage: cargo xtask stress [--kinds] [--soak [--cluster]] [--minutes <n>] [--seed <s>] [--lock <name>]
+Usage: cargo xtask stress [--kinds] [--layout <l>] [--soak [--cluster]] [--minutes <n>] [--seed <s>] [--lock <name>]
 
   --minutes <n>  length of the run, also a fraction as 0.5; default 1, with --soak 10
   --seed <s>     decides kills, stops and the choices of the processes; random by default, and always printed.
                  The same seed makes the same schedule, but the timing on the machine differs
   --kinds        locks of all kinds and of several keys instead of mutexes only; looks at the turns of fair locks too
+  --layout <l>   hash (default), or plain, which has mutexes only
   --soak         memory instead of exclusion
   --cluster      with --soak: on a cluster whose slots move and whose primaries change
   --lock <name>  a broken lock instead of the real one, which the checkers must notice:
@@ -212,12 +216,14 @@ and SIGKILL of processes and servers, restarts with and without data, failovers,
 that are stepped by a minute, and more. Then checks the histories of all of them: validity, tokens, progress, and the
 rest of what docs/book/src/guarantees.md promises. docs/book/src/fault-report.md has its table of faults and outcomes.
 
-Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name>]... [--only <fault>]...
+Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name>]... [--layout <name>]
+                         [--only <fault>]...
 
   --minutes <n>       length of the run, with faults in a random order; also a fraction as 0.5; default 1
   --once              each fault once instead, one after the other
   --seed <s>          decides faults and the choices of the processes; random by default, and always printed
   --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
+  --layout <name>     hash (default), or plain, which has mutexes and locks of several keys only
   --only <fault>      only these; an unknown name lists all faults
   --replication <who> replicas that must confirm a grant: none (default), one, majority
   --lease <seconds>   of renewed locks, instead of 2.4; bodies then last up to two thirds of it
@@ -454,16 +460,21 @@ fn parse_stress<'a>(args: impl Iterator<Item = &'a str>) -> Result<Task, String>
                 options.seed = Some(text.parse().map_err(|_| format!("--seed {text:?} is not a number"))?);
             }
             "--lock" => options.lock = value()?.parse()?,
+            "--layout" => options.layout = value()?.parse()?,
             _ => {
                 return Err(format!(
-                    "unknown argument {arg:?}; `cargo xtask stress` takes --minutes, --seed, --kinds, --soak, \
-                     --cluster, --lock, --help"
+                    "unknown argument {arg:?}; `cargo xtask stress` takes --minutes, --seed, --kinds, --layout, \
+                     --soak, --cluster, --lock, --help"
                 ));
             }
         }
     }
     if options.soak.is_some() && (options.lock != Lock::Real || options.kinds != Kinds::Mutex) {
         return Err("--lock and --kinds are for runs without --soak".to_owned());
+    }
+    let is_usual = (options.soak, options.kinds, options.lock) == (None, Kinds::Mutex, Lock::Real);
+    if options.layout == Layout::Plain && !is_usual {
+        return Err("--layout plain is for the real lock, without --kinds and --soak".to_owned());
     }
     let by_kinds = matches!(options.lock, Lock::Unfair | Lock::BlindReader);
     if options.lock != Lock::Real && by_kinds != (options.kinds == Kinds::All) {
@@ -571,6 +582,8 @@ mod tests {
         let plain = stress::Options::default();
         let kinds = stress::Options { kinds: Kinds::All, ..plain };
         assert_eq!(stress("stress --kinds"), kinds);
+        let layout = stress::Options { layout: Layout::Plain, ..stress::Options::default() };
+        assert_eq!(stress("stress --layout plain"), layout);
         let plain = stress::Options::default();
         let short = stress::Options { time: minute / 2, seed: Some(7), lock: Lock::Leak, ..plain };
         assert_eq!(stress("stress --seed=7 --minutes 0.5 --lock leak"), short);
@@ -663,6 +676,8 @@ mod tests {
             ("stress --soak --kinds", "--soak"),
             ("stress --lock unfair", "--kinds"),
             ("stress --kinds --lock leak", "--kinds"),
+            ("stress --layout plain --kinds", "--layout plain"),
+            ("stress --layout nonsense", "hash, plain"),
             ("", "no command given"),
         ] {
             let error = parsed(line).unwrap_err();

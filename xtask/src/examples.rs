@@ -1,6 +1,6 @@
-//! The examples, run as a newcomer runs them: in memory, on a Redis server, and as two processes at
-//! once. Servers are also run with an instance that joins later. Recipes run in memory and on one
-//! Redis server only.
+//! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, and as
+//! two processes at once. Servers are also run with an instance that joins later. Recipes run in
+//! memory and on one Redis server only.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::cli::Scope;
 use crate::servers::{Running as Servers, Topology};
 use crate::test::{Lane, Outcome, Part, Programs};
-use lock_tests::RedisServer;
 use lock_tests::process::Process;
+use lock_tests::{Layout, RedisServer};
 
 /// Names of the examples, with the arguments that make them check themselves and end.
 const EXAMPLES: [(&str, &[&str]); 5] = [
@@ -65,7 +65,10 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &P
             flash_sales(lane, program);
             continue;
         }
-        step(&format!("examples: {name}, on Redis"), &|| on_redis(program, args, Topology::Single, 1));
+        for layout in Layout::ALL {
+            let text = format!("examples: {name}, on Redis, {} layout", layout.name());
+            step(&text, &|| on_redis(program, args, (Topology::Single, layout), 1));
+        }
         if name == "cron" {
             step("examples: cron, three processes", &|| or_failed(one_of_three(program)));
         }
@@ -77,7 +80,7 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &P
         }
         for topology in Topology::ALL {
             let text = format!("examples: {name}, two processes, {}", topology.name());
-            step(&text, &|| on_redis(program, args, topology, 2));
+            step(&text, &|| on_redis(program, args, (topology, Layout::Hash), 2));
         }
         for (_, serve) in SERVERS.into_iter().filter(|(server, _)| *server == name) {
             let text = format!("examples: {name}, a second instance");
@@ -95,12 +98,12 @@ pub(crate) fn run_as_newcomer(lane: &Lane<'_>) {
 }
 
 /// Runs `count` processes at once on fresh servers; afterwards no lock may be left.
-fn on_redis(program: &Path, args: &[&str], topology: Topology, count: usize) -> Outcome {
+fn on_redis(program: &Path, args: &[&str], (topology, layout): (Topology, Layout), count: usize) -> Outcome {
     let servers = match Servers::start(topology) {
         Ok(servers) => servers,
         Err(error) => return Outcome::Failed(error.to_string()),
     };
-    let url = servers.url();
+    let url = layout.url(&servers.url());
     let running: Vec<_> = (0..count).map(|_| start(program, args, Some(&url))).collect();
     let outcomes: Vec<Outcome> = running.into_iter().map(finish).collect();
     for outcome in outcomes {
@@ -108,7 +111,7 @@ fn on_redis(program: &Path, args: &[&str], topology: Topology, count: usize) -> 
             return outcome;
         }
     }
-    nothing_is_left(&servers)
+    nothing_is_left(&servers, layout)
 }
 
 fn or_failed(outcome: Result<Outcome, String>) -> Outcome {
@@ -146,7 +149,7 @@ fn terminated(program: &Path) -> Result<Outcome, String> {
     client.write_all(request).map_err(failed)?;
     client.set_read_timeout(Some(Duration::from_millis(2))).map_err(failed)?;
     let deadline = Instant::now() + LIMIT;
-    while nothing_is_left(&servers) == Outcome::Ok {
+    while nothing_is_left(&servers, Layout::Hash) == Outcome::Ok {
         if Instant::now() >= deadline {
             return Err(format!("the request has no lock after {LIMIT:?}"));
         }
@@ -163,7 +166,7 @@ fn terminated(program: &Path) -> Result<Outcome, String> {
         return Err(format!("the request in flight was answered with {answer:?}"));
     }
     match finish(Ok(server)) {
-        Outcome::Ok => Ok(nothing_is_left(&servers)),
+        Outcome::Ok => Ok(nothing_is_left(&servers, Layout::Hash)),
         failed => Ok(failed),
     }
 }
@@ -196,7 +199,7 @@ fn second_instance(program: &Path, serve: &[&str], args: &[&str]) -> Result<Outc
             failed => return Ok(failed),
         }
     }
-    Ok(nothing_is_left(&servers))
+    Ok(nothing_is_left(&servers, Layout::Hash))
 }
 
 /// Servers for a stock, and its layout on them.
@@ -214,7 +217,9 @@ enum Joins {
 fn flash_sales(lane: &Lane<'_>, program: &Path) {
     let few = ["--requests", "4000", "--over", "1"];
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
-    step(&format!("examples: {FLASH_SALE}, on Redis"), &|| on_redis(program, &few, Topology::Single, 1));
+    step(&format!("examples: {FLASH_SALE}, on Redis"), &|| {
+        on_redis(program, &few, (Topology::Single, Layout::Hash), 1)
+    });
     for (topology, layout) in STOCKED {
         for (joins, what) in
             [(Joins::ToTheEnd, "a second instance"), (Joins::AndIsKilled, "one of two is killed")]
@@ -270,7 +275,7 @@ fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) ->
         return Err("the audit does not see that a journal is missing".to_owned());
     }
     // The locks of the killed one are free when their leases end.
-    Ok(if joins == Joins::AndIsKilled { Outcome::Ok } else { nothing_is_left(&servers) })
+    Ok(if joins == Joins::AndIsKilled { Outcome::Ok } else { nothing_is_left(&servers, Layout::Hash) })
 }
 
 /// Waits until the buyers of the last process have this many good answers.
@@ -304,16 +309,11 @@ fn start_server(program: &Path, args: &[&str], url: &str) -> Result<(Process, St
     Ok((process, listens.ok_or_else(|| format!("{} does not say where it listens", program.display()))?))
 }
 
-/// Checks that no lock is left, which would be a hash. Stocks stay on purpose, and so do, for a
-/// while, the counters of fencing tokens.
-fn nothing_is_left(servers: &Servers) -> Outcome {
-    let locks = |server: &&RedisServer| {
-        let keys = server.cli(&["KEYS", "*"]);
-        let keys = keys.lines().filter(|key| !key.starts_with("lock_stock"));
-        let locks = keys.filter(|key| server.cli(&["TYPE", key]) == "hash").map(str::to_owned);
-        locks.collect::<Vec<_>>()
-    };
-    let left: Vec<String> = servers.primaries().iter().flat_map(locks).collect();
+/// Checks that no lock is left. Stocks stay on purpose.
+fn nothing_is_left(servers: &Servers, layout: Layout) -> Outcome {
+    let locks = |server: &&RedisServer| layout.locks(server);
+    let mut left: Vec<String> = servers.primaries().iter().flat_map(locks).collect();
+    left.retain(|key| !key.starts_with("lock_stock"));
     if left.is_empty() {
         Outcome::Ok
     } else {

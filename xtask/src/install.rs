@@ -19,10 +19,25 @@ pub(crate) enum Tool {
     Chromium,
     /// PostgreSQL's own programs, `initdb` and `postgres`.
     PostgreSql,
+    /// Python with pip, for redis-py.
+    Python,
+    /// For redsync.
+    Go,
+    /// Node.js with npm, for node-redlock.
+    Node,
 }
 
 /// The Java version of `tests/interop`.
 const JAVA: u32 = 17;
+
+/// The minor version of Go 1 that builds `tests/interop/plain/go`.
+const GO: u32 = 19;
+
+/// Fails if Python is too old for redis-py, or has no pip.
+const PYTHON: &str = "import pip, sys; sys.exit(sys.version_info < (3, 10))";
+
+/// Fails if Node.js is older than the tests are tried with.
+const NODE: &str = "process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)";
 
 /// Names of Chromium, which `tests/src/browser.rs` looks for too.
 const CHROMIUM: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
@@ -38,6 +53,9 @@ impl Tool {
             Self::Maven => "Maven (mvn)",
             Self::Chromium => "Chromium with chromedriver",
             Self::PostgreSql => "PostgreSQL (initdb, postgres)",
+            Self::Python => "Python 3.10 or newer with pip",
+            Self::Go => "Go 1.19 or newer",
+            Self::Node => "Node.js 18 or newer with npm",
         }
     }
 
@@ -65,6 +83,16 @@ impl Tool {
                 CHROMIUM.into_iter().any(is_on_path) && runs(Command::new("chromedriver").arg("--version"))
             }
             Self::PostgreSql => lock_tests::postgres::programs().is_some(),
+            Self::Python => runs(Command::new("python3").args(["-c", PYTHON])),
+            Self::Go => {
+                let output = Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).output();
+                let version =
+                    output.ok().and_then(|output| go_version(&String::from_utf8_lossy(&output.stdout)));
+                version.is_some_and(|version| version >= GO)
+            }
+            Self::Node => {
+                runs(Command::new("node").args(["-e", NODE])) && runs(Command::new("npm").arg("--version"))
+            }
         }
     }
 
@@ -78,7 +106,10 @@ impl Tool {
             | Self::Jdk
             | Self::Maven
             | Self::Chromium
-            | Self::PostgreSql => None,
+            | Self::PostgreSql
+            | Self::Python
+            | Self::Go
+            | Self::Node => None,
         };
         if let Some(component) = component {
             return Ok(vec![words(&["rustup", "component", "add", component])]);
@@ -141,6 +172,16 @@ impl Manager {
             (Tool::PostgreSql, Self::Dnf) => &["postgresql-server"],
             (Tool::PostgreSql, Self::Brew) => &["postgresql@17"],
             (Tool::PostgreSql, _) => &["postgresql"],
+            (Tool::Python, Self::AptGet | Self::Dnf) => &["python3", "python3-pip"],
+            (Tool::Python, Self::Apk) => &["python3", "py3-pip"],
+            (Tool::Python, Self::Pacman) => &["python", "python-pip"],
+            (Tool::Python, Self::Brew) => &["python"],
+            // Without the certificates it can't download modules.
+            (Tool::Go, Self::AptGet) => &["golang-go", "ca-certificates"],
+            (Tool::Go, Self::Dnf) => &["golang"],
+            (Tool::Go, _) => &["go"],
+            (Tool::Node, Self::Brew) => &["node"],
+            (Tool::Node, _) => &["nodejs", "npm"],
         }
     }
 
@@ -244,6 +285,12 @@ fn java_version(text: &str) -> Option<u32> {
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
+/// Returns the 19 of `go1.19.8`.
+fn go_version(text: &str) -> Option<u32> {
+    let minor = text.trim().strip_prefix("go1.")?;
+    minor.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
 fn is_on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
@@ -277,7 +324,9 @@ mod tests {
     #[test]
     fn every_manager_has_its_packages() {
         for manager in Manager::ALL {
-            for tool in [Tool::Jdk, Tool::Maven, Tool::PostgreSql, Tool::Chromium] {
+            for tool in
+                [Tool::Jdk, Tool::Maven, Tool::PostgreSql, Tool::Chromium, Tool::Python, Tool::Go, Tool::Node]
+            {
                 assert!(!manager.packages(tool).is_empty(), "{manager:?} {tool:?}");
             }
         }
@@ -289,6 +338,13 @@ mod tests {
         assert_eq!(java_version("Picked up JAVA_TOOL_OPTIONS: -Xmx1g\njavac 25-ea"), Some(25));
         assert_eq!(java_version("javac 1.8.0_402"), Some(1));
         assert_eq!(java_version("no such thing"), None);
+    }
+
+    #[test]
+    fn go_says_how_old_it_is() {
+        assert_eq!(go_version("go1.19.8\n"), Some(19));
+        assert_eq!(go_version("go1.27rc1"), Some(27));
+        assert_eq!(go_version("devel"), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lock_tests::dice::Dice;
 use lock_tests::stress::{Kinds, Lock};
-use lock_tests::{soak, stress};
+use lock_tests::{Layout, soak, stress};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::build;
@@ -24,11 +24,19 @@ pub(crate) struct Options {
     pub(crate) seed: Option<u64>,
     pub(crate) lock: Lock,
     pub(crate) kinds: Kinds,
+    pub(crate) layout: Layout,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { soak: None, time: Duration::from_secs(60), seed: None, lock: Lock::Real, kinds: Kinds::Mutex }
+        Self {
+            soak: None,
+            time: Duration::from_secs(60),
+            seed: None,
+            lock: Lock::Real,
+            kinds: Kinds::Mutex,
+            layout: Layout::Hash,
+        }
     }
 }
 
@@ -52,7 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         return Ok(code(outcome.is_clean()));
     }
     let plan = stress::Plan::new(program, seed, options.time);
-    let plan = stress::Plan { lock: options.lock, kinds: options.kinds, ..plan };
+    let plan = stress::Plan { lock: options.lock, kinds: options.kinds, layout: options.layout, ..plan };
     // The logs are kept, also if a panic ends the run, unless they have nothing of interest.
     let logs = tempfile::Builder::new().prefix("lock-stress-").tempdir().map_err(said)?.keep();
     println!("logs in {}", logs.display());

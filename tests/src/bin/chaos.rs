@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lock_tests::Layout;
 use lock_tests::chaos::{
     Broken, Confirmed, Fault, Orders, Outcome, Plan, Topology, judge, markdown, run, work,
 };
@@ -42,6 +43,7 @@ fn worker(args: &[String]) -> Result<(), String> {
 
 struct Options {
     topologies: Vec<Topology>,
+    layout: Layout,
     time: Option<Duration>,
     seed: u64,
     only: Vec<Fault>,
@@ -60,6 +62,7 @@ impl Options {
     fn parse(args: &[String]) -> Result<Self, String> {
         let mut options = Self {
             topologies: Vec::new(),
+            layout: Layout::Hash,
             time: Some(Duration::from_secs(60)),
             seed: Dice::draw_seed(),
             only: Vec::new(),
@@ -97,6 +100,7 @@ impl Options {
                         options.topologies.push(name.parse()?);
                     }
                 }
+                "--layout" => options.layout = value()?.parse()?,
                 "--only" => {
                     for name in value()?.split(',') {
                         options.only.push(name.parse()?);
@@ -111,8 +115,8 @@ impl Options {
                 "--report" => options.report = Some(value()?.into()),
                 _ => {
                     return Err(format!(
-                        "unknown argument {arg:?}; chaos takes --minutes, --once, --seed, --topology, --only, \
-                         --break, --replication, --lease, --skew, --report, --keep, --judge"
+                        "unknown argument {arg:?}; chaos takes --minutes, --once, --seed, --topology, --layout, \
+                         --only, --break, --replication, --lease, --skew, --report, --keep, --judge"
                     ));
                 }
             }
@@ -136,6 +140,7 @@ fn parent(options: &Options) -> Result<bool, String> {
     let mut clean = true;
     for &topology in &options.topologies {
         let plan = Plan {
+            layout: options.layout,
             time: options.time,
             only: options.only.clone(),
             broken: options.broken,
@@ -154,7 +159,7 @@ fn parent(options: &Options) -> Result<bool, String> {
             println!("{outcome}");
             return Ok(outcome.is_clean());
         }
-        println!("{}, seed {}", topology.name(), plan.seed);
+        println!("{}, {} layout, seed {}", topology.name(), plan.layout.name(), plan.seed);
         // Kept, also when a panic ends the run, unless the run was clean.
         let logs = tempfile::Builder::new().prefix("lock-chaos-").tempdir().map_err(said)?.keep();
         let outcome = run(&plan, &logs, &|| interrupted.load(Ordering::Relaxed), &|line| println!("{line}"))

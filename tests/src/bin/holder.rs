@@ -143,7 +143,7 @@ async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<Lo
 
 /// A locked body that is between two awaits when it is told to go on.
 async fn body(locks: &LockManager, url: &str, key: &str, register: &str) {
-    let addr = url.trim_start_matches("redis://").parse().expect("an address");
+    let addr = url.rsplit('/').next().and_then(|addr| addr.parse().ok()).expect("an address");
     let mut register = FencedRegister::open(addr, register);
     let outcome = locks
         .mutex(key)

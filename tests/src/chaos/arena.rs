@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 use crate::dice::Dice;
 use crate::redis::{Connection, Reply};
-use crate::{Cluster, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
+use crate::{Cluster, Layout, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
 
 /// Duration of silence after which a server counts as dead. Longer than any pause of a busy
 /// machine: no fault would excuse a failover that such a pause causes.
@@ -57,6 +57,7 @@ impl FromStr for Topology {
 /// The servers of a run. All of them end with it.
 pub(super) struct Arena {
     pub(super) topology: Topology,
+    layout: Layout,
     // Before the servers: connections end first.
     proxies: Vec<Proxy>,
     _runtime: Runtime,
@@ -84,7 +85,7 @@ impl Arena {
     /// Starts all servers. A single server and the servers of a quorum log their writes, so a
     /// killed one comes back with its data. Of every three clocks, the second is `skew` ahead of
     /// the machine's and the third is `skew` behind.
-    pub(super) fn start(topology: Topology, skew: Duration) -> io::Result<Self> {
+    pub(super) fn start(topology: Topology, layout: Layout, skew: Duration) -> io::Result<Self> {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let count = match topology {
@@ -133,12 +134,13 @@ impl Arena {
             Clock { clock, ahead_seconds, most_ahead: ahead_seconds }
         };
         let clocks = clocks.into_iter().enumerate().map(with_offset).collect();
-        Ok(Self { topology, proxies, _runtime: runtime, servers, clocks, resource: RedisServer::start() })
+        let resource = RedisServer::start();
+        Ok(Self { topology, layout, proxies, _runtime: runtime, servers, clocks, resource })
     }
 
     /// Returns the URL that workers connect to.
     pub(super) fn url(&self) -> String {
-        match &self.servers {
+        let url = match &self.servers {
             Servers::Loose(_) if self.topology == Topology::Single => self.proxies[0].url(),
             Servers::Loose(_) => {
                 let urls: Vec<String> = self.proxies.iter().map(Proxy::url).collect();
@@ -146,7 +148,8 @@ impl Arena {
             }
             Servers::Sentinels(sentinels) => sentinels.url(),
             Servers::Cluster(cluster) => cluster.url(),
-        }
+        };
+        self.layout.url(&url)
     }
 
     pub(super) fn servers(&self) -> &[RedisServer] {

@@ -25,8 +25,8 @@ if kind == 'hash' then
   for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
     if field ~= 'mode' then holders[#holders + 1] = field end
   end
-elseif kind ~= 'none' then
-  holders[1] = 'somebody'
+elseif kind == 'string' then
+  holders[1] = redis.call('GET', KEYS[1])
 end
 if redis.call('TYPE', KEYS[2]).ok == 'list' then
   for _, waiter in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do

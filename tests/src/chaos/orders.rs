@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use lock_runtime::Replication;
 
+use crate::Layout;
+
 /// How a worker breaks the lock that it uses, to show that the checkers notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
@@ -104,6 +106,8 @@ impl FromStr for Confirmed {
 pub struct Orders {
     /// The URL of the store.
     pub url: String,
+    /// How the store keeps its locks.
+    pub layout: Layout,
     /// The server with the sets that workers write under the locks.
     pub resource: SocketAddr,
     /// The path of its log.
@@ -130,6 +134,7 @@ impl Orders {
     pub fn to_args(&self) -> Vec<String> {
         vec![
             self.url.clone(),
+            self.layout.name().to_owned(),
             self.resource.to_string(),
             self.log.display().to_string(),
             self.name.clone(),
@@ -151,11 +156,13 @@ impl Orders {
         fn parsed<T: FromStr>(what: &str, text: &str) -> Result<T, String> {
             text.parse().map_err(|_| format!("{what} is not understood: {text:?}"))
         }
-        let [url, resource, log, name, seed, tasks, lease, patience, broken, replication] = args else {
-            return Err(format!("ten arguments are needed: {args:?}"));
+        let [url, layout, resource, log, name, seed, tasks, lease, patience, broken, replication] = args
+        else {
+            return Err(format!("eleven arguments are needed: {args:?}"));
         };
         Ok(Self {
             url: url.clone(),
+            layout: layout.parse()?,
             resource: parsed("the resource", resource)?,
             log: log.into(),
             name: name.clone(),
@@ -177,6 +184,7 @@ mod tests {
     fn orders_survive_the_command_line() {
         let orders = Orders {
             url: "redis://127.0.0.1:1".to_owned(),
+            layout: Layout::Plain,
             resource: SocketAddr::from(([127, 0, 0, 1], 2)),
             log: "/tmp/a.log".into(),
             name: "0.1".to_owned(),

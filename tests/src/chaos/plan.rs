@@ -8,6 +8,7 @@ use super::fault::Fault;
 use super::orders::{Broken, Confirmed};
 use super::schedule::schedule;
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
+use crate::Layout;
 use crate::history::{ErrorClass, Limits};
 
 /// The plan of a run.
@@ -17,6 +18,8 @@ pub struct Plan {
     pub program: PathBuf,
     /// The kind of store.
     pub topology: Topology,
+    /// How it keeps its locks. Workers only use the kinds of locks that the layout has.
+    pub layout: Layout,
     /// The seed of the faults and of the workers' choices.
     pub seed: u64,
     /// How long faults happen in a random order. `None`: each fault happens once.
@@ -53,6 +56,7 @@ impl Plan {
         Self {
             program,
             topology,
+            layout: Layout::Hash,
             seed,
             time: None,
             only: Vec::new(),
@@ -108,7 +112,8 @@ impl Plan {
         let reachable = vec![Fault::SlowLink.name()];
         // Less than what a minute would bring, and ten times what has been seen.
         let passed_over = 200;
-        Limits { slack, stint, reachable, passed_over, ..settings }
+        let token_follows = self.layout == Layout::Plain;
+        Limits { slack, stint, reachable, passed_over, token_follows, ..settings }
     }
 }
 

@@ -13,10 +13,10 @@ use super::report::{Losses, Outcome};
 use super::want::{WANTED, stored_keys};
 use super::witness::watch_ways;
 use super::{CALL_TIMEOUT, LEASE};
-use crate::Helper;
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{Check, ECHO, ErrorClass, Event, History, Log, Loses, Remains, Request, WITNESS, check};
+use crate::{Helper, Layout};
 
 /// Maximum time for a program to start or to end. Generous: the machine is busy.
 const STARTS: Duration = Duration::from_secs(60);
@@ -59,7 +59,7 @@ pub fn run(
     interrupted: &dyn Fn() -> bool,
     say: &dyn Fn(&str),
 ) -> io::Result<Outcome> {
-    let arena = Arena::start(plan.topology, plan.skew)?;
+    let arena = Arena::start(plan.topology, plan.layout, plan.skew)?;
     let log = Log::open(&logs.join("parent.log"))?;
     let mut stage = Stage {
         plan,
@@ -196,6 +196,7 @@ impl Stage<'_> {
         let log = self.logs.join(format!("{name}.log"));
         let orders = Orders {
             url: self.arena.url(),
+            layout: self.plan.layout,
             resource: self.arena.resource.addr(),
             log: log.clone(),
             name: name.clone(),
@@ -296,11 +297,13 @@ impl Stage<'_> {
         primaries.dedup();
         for server in primaries.into_iter().map(|at| &self.arena.servers()[at]) {
             let keys = tell(server, &["KEYS", "*"])?;
-            // Every server of a quorum keeps a marker.
-            let marker = |key: &str| key.starts_with("lock_quorum_marker:");
-            for key in keys.lines().filter(|key| !key.is_empty() && !marker(key)) {
+            // Every server of a quorum keeps a marker. In the plain layout, a counter for all keys
+            // stays too.
+            let counts_all = |key: &str| key.starts_with(Layout::Plain.counters()) && key.ends_with(":lock:");
+            let stays = |key: &str| key.starts_with("lock_quorum_marker:") || counts_all(key);
+            for key in keys.lines().filter(|key| !key.is_empty() && !stays(key)) {
                 let what = match key {
-                    _ if key.starts_with("redisson_lock_token:") => Remains::Counter,
+                    _ if key.starts_with(Layout::Hash.counters()) => Remains::Counter,
                     _ if key.starts_with("redisson_unlock_latch") => Remains::Latch,
                     _ => Remains::Key,
                 };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_runtime::{Lock, LockManager, MultiKey};
 
 use super::Broken;
+use crate::Layout;
 use crate::dice::Dice;
 use crate::history::{Kind, Want};
 
@@ -40,10 +41,10 @@ pub(super) struct Wish {
 }
 
 impl Wish {
-    /// Returns a random request.
-    pub(super) fn any(dice: &mut Dice, patience: Duration) -> Self {
+    /// Returns a random request for a kind of lock that the layout has.
+    pub(super) fn any(dice: &mut Dice, patience: Duration, layout: Layout) -> Self {
         let ms = Duration::from_millis;
-        let (parts, patient) = match dice.below(20) {
+        let (mut parts, patient) = match dice.below(20) {
             n @ 0..=7 => (vec![(MUTEXES[usize::from(n > 3)], Kind::Mutex)], true),
             8..=11 => (vec![(FAIR, Kind::Fair)], true),
             12..=14 => (vec![(SHARED, Kind::Read)], true),
@@ -51,6 +52,9 @@ impl Wish {
             // A request for several keys has no right to get them all.
             _ => (vec![(TOGETHER[0], Kind::Mutex), (TOGETHER[1], Kind::Fair)], false),
         };
+        if layout == Layout::Plain {
+            parts.iter_mut().for_each(|(_, kind)| *kind = Kind::Mutex);
+        }
         let (want, wait) = match dice.below(10) {
             0 => (Want::Try, Duration::ZERO),
             1 => (Want::Short, dice.between(ms(1), ms(300))),

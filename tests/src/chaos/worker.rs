@@ -236,7 +236,7 @@ impl Worker {
         let wish = if doomed {
             Wish::patient(MUTEXES[0], Kind::Mutex, self.orders.patience)
         } else {
-            Wish::any(dice, self.orders.patience)
+            Wish::any(dice, self.orders.patience, self.orders.layout)
         };
         let mut ids = Vec::new();
         let call = self.numbers.fetch_add(wish.parts.len() as u64, Ordering::Relaxed);

@@ -71,6 +71,9 @@ pub struct Limits {
     pub commands_per_second: u64,
     /// Faults during which callers reach the store, although they may get errors.
     pub reachable: Vec<&'static str>,
+    /// Whether a grant takes its token after the key, in a second step. If a fault takes the key
+    /// between the two, a later grant may have a smaller token.
+    pub token_follows: bool,
 }
 
 impl Limits {
@@ -90,6 +93,7 @@ impl Limits {
             stint: Duration::from_secs(10),
             commands_per_second: 50_000,
             reachable: Vec::new(),
+            token_follows: false,
         }
     }
 
@@ -155,12 +159,18 @@ pub(super) mod tests {
     /// are small.
     #[track_caller]
     pub(in super::super) fn found(of: Check, logs: &[(&str, &str)]) -> usize {
+        found_where(of, logs, false)
+    }
+
+    #[track_caller]
+    pub(in super::super) fn found_where(of: Check, logs: &[(&str, &str)], token_follows: bool) -> usize {
         let limits = Limits {
             passed_over: 3,
             share: 0.2,
             stint: Duration::from_secs(2),
             commands_per_second: 100,
             reachable: vec!["slow"],
+            token_follows,
             ..Limits::new(Duration::from_secs(1))
         };
         let history = History::parse(logs).unwrap();

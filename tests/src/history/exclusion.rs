@@ -44,11 +44,8 @@ impl fmt::Display for Window<'_> {
 /// fixed one.
 pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration) -> Vec<Window<'a>> {
     let mut found = Vec::new();
-    for &(Request { id, process, kind, lease, asked, .. }, grant) in grants {
-        // Validity counts from the call to the store, which may come long after the caller's
-        // request.
-        let valid_until = grant.looks.first().map_or(grant.at, |(_, until)| *until);
-        let asked = valid_until.saturating_sub(nanos(lease.unwrap_or(longest))).max(*asked);
+    for &(request, grant) in grants {
+        let (Request { id, process, kind, .. }, asked) = (request, sent(request, grant, longest));
         let mut add = |shared, from, to| {
             if from < to {
                 let (token, granted) = (Some(grant.token), grant.at);
@@ -66,6 +63,34 @@ pub(super) fn windows<'a>(grants: &[(&'a Request, &'a Grant)], longest: Duration
     }
     found.sort_by_key(|window| window.from);
     found
+}
+
+/// Returns the earliest time at which the store may have granted the request. Validity counts from
+/// the call to the store, which may come long after the caller's request.
+fn sent(request: &Request, grant: &Grant, longest: Duration) -> u64 {
+    let valid_until = grant.looks.first().map_or(grant.at, |(_, until)| *until);
+    valid_until.saturating_sub(nanos(request.lease.unwrap_or(longest))).max(request.asked)
+}
+
+/// Whether a fault may have taken the key after it was granted and before the grant had its token.
+pub(super) fn lost_before_its_token(
+    (request, grant): (&Request, &Grant),
+    history: &History,
+    limits: &Limits,
+) -> bool {
+    let asked = sent(request, grant, limits.lease);
+    let between = |fault: &Fault| {
+        let (since, by) = taken(fault);
+        fault.takes(&request.key) && asked <= by && since <= grant.at
+    };
+    limits.token_follows && history.faults.iter().any(between)
+}
+
+/// Returns the earliest and the latest time at which a fault may have taken keys.
+fn taken(fault: &Fault) -> (u64, u64) {
+    // The last strike may have an answer that is still on its way.
+    let struck = fault.struck.map(|(first, last)| (first, last.saturating_add(nanos(ECHO))));
+    struck.unwrap_or((fault.from, fault.to))
 }
 
 /// Returns pairs of windows of one key that overlap and exclude each other, the later one first.
@@ -118,6 +143,7 @@ const READINGS: usize = 16;
 #[derive(Clone)]
 struct Loss<'a> {
     loses_tokens: bool,
+    token_follows: bool,
     /// A hold granted before `since` comes from the old state. A hold that its caller heard of
     /// before `by` may come from it.
     since: u64,
@@ -149,7 +175,7 @@ impl Survivor<'_> {
 impl<'a> Excuses<'a> {
     fn new(history: &'a History, limits: &Limits, key: &'a str, windows: &'a [Window<'a>]) -> Self {
         let losses = history.faults.iter().filter(|fault| fault.takes(key));
-        let losses = losses.map(|fault| vec![Loss::of(fault)]).collect();
+        let losses = losses.map(|fault| vec![Loss::of(fault, limits)]).collect();
         Self { losses, all: All { history, windows, key, longest: nanos(limits.lease) } }
     }
 
@@ -177,22 +203,23 @@ impl<'a> Excuses<'a> {
 }
 
 impl<'a> Loss<'a> {
-    fn of(fault: &Fault) -> Self {
-        // The last strike may have an answer that is still on its way.
-        let struck = fault.struck.map(|(first, last)| (first, last.saturating_add(nanos(ECHO))));
-        let (since, by) = struck.unwrap_or((fault.from, fault.to));
+    fn of(fault: &Fault, limits: &Limits) -> Self {
+        let (loses_tokens, token_follows) = (fault.loses.tokens(), limits.token_follows);
+        let (since, by) = taken(fault);
         let (before, afterwards) = (HashSet::new(), HashSet::new());
-        Self { loses_tokens: fault.loses.tokens(), since, by, survivor: None, before, afterwards }
+        Self { loses_tokens, token_follows, since, by, survivor: None, before, afterwards }
     }
 
     /// Excuses the overlap of `old` with `new` if possible. One holder from before the loss may
     /// overlap holders from after it, until the last renewal that it can have got is over.
     fn excuse(&mut self, old: &Window<'a>, new: &Window<'a>, all: &All<'a>) -> bool {
+        // Its token may be from after the loss.
+        let late_token = self.token_follows && old.asked <= self.by && self.since <= old.granted;
         let excused = self.since <= new.granted
             && is_from(old, self.by, all.windows)
             && old.to <= self.by.saturating_add(all.longest)
             // The counter goes on where it was, or with the time.
-            && (self.loses_tokens || old.token < new.token)
+            && (self.loses_tokens || late_token || old.token < new.token)
             && !self.afterwards.contains(old.id)
             && !self.before.contains(new.id)
             && self.survivor.as_ref().is_none_or(|known| known.has(old))
@@ -259,7 +286,7 @@ fn is_from(window: &Window<'_>, by: u64, all: &[Window<'_>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::Check::Exclusion;
-    use super::super::check::tests::found;
+    use super::super::check::tests::{found, found_where};
 
     /// Returns the violations of two requests by different processes, the first held from 20 to 900
     /// at most, the second from `at`.
@@ -324,6 +351,17 @@ mod tests {
         // Two holders from the new state one after the other, next to the same survivor.
         let turns = &[(6, 200, 300), (7, 310, 400)];
         assert_eq!(overlaps(LOSS, &[("0", &[(5, 20, 900)]), ("1", turns)]), 0);
+    }
+
+    #[test]
+    fn a_survivor_may_have_a_larger_token_if_the_token_followed_its_key() {
+        let survivor = "1 10 10 ask mutex patient 60000 - 1 a\n1 105 900 granted 6";
+        let next = "1 115 115 ask mutex patient 60000 - 1 a\n1 120 1900 granted 5";
+        let with = |survivor: &str, follows| {
+            found_where(Exclusion, &[("0.0", survivor), ("1.0", next), ("run", LOSS)], follows)
+        };
+        assert_eq!((with(survivor, true), with(survivor, false)), (0, 1));
+        assert_eq!(with(&survivor.replace("105", "95"), true), 1, "it had its token before");
     }
 
     #[test]

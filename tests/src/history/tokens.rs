@@ -1,10 +1,12 @@
 //! (2) Tokens are distinct and in the real-time order of grants. Where the counter was lost and the
-//! clock set back as well, tokens from before are not compared with those from after it.
+//! clock set back as well, tokens from before are not compared with those from after it. Where a
+//! grant takes its token in a second step, and may have lost the key before it, no later token has
+//! to be larger.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::check::Limits;
-use super::exclusion::{Window, windows};
+use super::exclusion::{Window, lost_before_its_token, windows};
 use super::request::{Grant, History, Request};
 
 type Granted<'a> = (&'a Request, &'a Grant);
@@ -14,6 +16,8 @@ pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
     let lost: Vec<(u64, u64)> = lost.map(|fault| (fault.from, fault.to)).collect();
     let mut found = Vec::new();
     for (key, grants) in history.grants() {
+        let late = grants.iter().filter(|grant| lost_before_its_token(**grant, history, limits));
+        let late: HashSet<&str> = late.map(|(request, _)| request.id.as_str()).collect();
         let mut epochs: HashMap<usize, Vec<Granted<'_>>> = HashMap::new();
         for (request, grant) in grants {
             let meanwhile = |&&(from, to): &&(u64, u64)| request.asked <= to && grant.at >= from;
@@ -25,8 +29,8 @@ pub(super) fn out_of_order(history: &History, limits: &Limits) -> Vec<String> {
         let mut epochs: Vec<_> = epochs.into_iter().collect();
         epochs.sort_unstable_by_key(|(epoch, _)| *epoch);
         for (_, grants) in epochs {
-            let lines =
-                [shared(&grants), not_in_order(&grants), not_grown(&windows(&grants, limits.lease))].concat();
+            let grown = not_grown(&windows(&grants, limits.lease), &late);
+            let lines = [shared(&grants), not_in_order(&grants, &late), grown].concat();
             found.extend(lines.into_iter().map(|line| format!("{key}: {line}")));
         }
     }
@@ -51,12 +55,14 @@ fn shared(grants: &[Granted<'_>]) -> Vec<String> {
 
 /// Finds tokens that are smaller than one whose grant was answered before their own request.
 /// Readers are not compared with readers. A reader that joins a hold gets the hold's token, and
-/// other readers may have come after that hold began.
-fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
+/// other readers may have come after that hold began. Tokens of requests in `late` may be larger
+/// than those of later grants.
+fn not_in_order(grants: &[Granted<'_>], late: &HashSet<&str>) -> Vec<String> {
     let mut found = Vec::new();
     let mut by_request = grants.to_vec();
     by_request.sort_by_key(|(request, _)| request.asked);
     let mut by_reply = grants.to_vec();
+    by_reply.retain(|(request, _)| !late.contains(request.id.as_str()));
     by_reply.sort_by_key(|(_, grant)| grant.at);
     let mut replies = by_reply.into_iter().peekable();
     let mut highest: Option<(u64, &str)> = None;
@@ -81,11 +87,13 @@ fn not_in_order(grants: &[Granted<'_>]) -> Vec<String> {
 }
 
 /// Finds tokens that are not larger than those of all earlier holders of the key. A downgraded
-/// holder counts from its original grant.
-pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
+/// holder counts from its original grant. Tokens of requests in `late` may be larger than those of
+/// later grants.
+pub(crate) fn not_grown(windows: &[Window<'_>], late: &HashSet<&str>) -> Vec<String> {
     let mut windows: Vec<&Window<'_>> = windows.iter().filter(|window| window.token.is_some()).collect();
     windows.sort_by_key(|window| window.granted);
     let mut ends = windows.clone();
+    ends.retain(|window| !late.contains(window.id));
     ends.sort_by_key(|window| window.to);
     let mut ends = ends.into_iter().peekable();
     let (mut highest, mut exclusive): (Option<&Window<'_>>, Option<&Window<'_>>) = (None, None);
@@ -115,7 +123,7 @@ pub(crate) fn not_grown(windows: &[Window<'_>]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::Check::Tokens;
-    use super::super::check::tests::found;
+    use super::super::check::tests::{found, found_where};
 
     fn grant(n: u64, kind: &str, asked: u64, at: u64, token: u64) -> String {
         let end = at + 10;
@@ -155,6 +163,22 @@ mod tests {
         assert_eq!(found(Tokens, &[("0.0", &reader), ("1.0", &other)]), 2, "granted afterwards");
         let mutex = grant(1, "mutex", 75, 80, 4);
         assert_eq!(found(Tokens, &[("0.0", writer), ("1.0", &mutex)]), 2, "after it has shared");
+    }
+
+    #[test]
+    fn a_token_that_follows_its_key_may_come_after_the_loss_of_the_key() {
+        let (holder, next) = (grant(1, "mutex", 10, 20, 6), grant(1, "mutex", 40, 50, 5));
+        let del = |from: u64, to: u64| format!("0 {from} 0 fault keys - del\n0 {to} 0 fault-over del");
+        let with = |fault: &str, next: &str, follows: bool| {
+            found_where(Tokens, &[("0.0", &holder), ("1.0", next), ("run", fault)], follows)
+        };
+        assert_eq!((with(&del(12, 15), &next, true), with(&del(12, 15), &next, false)), (0, 2));
+        assert_eq!(with(&del(21, 25), &next, true), 2, "it had its token before");
+        assert_eq!(with(&del(5, 9), &next, true), 2, "asked afterwards");
+        assert_eq!(with(&del(12, 15).replace("keys", "nothing"), &next, true), 2, "no key was lost");
+        let other = del(12, 15).replace('\n', "\n0 12 0 aimed b del\n");
+        assert_eq!(with(&other, &next, true), 2, "another key was lost");
+        assert_eq!(with(&del(12, 15), &grant(1, "mutex", 40, 50, 6), true), 1, "the same token");
     }
 
     #[test]

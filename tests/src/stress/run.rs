@@ -10,7 +10,7 @@ use super::turns::Watcher;
 use super::{Kinds, Lock, Orders};
 use crate::dice::Dice;
 use crate::history::{ErrorClass, Event, History, Log, Loses, Remains};
-use crate::{Helper, RedisServer};
+use crate::{Helper, Layout, RedisServer};
 
 /// Maximum time for a program to start or to end. Generous: the machine is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,6 +48,8 @@ pub struct Plan {
     pub lock: Lock,
     /// The kinds of locks.
     pub kinds: Kinds,
+    /// How the server keeps them.
+    pub layout: Layout,
 }
 
 impl Plan {
@@ -67,6 +69,7 @@ impl Plan {
             patience: Duration::from_secs(60),
             lock: Lock::Real,
             kinds: Kinds::Mutex,
+            layout: Layout::Hash,
         }
     }
 
@@ -146,7 +149,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         }
     };
     let mut server = RedisServer::start();
-    let url = server.url();
+    let url = plan.layout.url(&server.url());
     let run = Log::open(&logs.join("run.log"))?;
     let mut workers = Vec::new();
     for place in 0..plan.processes {
@@ -241,11 +244,13 @@ fn quiet(helper: &mut Helper, limit: Duration) -> Option<String> {
 }
 
 /// Returns leftovers on the server: all that should not exist when nobody holds or wants a lock.
+/// The counters of the plain layout stay.
 fn left_on(server: &RedisServer) -> Vec<Event> {
     let mut left = Vec::new();
-    for key in server.cli(&["KEYS", "*"]).lines().filter(|key| !key.is_empty()) {
+    let stays = |key: &str| key.is_empty() || key.starts_with(Layout::Plain.counters());
+    for key in server.cli(&["KEYS", "*"]).lines().filter(|key| !stays(key)) {
         let ttl = server.cli(&["PTTL", key]).trim().parse().ok().map(Duration::from_millis);
-        if !key.starts_with("redisson_lock_token:") {
+        if !key.starts_with(Layout::Hash.counters()) {
             // It has had enough time to end.
             left.push(Event::Remains { what: Remains::Other, ttl, name: format!("key {key}") });
         } else if ttl.is_none() {

@@ -1,4 +1,5 @@
-//! The tests with the real Redisson client, on the servers that `LOCK_INTEROP_SERVERS` names.
+//! The tests with clients of other languages: Redisson, on the servers that `LOCK_INTEROP_SERVERS`
+//! names, and those that share the plain layout, in `plain`.
 #![allow(clippy::print_stdout, reason = "figures, shown with --nocapture")]
 
 mod counting;
@@ -6,6 +7,7 @@ mod defects;
 mod exclusive;
 mod fair;
 mod fencing;
+mod plain;
 mod program;
 mod read_write;
 mod several;

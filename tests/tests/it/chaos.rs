@@ -1,5 +1,5 @@
-//! The short form of `cargo xtask chaos`: every fault once on one server, and broken locks, which
-//! the checkers must notice.
+//! The short form of `cargo xtask chaos`: every fault once on one server in each layout, and broken
+//! locks, which the checkers must notice.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stdout, reason = "figures and seeds, shown with --nocapture and on failure")]
 
@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use lock_tests::Layout;
 use lock_tests::chaos::{Broken, Fault, Outcome, Plan, Topology, run};
 use lock_tests::dice::Dice;
 use lock_tests::history::Check;
@@ -28,8 +29,8 @@ fn outcome(plan: &Plan) -> Outcome {
 }
 
 /// Runs each of these faults once, and asserts that nothing is found.
-fn holds_through(faults: impl IntoIterator<Item = Fault>) {
-    let plan = Plan { only: faults.into_iter().collect(), ..plan() };
+fn holds_through(layout: Layout, faults: impl IntoIterator<Item = Fault>) {
+    let plan = Plan { layout, only: faults.into_iter().collect(), ..plan() };
     let outcome = outcome(&plan);
     assert!(outcome.is_clean(), "seed {}: {outcome}", plan.seed);
     for row in &outcome.rows {
@@ -38,14 +39,25 @@ fn holds_through(faults: impl IntoIterator<Item = Fault>) {
     assert_eq!(outcome.rows.len(), plan.only.len());
 }
 
-#[test]
-fn promises_hold_through_every_fault_and_a_random_sequence_of_them() {
-    // In parallel, since each part has its own servers.
+/// Runs every fault once, in parallel parts with their own servers.
+fn holds_through_every_fault(layout: Layout) {
     let faults: Vec<Fault> = Fault::at(Topology::Single).collect();
     std::thread::scope(|scope| {
         for part in faults.chunks(faults.len().div_ceil(3)) {
-            scope.spawn(|| holds_through(part.iter().copied()));
+            scope.spawn(|| holds_through(layout, part.iter().copied()));
         }
+    });
+}
+
+#[test]
+fn promises_hold_in_the_plain_layout_through_every_fault() {
+    holds_through_every_fault(Layout::Plain);
+}
+
+#[test]
+fn promises_hold_through_every_fault_and_a_random_sequence_of_them() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| holds_through_every_fault(Layout::Hash));
         scope.spawn(|| {
             let plan = Plan { time: Some(Duration::from_secs(20)), ..plan() };
             let outcome = outcome(&plan);
@@ -56,10 +68,14 @@ fn promises_hold_through_every_fault_and_a_random_sequence_of_them() {
 
 /// Runs a broken lock for a few quiet seconds, and returns what the checkers found.
 fn found(broken: Broken, only: Vec<Fault>) -> Vec<Check> {
+    found_in(Layout::Hash, broken, only)
+}
+
+fn found_in(layout: Layout, broken: Broken, only: Vec<Fault>) -> Vec<Check> {
     let second = Duration::from_secs(1);
     let time = only.is_empty().then_some(Duration::ZERO);
     let calm = if broken == Broken::DeafWaiter { 12 * second } else { 3 * second };
-    let outcome = outcome(&Plan { broken, only, time, calm, slack: second, ..plan() });
+    let outcome = outcome(&Plan { layout, broken, only, time, calm, slack: second, ..plan() });
     outcome.violations.iter().map(|violation| violation.check).collect()
 }
 
@@ -72,6 +88,13 @@ fn a_lock_that_is_granted_twice_is_noticed() {
 #[test]
 fn tokens_that_come_again_are_noticed() {
     let found = found(Broken::ReusedToken, Vec::new());
+    assert!(found.contains(&Check::Tokens) && !found.contains(&Check::Exclusion), "{found:?}");
+}
+
+/// Where a deleted key excuses a token, it excuses no others.
+#[test]
+fn tokens_that_come_again_are_noticed_in_the_plain_layout() {
+    let found = found_in(Layout::Plain, Broken::ReusedToken, vec![Fault::DeletedKey]);
     assert!(found.contains(&Check::Tokens) && !found.contains(&Check::Exclusion), "{found:?}");
 }
 

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use lock_runtime::LockManager;
 use lock_tests::cluster::slot_of;
-use lock_tests::{Cluster, RedisServer, eventually};
+use lock_tests::{Cluster, Layout, RedisServer, eventually};
 
 const ROUNDS: usize = 40;
 
 /// Connects to one server, which is enough to find the others.
-async fn manager(cluster: &Cluster) -> LockManager {
-    LockManager::connect(format!("redis+cluster://{}", cluster.nodes()[0].addr())).await.unwrap()
+async fn manager(cluster: &Cluster, layout: Layout) -> LockManager {
+    let url = format!("redis+cluster://{}", cluster.nodes()[0].addr());
+    LockManager::connect(layout.url(&url)).await.unwrap()
 }
 
 /// The number of holders inside, and the highest token seen there.
@@ -34,10 +35,9 @@ impl Inside {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn contenders_of_two_managers_go_on_while_their_slot_moves() {
+async fn contenders_of_two_managers_go_on_while_their_slot_moves(layout: Layout) {
     let cluster = Arc::new(Cluster::start());
-    let managers = [manager(&cluster).await, manager(&cluster).await];
+    let managers = [manager(&cluster, layout).await, manager(&cluster, layout).await];
     let inside = Arc::new(Inside::default());
     let mut tasks = tokio::task::JoinSet::new();
     for manager in managers.iter().cycle().take(4) {
@@ -83,7 +83,7 @@ async fn requests_for_keys_of_several_servers_exclude_each_other_and_single_ones
     let mut tasks = tokio::task::JoinSet::new();
     for (number, wish) in [vec![0, 1, 2, 3], vec![3, 1], vec![2], vec![0, 3], vec![1]].into_iter().enumerate()
     {
-        let (manager, inside) = (manager(&cluster).await, Arc::clone(&inside));
+        let (manager, inside) = (manager(&cluster, Layout::Hash).await, Arc::clone(&inside));
         tasks.spawn(async move {
             for _ in 0..8 {
                 let keys = wish.iter().map(|index| names[*index]);
@@ -116,3 +116,5 @@ async fn a_manager_says_at_once_when_the_address_is_of_another_kind_of_server() 
     let error = LockManager::connect(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
     assert!(error.unwrap_err().to_string().contains("not in cluster mode"));
 }
+
+lock_tests::on_every_layout! { async: contenders_of_two_managers_go_on_while_their_slot_moves }

@@ -46,7 +46,7 @@ on_every_store! {
             let status = manager.status("seen").await.unwrap();
             let counts: Vec<u64> = status.holders.iter().map(|(_, count)| *count).collect();
             assert_eq!(counts, [1]);
-            assert!(status.last_token >= Some(guard.fencing_token()));
+            assert!(site.is_plain() || status.last_token >= Some(guard.fencing_token()));
             assert!(!site.tells_the_last_token() || status.last_token == Some(guard.fencing_token()));
             let remaining = status.remaining.expect("a held lock has a remaining time");
             assert!(remaining > Duration::from_secs(15) && remaining <= Duration::from_secs(30), "{remaining:?}");

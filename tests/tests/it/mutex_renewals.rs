@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_runtime::testing::{manager_on, memory_manager, memory_store};
 use lock_runtime::{LockError, LockGuard, LockManager};
 use lock_tests::probe::{Probe, Renewals};
-use lock_tests::{RedisServer, on_every_store, validity};
+use lock_tests::{Layout, RedisServer, on_every_layout, on_every_store, validity};
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -112,17 +112,17 @@ async fn a_body_goes_on_while_its_renewals_fail() {
 }
 
 /// A failure is no reason to give up a lock that is still valid, here or at the store.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_extension_releases_nothing() {
+async fn a_failed_extension_releases_nothing(layout: Layout) {
     let mut server = RedisServer::start();
-    let locks = LockManager::builder().call_timeout(ms(300)).connect(&server.url()).await.unwrap();
+    let locks =
+        LockManager::builder().call_timeout(ms(300)).connect(&layout.url(&server.url())).await.unwrap();
     let guard = locks.mutex("k").lease(LONG).acquire().await.unwrap();
     server.stop();
     let error = guard.extend(LONG * 2).await.unwrap_err();
     assert!(matches!(error, LockError::Unconfirmed { .. }), "{error:?}");
     assert!(!guard.is_lost());
     server.cont();
-    let other = LockManager::connect(&server.url()).await.unwrap();
+    let other = LockManager::connect(&layout.url(&server.url())).await.unwrap();
     assert!(other.mutex("k").try_acquire().await.unwrap().is_none());
     guard.extend(LONG * 3).await.unwrap();
     assert!(guard.remaining() > LONG * 2, "{:?}", guard.remaining());
@@ -130,12 +130,11 @@ async fn a_failed_extension_releases_nothing() {
 }
 
 /// Neither earlier, when its first renewal gets no answer, nor later, when the hanging call ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs() {
+async fn a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs(layout: Layout) {
     let mut server = RedisServer::start();
     let lease = 2 * SECOND;
     let builder = LockManager::builder().lease(lease).call_timeout(LONG);
-    let locks = builder.connect(&server.url()).await.unwrap();
+    let locks = builder.connect(&layout.url(&server.url())).await.unwrap();
     let start = Instant::now();
     let guard = locks.mutex("k").acquire().await.unwrap();
     server.stop();
@@ -146,10 +145,10 @@ async fn a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs(
     server.cont();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_falls_silent_is_unavailable_when_the_wait_ends() {
+async fn a_server_that_falls_silent_is_unavailable_when_the_wait_ends(layout: Layout) {
     let mut server = RedisServer::start();
-    let locks = LockManager::builder().call_timeout(ms(300)).connect(&server.url()).await.unwrap();
+    let locks =
+        LockManager::builder().call_timeout(ms(300)).connect(&layout.url(&server.url())).await.unwrap();
     locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
     server.stop();
     let start = Instant::now();
@@ -163,4 +162,11 @@ async fn a_server_that_falls_silent_is_unavailable_when_the_wait_ends() {
     server.cont();
     // And the abandoned calls are not in the way.
     locks.mutex("k").wait(LONG).acquire().await.unwrap().release().await.unwrap();
+}
+
+on_every_layout! {
+    async:
+    a_failed_extension_releases_nothing,
+    a_holder_counts_its_lock_as_lost_at_its_deadline_while_a_renewal_hangs,
+    a_server_that_falls_silent_is_unavailable_when_the_wait_ends,
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use lock_runtime::testing::memory_manager;
 use lock_runtime::{LockError, LockManager};
-use lock_tests::{Distance, RedisServer, Site, eventually, first_poll, on_every_store, validity};
+use lock_tests::{
+    Distance, Layout, RedisServer, Site, eventually, first_poll, on_every_layout, on_every_store, validity,
+};
 use tokio::time::Instant;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -211,12 +213,12 @@ async fn a_lock_that_was_waited_for_is_valid_for_all_of_its_lease() {
 }
 
 /// Everything works where a round trip takes longer than many of the fixed delays.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_far_away_can_be_used() {
+async fn a_server_that_is_far_away_can_be_used(layout: Layout) {
     let server = RedisServer::start();
     let (way, lease) = (ms(40), Duration::from_secs(3));
     let distance = Distance::to(server.addr(), way).await;
-    let connect = async || LockManager::builder().lease(lease).connect(distance.url()).await.unwrap();
+    let url = layout.url(&distance.url());
+    let connect = async || LockManager::builder().lease(lease).connect(&url).await.unwrap();
     let (locks, other) = (connect().await, connect().await);
 
     // Validity counts from when the request was sent, not from its answer.
@@ -241,3 +243,5 @@ async fn a_server_that_is_far_away_can_be_used() {
     }
     assert!(locks.mutex("far").no_wait().acquire().await.is_ok());
 }
+
+on_every_layout! { async: a_server_that_is_far_away_can_be_used }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager};
-use lock_tests::Quorum;
 use lock_tests::redis::Data;
+use lock_tests::{Layout, Quorum};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -134,14 +134,13 @@ async fn a_re_entry_that_would_renew_for_too_long_is_refused() {
     assert!(!outer.is_lost());
 }
 
-#[tokio::test]
-async fn managers_exclude_each_other_while_servers_die_and_come_back() {
+async fn managers_exclude_each_other_while_servers_die_and_come_back(layout: Layout) {
     let mut quorum = Quorum::start();
     let inside = Arc::new(AtomicU64::new(0));
     let highest = Arc::new(AtomicU64::new(0));
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..3 {
-        let locks = LockManager::connect(quorum.url()).await.unwrap();
+        let locks = LockManager::connect(layout.url(&quorum.url())).await.unwrap();
         let (inside, highest) = (Arc::clone(&inside), Arc::clone(&highest));
         workers.spawn(async move {
             for _ in 0..15 {
@@ -170,10 +169,10 @@ async fn managers_exclude_each_other_while_servers_die_and_come_back() {
     }
 }
 
-#[tokio::test]
-async fn a_guard_is_lost_when_a_majority_is() {
+async fn a_guard_is_lost_when_a_majority_is(layout: Layout) {
     let mut quorum = Quorum::start();
-    let locks = LockManager::builder().lease(Duration::from_secs(3)).connect(quorum.url()).await.unwrap();
+    let builder = LockManager::builder().lease(Duration::from_secs(3));
+    let locks = builder.connect(layout.url(&quorum.url())).await.unwrap();
     let servers = quorum.servers_mut();
     let guard = locks.mutex("a").acquire().await.unwrap();
     servers[0].kill();
@@ -183,4 +182,10 @@ async fn a_guard_is_lost_when_a_majority_is() {
     servers[2].kill();
     tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.unwrap();
     assert!(locks.mutex("b").try_acquire().await.is_err());
+}
+
+lock_tests::on_every_layout! {
+    async:
+    managers_exclude_each_other_while_servers_die_and_come_back,
+    a_guard_is_lost_when_a_majority_is,
 }

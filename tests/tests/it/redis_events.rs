@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_runtime::{FencingToken, LockError, LockGuard, LockManager, LockManagerBuilder, Loss};
 use lock_tests::redis::Data;
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{Layout, RedisServer, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -16,9 +16,20 @@ const LONG: Duration = Duration::from_secs(120);
 const SLACK: Duration = Duration::from_secs(40);
 
 const LOCK: &str = "lock:k";
-const COUNTER: &str = "redisson_lock_token:{lock:k}";
-const CHANNEL: &str = "redisson_lock__channel:{lock:k}";
 const DATA: &str = "somebody's data";
+
+/// Returns the names of the lock's counter and of its channel.
+fn names(layout: Layout) -> [&'static str; 2] {
+    match layout {
+        Layout::Hash => ["redisson_lock_token:{lock:k}", "redisson_lock__channel:{lock:k}"],
+        Layout::Plain => ["lock_plain_tokens:lock:", "lock_plain_channel:{lock:k}"],
+    }
+}
+
+/// Returns the layout in which [`DATA`] is written, and which is foreign to this one.
+fn foreign(layout: Layout) -> Layout {
+    if layout == Layout::Hash { Layout::Plain } else { Layout::Hash }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
@@ -59,11 +70,11 @@ impl Event {
     }
 
     /// Makes the event happen, and makes sure that it has.
-    async fn happen(self, server: &mut RedisServer) {
+    async fn happen(self, server: &mut RedisServer, layout: Layout) {
         match self {
             Self::RestartWithData => {
                 server.restart(Data::Kept);
-                assert_eq!(server.cli(&["EXISTS", LOCK, COUNTER]), "2");
+                assert_eq!(server.cli(&["EXISTS", LOCK, names(layout)[0]]), "2");
             }
             Self::RestartWithoutData => server.restart(Data::Lost),
             Self::Flush => assert_eq!(server.cli(&["FLUSHALL"]), "OK"),
@@ -77,30 +88,32 @@ impl Event {
                 assert!(killed.parse::<u64>().unwrap() >= 2, "both managers have one: {killed}");
             }
             Self::Delete => assert_eq!(server.cli(&["DEL", LOCK]), "1"),
-            Self::Overwrite => assert_eq!(server.cli(&["SET", LOCK, DATA]), "OK"),
-            Self::Evict => evict(server),
+            Self::Overwrite if layout == Layout::Hash => {
+                assert_eq!(server.cli(&["SET", LOCK, DATA]), "OK");
+            }
+            Self::Overwrite => {
+                let script = "redis.call('DEL', KEYS[1]) return redis.call('HSET', KEYS[1], ARGV[1], '')";
+                assert_eq!(server.cli(&["EVAL", script, "1", LOCK, DATA]), "1");
+            }
+            Self::Evict => evict(server, layout),
             Self::ForbidChannels => {
                 // The server cuts off clients whose subscriptions are now forbidden.
                 assert_eq!(server.cli(&["ACL", "SETUSER", "ann", "resetchannels"]), "OK");
-                eventually(async || listeners(server) == "0", SLACK).await;
+                eventually(async || listeners(server, layout) == "0", SLACK).await;
             }
         }
     }
 }
 
 /// Returns the number of connections that have subscribed to the lock's channel.
-fn listeners(server: &RedisServer) -> String {
-    server.cli(&["PUBSUB", "NUMSUB", CHANNEL]).lines().nth(1).unwrap_or_default().to_owned()
-}
-
-fn owner(server: &RedisServer) -> String {
-    server.cli(&["HKEYS", LOCK])
+fn listeners(server: &RedisServer, layout: Layout) -> String {
+    server.cli(&["PUBSUB", "NUMSUB", names(layout)[1]]).lines().nth(1).unwrap_or_default().to_owned()
 }
 
 /// Limits memory, so that the server evicts keys, until the lock of the present owner is among
 /// them.
-fn evict(server: &RedisServer) {
-    let holder = owner(server);
+fn evict(server: &RedisServer, layout: Layout) {
+    let holder = layout.owner(server, LOCK);
     assert!(!holder.is_empty());
     let info = server.cli(&["INFO", "memory"]);
     let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("it is told");
@@ -109,7 +122,7 @@ fn evict(server: &RedisServer) {
     let ballast = "x".repeat(1024 * 1024);
     let evicted = (0..2000).any(|n| {
         server.cli(&["SET", &format!("ballast:{n}"), &ballast]);
-        owner(server) != holder
+        layout.owner(server, LOCK) != holder
     });
     assert!(evicted);
     server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "0"]);
@@ -118,15 +131,19 @@ fn evict(server: &RedisServer) {
 /// A server, a holder, and a manager that is like another process to the store.
 struct Scene {
     server: RedisServer,
+    layout: Layout,
     event: Event,
     holding: LockManager,
     other: LockManager,
 }
 
 impl Scene {
-    async fn start(event: Event, settings: impl Fn(LockManagerBuilder) -> LockManagerBuilder) -> Self {
+    async fn start(
+        (layout, event): (Layout, Event),
+        settings: impl Fn(LockManagerBuilder) -> LockManagerBuilder,
+    ) -> Self {
         let server = RedisServer::start_with(&["--user", "ann", "on", ">hunter2", "~*", "&*", "+@all"]);
-        let url = format!("redis://ann:hunter2@127.0.0.1:{}", server.port());
+        let url = layout.url(&format!("redis://ann:hunter2@127.0.0.1:{}", server.port()));
         let builder = || {
             let builder = LockManager::builder()
                 .call_timeout(SLACK / 2)
@@ -135,7 +152,7 @@ impl Scene {
             settings(builder).connect(&url)
         };
         let (holding, other) = (builder().await.unwrap(), builder().await.unwrap());
-        Self { server, event, holding, other }
+        Self { server, layout, event, holding, other }
     }
 
     /// Makes the other manager wait for the lock, and returns when it has subscribed to its
@@ -143,7 +160,7 @@ impl Scene {
     async fn waiter(&self) -> JoinHandle<Result<LockGuard, LockError>> {
         let other = self.other.clone();
         let waiter = tokio::spawn(async move { other.mutex("k").wait(LONG).acquire().await });
-        eventually(async || listeners(&self.server) == "1", SLACK).await;
+        eventually(async || listeners(&self.server, self.layout) == "1", SLACK).await;
         assert!(!waiter.is_finished());
         waiter
     }
@@ -156,7 +173,7 @@ impl Scene {
     }
 
     async fn happen(&mut self) {
-        self.event.happen(&mut self.server).await;
+        self.event.happen(&mut self.server, self.layout).await;
         // A connection that was cut is made again by now, so later errors are not those of the cut.
         for locks in [&self.holding, &self.other] {
             eventually(async || locks.status("another").await.is_ok(), SLACK).await;
@@ -170,7 +187,7 @@ impl Scene {
             assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
             let error = self.other.force_release("k").await.unwrap_err();
             assert!(matches!(error, LockError::Misconfigured { .. }), "{error:?}");
-            assert_eq!(self.server.cli(&["GET", LOCK]), DATA);
+            assert_eq!(foreign(self.layout).owner(&self.server, LOCK), DATA);
             self.server.cli(&["DEL", LOCK]);
         }
         let mut highest = highest;
@@ -191,9 +208,9 @@ async fn assert_taken_away(guard: LockGuard) {
 }
 
 /// The holder learns of it at its next renewal, or goes on as if nothing had happened.
-async fn while_held(event: Event) {
+async fn while_held(layout: Layout, event: Event) {
     const LEASE: Duration = Duration::from_secs(12);
-    let mut scene = Scene::start(event, |builder| builder.lease(LEASE)).await;
+    let mut scene = Scene::start((layout, event), |builder| builder.lease(LEASE)).await;
     let guard = scene.holding.mutex("k").acquire().await.unwrap();
     let (acquired, token) = (Instant::now(), guard.fencing_token());
     scene.listener().await;
@@ -216,8 +233,8 @@ async fn while_held(event: Event) {
 }
 
 /// A waiter gets in when it may, although messages and polls were hindered meanwhile.
-async fn while_waited_for(event: Event) {
-    let mut scene = Scene::start(event, |builder| builder.lease(LONG)).await;
+async fn while_waited_for(layout: Layout, event: Event) {
+    let mut scene = Scene::start((layout, event), |builder| builder.lease(LONG)).await;
     let guard = scene.holding.mutex("k").acquire().await.unwrap();
     let token = guard.fencing_token();
     let waiter = scene.waiter().await;
@@ -238,9 +255,10 @@ async fn while_waited_for(event: Event) {
             let next = waiter.await.unwrap().unwrap();
             assert!(next.fencing_token() > token, "{} after {token}", next.fencing_token());
             // The old holder's release touches nothing of the new one's.
-            let held_by = owner(&scene.server);
+            let owner = || layout.owner(&scene.server, LOCK);
+            let held_by = owner();
             assert_taken_away(guard).await;
-            assert_eq!(owner(&scene.server), held_by);
+            assert_eq!(owner(), held_by);
             let highest = next.fencing_token();
             // If memory stayed short for a moment longer, it may have lost its lock too.
             if event == Event::Evict {
@@ -263,8 +281,8 @@ async fn while_waited_for(event: Event) {
 }
 
 /// The release reports what happened.
-async fn at_release(event: Event) {
-    let mut scene = Scene::start(event, |builder| builder.lease(LONG)).await;
+async fn at_release(layout: Layout, event: Event) {
+    let mut scene = Scene::start((layout, event), |builder| builder.lease(LONG)).await;
     let guard = scene.holding.mutex("k").acquire().await.unwrap();
     let token = guard.fencing_token();
     scene.listener().await;
@@ -284,22 +302,23 @@ macro_rules! events {
     ($($name:ident: $event:ident,)*) => {
         $(
             mod $name {
+                use lock_tests::Layout;
+
                 use super::Event;
 
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn while_held() {
-                    super::while_held(Event::$event).await;
+                async fn while_held(layout: Layout) {
+                    super::while_held(layout, Event::$event).await;
                 }
 
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn while_waited_for() {
-                    super::while_waited_for(Event::$event).await;
+                async fn while_waited_for(layout: Layout) {
+                    super::while_waited_for(layout, Event::$event).await;
                 }
 
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn at_release() {
-                    super::at_release(Event::$event).await;
+                async fn at_release(layout: Layout) {
+                    super::at_release(layout, Event::$event).await;
                 }
+
+                lock_tests::on_every_layout! { async: while_held, while_waited_for, at_release }
             }
         )*
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_runtime::{ConnectError, LockError, LockManager};
 use lock_tests::redis::{Connection, Data, Reply};
-use lock_tests::{Helper, RedisServer, eventually, eventually_blocking};
+use lock_tests::{Helper, Layout, RedisServer, eventually, eventually_blocking};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -17,8 +17,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-async fn connect(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url()).await.expect("the server is up")
+async fn connect(server: &RedisServer, layout: Layout) -> LockManager {
+    LockManager::connect(&layout.url(&server.url())).await.expect("the server is up")
 }
 
 /// Asserts that a connection error names the server, and does not show the password.
@@ -30,49 +30,46 @@ fn assert_tells_where(error: &ConnectError, port: u16) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connecting_to_a_dead_server_fails_and_says_where() {
+async fn connecting_to_a_dead_server_fails_and_says_where(layout: Layout) {
     let mut server = RedisServer::start();
     server.kill();
     let port = server.port();
+    let url = format!("redis://user:s3cret@127.0.0.1:{port}/0");
     let start = Instant::now();
-    let error = LockManager::connect(&format!("redis://user:s3cret@127.0.0.1:{port}/0")).await.unwrap_err();
+    let error = LockManager::connect(&layout.url(&url)).await.unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(5) + SLACK, "{:?}", start.elapsed());
     assert_tells_where(&error, port);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connecting_to_a_silent_server_fails_within_the_connect_timeout() {
+async fn connecting_to_a_silent_server_fails_within_the_connect_timeout(layout: Layout) {
     // The system accepts the connection, but nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let start = Instant::now();
     let error = LockManager::builder()
         .connect_timeout(ms(500))
-        .connect(&format!("redis://user:s3cret@127.0.0.1:{port}/0"))
+        .connect(&layout.url(&format!("redis://user:s3cret@127.0.0.1:{port}/0")))
         .await
         .unwrap_err();
     assert!(start.elapsed() >= ms(450) && start.elapsed() < ms(500) + SLACK, "{:?}", start.elapsed());
     assert_tells_where(&error, port);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_not_shown() {
+async fn a_wrong_password_is_not_shown(layout: Layout) {
     let server = RedisServer::start_with(&["--requirepass", "right"]);
-    let url = format!("redis://:s3cret@127.0.0.1:{}", server.port());
-    let error = LockManager::connect(&url).await.unwrap_err();
+    let url = |password: &str| layout.url(&format!("redis://:{password}@127.0.0.1:{}", server.port()));
+    let error = LockManager::connect(&url("s3cret")).await.unwrap_err();
     for text in [error.to_string(), format!("{error:?}")] {
         assert!(!text.contains("s3cret"), "{text}");
     }
-    let locks = LockManager::connect(&format!("redis://:right@127.0.0.1:{}", server.port())).await.unwrap();
+    let locks = LockManager::connect(&url("right")).await.unwrap();
     assert!(!format!("{locks:?}").contains("right"), "{locks:?}");
     locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_fails_when_the_server_is_gone() {
+async fn an_acquire_fails_when_the_server_is_gone(layout: Layout) {
     let mut server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server, layout).await;
     locks.mutex("k").acquire().await.unwrap().release().await.unwrap();
     server.kill();
     // Without a wait, it fails at once. With a wait, it is retried until the wait ends, and the
@@ -85,10 +82,9 @@ async fn an_acquire_fails_when_the_server_is_gone() {
     assert!(start.elapsed() >= ms(1000) && start.elapsed() < ms(1000) + SLACK, "{:?}", start.elapsed());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_outlives_a_restart_of_the_server() {
+async fn a_waiter_outlives_a_restart_of_the_server(layout: Layout) {
     let mut server = RedisServer::start();
-    let (locks, other) = (connect(&server).await, connect(&server).await);
+    let (locks, other) = (connect(&server, layout).await, connect(&server, layout).await);
     let guard = locks.mutex("k").acquire().await.unwrap();
     let waiter = tokio::spawn({
         let other = other.clone();
@@ -103,10 +99,9 @@ async fn a_waiter_outlives_a_restart_of_the_server() {
     assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_over_a_server_that_forgot_everything() {
+async fn tokens_grow_over_a_server_that_forgot_everything(layout: Layout) {
     let mut server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server, layout).await;
     let guard = locks.mutex("k").acquire().await.unwrap();
     let token = guard.fencing_token();
     server.restart(Data::Lost);
@@ -116,11 +111,10 @@ async fn tokens_grow_over_a_server_that_forgot_everything() {
     next.release().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_hears_when_the_server_forgets_its_lock() {
+async fn a_holder_hears_when_the_server_forgets_its_lock(layout: Layout) {
     let mut server = RedisServer::start();
     let lease = ms(3000);
-    let locks = LockManager::builder().lease(lease).connect(&server.url()).await.unwrap();
+    let locks = LockManager::builder().lease(lease).connect(&layout.url(&server.url())).await.unwrap();
     let guard = locks.mutex("k").acquire().await.unwrap();
     let start = Instant::now();
     server.restart(Data::Lost);
@@ -211,14 +205,14 @@ fn a_stuck_acquire_within_its_limit_is_carried_out() {
 
 /// The same with a live process: it gave the acquire up, and undoes it if it was carried out after
 /// all.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[cfg(target_os = "linux")]
-async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock() {
+async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock(layout: Layout) {
     for first in RUNS {
         let mut server = RedisServer::start();
         // The release may wait for its answer as long as this test takes.
-        let holding = LockManager::builder().call_timeout(LONG / 2).connect(&server.url()).await.unwrap();
-        let waiting = connect(&server).await;
+        let holding =
+            LockManager::builder().call_timeout(LONG / 2).connect(&layout.url(&server.url())).await.unwrap();
+        let waiting = connect(&server, layout).await;
         for locks in [&holding, &waiting] {
             locks.mutex("other").acquire().await.unwrap().release().await.unwrap();
         }
@@ -247,18 +241,17 @@ async fn an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock() {
         server.cont();
         release.await.unwrap().unwrap();
         tokio::time::sleep(ms(1000)).await;
-        assert_eq!(server.cli(&["HGETALL", "lock:k"]), "", "{first:?} first");
+        assert_eq!(layout.owner(&server, "lock:k"), "", "{first:?} first");
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn contended_names_leave_no_subscription_behind() {
+async fn contended_names_leave_no_subscription_behind(layout: Layout) {
     const NAMES: usize = 5;
     let server = RedisServer::start();
     let mut managers = Vec::new();
     for _ in 0..4 {
         let builder = LockManager::builder().subscription_linger(ms(200));
-        managers.push(builder.connect(&server.url()).await.unwrap());
+        managers.push(builder.connect(&layout.url(&server.url())).await.unwrap());
     }
     let mut tasks = Vec::new();
     for task in 0..32 {
@@ -278,18 +271,17 @@ async fn contended_names_leave_no_subscription_behind() {
     eventually(async || server.cli(&["PUBSUB", "CHANNELS", "*lock*"]).is_empty(), SLACK).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keyspace_events_tell_release_from_expiry() {
+async fn keyspace_events_tell_release_from_expiry(layout: Layout) {
     let server = RedisServer::start_with(&["--notify-keyspace-events", "Egx"]);
     let mut events = Connection::open(server.addr(), Duration::from_secs(20)).unwrap();
     events.command(&["PSUBSCRIBE", "__keyevent@0__:*"]).unwrap();
-    let locks = connect(&server).await;
+    let locks = connect(&server, layout).await;
 
     locks.mutex("released").acquire().await.unwrap().release().await.unwrap();
     assert_eq!(next_event(&mut events, "lock:released"), "del");
 
     // A live holder even releases a lease that is over; only a dead one lets it expire.
-    let url = server.url();
+    let url = layout.url(&server.url());
     let mut dying = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [url.as_str()]);
     assert_eq!(dying.line(SLACK * 2), "ready");
     assert!(dying.ask("acquire expired lease=500").starts_with("acquired"));
@@ -310,10 +302,9 @@ fn next_event(events: &mut Connection, key: &str) -> String {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
+async fn a_release_that_the_server_refuses_for_a_while_is_sent_again(layout: Layout) {
     let server = RedisServer::start();
-    let locks = connect(&server).await;
+    let locks = connect(&server, layout).await;
     let guard = locks.mutex("k").acquire().await.unwrap();
     // A save fails if a folder is in the place of its file, and then the server refuses writes.
     let folder = server.cli(&["CONFIG", "GET", "dir"]).lines().nth(1).unwrap().to_owned();
@@ -337,13 +328,12 @@ async fn a_release_that_the_server_refuses_for_a_while_is_sent_again() {
 }
 
 /// All holds of a process share their renewals.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_its_user_may_not_renew_is_lost_alone() {
+async fn a_lock_that_its_user_may_not_renew_is_lost_alone(layout: Layout) {
     const LEASE: Duration = Duration::from_secs(5);
     let server = RedisServer::start();
     let user = |rules: &[&str]| server.cli(&[&["ACL", "SETUSER", "ann"], rules].concat());
     user(&["on", "nopass", "~*", "&*", "+@all"]);
-    let url = server.url().replace("redis://", "redis://ann:x@");
+    let url = layout.url(&server.url().replace("redis://", "redis://ann:x@"));
     let locks = LockManager::builder().lease(LEASE).connect(&url).await.unwrap();
     // At the same time, so that the same calls renew them.
     let names = ["a", "b", "c"];
@@ -358,13 +348,12 @@ async fn a_lock_that_its_user_may_not_renew_is_lost_alone() {
 
 /// A server in cluster mode that has all slots refuses scripts with keys of several slots, as some
 /// proxies do. `connect` would refuse such a server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_looks_at_slots_renews_all_locks() {
+async fn a_server_that_looks_at_slots_renews_all_locks(layout: Layout) {
     const LEASE: Duration = Duration::from_secs(5);
     let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
     server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     eventually(async || server.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"), LONG).await;
-    let locks = LockManager::builder().lease(LEASE).connect_lazy(server.url()).unwrap();
+    let locks = LockManager::builder().lease(LEASE).connect_lazy(layout.url(&server.url())).unwrap();
     let acquires: JoinSet<_> = (0..40).map(|n| locks.mutex(format!("k{n}")).acquire()).collect();
     let guards: Vec<_> = acquires.join_all().await.into_iter().map(Result::unwrap).collect();
     tokio::time::sleep(2 * LEASE).await;
@@ -386,13 +375,32 @@ fn answering(reply: &'static [u8]) -> u16 {
     port
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_proxy_says_for_a_moment_is_asked_again() {
+async fn what_a_proxy_says_for_a_moment_is_asked_again(layout: Layout) {
     for reply in [&b"%7\r\n$6\r\nser"[..], b"", b"HTTP/1.1 503 Service Unavailable\r\n\r\n"] {
-        let locks = LockManager::connect_lazy(format!("redis://127.0.0.1:{}", answering(reply))).unwrap();
+        let locks = LockManager::connect_lazy(layout.url(&format!("redis://127.0.0.1:{}", answering(reply))))
+            .unwrap();
         let start = Instant::now();
         let error = locks.mutex("k").wait(ms(300)).acquire().await.unwrap_err();
         assert!(matches!(error, LockError::Unavailable { .. }), "{error:?}");
         assert!(start.elapsed() >= ms(300), "{error} after {:?}", start.elapsed());
     }
+}
+
+lock_tests::on_every_layout! {
+    async:
+    connecting_to_a_dead_server_fails_and_says_where,
+    connecting_to_a_silent_server_fails_within_the_connect_timeout,
+    a_wrong_password_is_not_shown,
+    an_acquire_fails_when_the_server_is_gone,
+    a_waiter_outlives_a_restart_of_the_server,
+    tokens_grow_over_a_server_that_forgot_everything,
+    a_holder_hears_when_the_server_forgets_its_lock,
+    #[cfg(target_os = "linux")]
+    an_acquire_given_up_while_the_server_is_stopped_leaves_no_lock,
+    contended_names_leave_no_subscription_behind,
+    keyspace_events_tell_release_from_expiry,
+    a_release_that_the_server_refuses_for_a_while_is_sent_again,
+    a_lock_that_its_user_may_not_renew_is_lost_alone,
+    a_server_that_looks_at_slots_renews_all_locks,
+    what_a_proxy_says_for_a_moment_is_asked_again,
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_tests::overlap::Report;
-use lock_tests::{Helper, RedisServer};
+use lock_tests::{Helper, Layout, RedisServer};
 
 const SLACK: Duration = Duration::from_secs(30);
 const TASKS: usize = 16;
@@ -12,6 +12,7 @@ const KEYS: usize = 4;
 /// Two processes that work on one server.
 struct Run {
     server: RedisServer,
+    layout: Layout,
     dir: tempfile::TempDir,
     processes: [Helper; 2],
     time: Duration,
@@ -27,11 +28,11 @@ struct Done {
 impl Run {
     /// Starts two processes on one server that work for `time` under a `lock`: a lease in
     /// milliseconds, or a broken lock.
-    fn start(time: Duration, lock: &str) -> Self {
+    fn start(layout: Layout, time: Duration, lock: &str) -> Self {
         let server = RedisServer::start();
         let dir = tempfile::tempdir().unwrap();
         let args = [
-            server.url(),
+            layout.url(&server.url()),
             dir.path().join("log").display().to_string(),
             TASKS.to_string(),
             KEYS.to_string(),
@@ -45,7 +46,7 @@ impl Run {
         for process in &mut processes {
             process.send("go");
         }
-        Self { server, dir, processes, time }
+        Self { server, layout, dir, processes, time }
     }
 
     /// Awaits the end of a process's work.
@@ -70,16 +71,13 @@ impl Run {
 
     /// Asserts that orderly ends leave no lock behind; counters stay on purpose.
     fn assert_no_lock_is_left(&self) {
-        let server = &self.server;
-        let keys = server.cli(&["KEYS", "*"]);
-        let left: Vec<&str> = keys.lines().filter(|key| server.cli(&["TYPE", key]) == "hash").collect();
+        let left = self.layout.locks(&self.server);
         assert!(left.is_empty(), "{left:?}");
     }
 }
 
-#[test]
-fn two_processes_of_sixteen_tasks_never_overlap() {
-    let mut run = Run::start(Duration::from_secs(10), "30000");
+fn two_processes_of_sixteen_tasks_never_overlap(layout: Layout) {
+    let mut run = Run::start(layout, Duration::from_secs(10), "30000");
     let (first, second) = (run.done(0), run.done(1));
     let report = run.report();
     report.assert_clean();
@@ -90,17 +88,16 @@ fn two_processes_of_sixteen_tasks_never_overlap() {
 
 #[test]
 fn the_same_run_with_a_broken_lock_is_noticed() {
-    let mut run = Run::start(Duration::from_secs(2), "broken");
+    let mut run = Run::start(Layout::Hash, Duration::from_secs(2), "broken");
     run.done(0);
     run.done(1);
     let report = run.report();
     assert!(!report.overlaps.is_empty(), "{report}");
 }
 
-#[test]
-fn a_process_killed_at_work_overlaps_with_nobody() {
+fn a_process_killed_at_work_overlaps_with_nobody(layout: Layout) {
     let lease = Duration::from_secs(1);
-    let mut run = Run::start(Duration::from_secs(5), "1000");
+    let mut run = Run::start(layout, Duration::from_secs(5), "1000");
     std::thread::sleep(lease);
     run.processes[0].kill();
     let survivor = run.done(1);
@@ -110,10 +107,9 @@ fn a_process_killed_at_work_overlaps_with_nobody() {
     run.assert_no_lock_is_left();
 }
 
-#[test]
-fn a_process_stopped_at_work_overlaps_with_nobody() {
+fn a_process_stopped_at_work_overlaps_with_nobody(layout: Layout) {
     let lease = Duration::from_secs(1);
-    let mut run = Run::start(Duration::from_secs(6), "1000");
+    let mut run = Run::start(layout, Duration::from_secs(6), "1000");
     for _ in 0..3 {
         std::thread::sleep(lease / 2);
         run.processes[0].stop();
@@ -126,4 +122,11 @@ fn a_process_stopped_at_work_overlaps_with_nobody() {
     report.assert_clean();
     assert_eq!(report.total(), stopped.sections + other.sections);
     run.assert_no_lock_is_left();
+}
+
+lock_tests::on_every_layout! {
+    blocking:
+    two_processes_of_sixteen_tasks_never_overlap,
+    a_process_killed_at_work_overlaps_with_nobody,
+    a_process_stopped_at_work_overlaps_with_nobody,
 }

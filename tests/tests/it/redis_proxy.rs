@@ -2,7 +2,8 @@
 //! phase of a lock.
 //!
 //! In each case one manager reaches the server through its own [`Proxy`] and another one directly.
-//! Both want the same key, and the overlap checker judges their work under it.
+//! Both want the same key, and the overlap checker judges their work under it. Each case runs in
+//! both layouts.
 //!
 //! A case asserts that its fault has hit, that errors have the right kind, and that the same
 //! manager behind the proxy works again. In the end the key must be free, long before a lease of
@@ -16,7 +17,7 @@ use std::time::Duration;
 use lock_runtime::{ConnectError, LockError, LockGuard, LockManager, LockManagerBuilder, Loss};
 use lock_tests::overlap::{Recorder, Report};
 use lock_tests::proxy::{Fault, Injection, Line, Proxy, Way};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{Layout, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, JoinSet, LocalSet};
 use tokio::time::Instant;
@@ -61,23 +62,25 @@ impl Case {
     }
 }
 
-/// Runs `run` for all cases at once, each on its own key and with its own managers.
+/// Runs `run` for all cases in each layout at once, each on its own key and with its own managers.
 async fn for_each<F>(cases: impl Iterator<Item = Case>, run: impl Fn(Scene, Case) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
-    let server = Arc::new(RedisServer::start());
+    let servers = Layout::ALL.map(|layout| (layout, Arc::new(RedisServer::start())));
     let here = LocalSet::new();
     let mut running = Vec::new();
     for (n, case) in cases.enumerate() {
-        let scene = Scene::start(&server, format!("case-{n}")).await;
-        running.push((case, here.spawn_local(run(scene, case))));
+        for (layout, server) in &servers {
+            let scene = Scene::start(server, *layout, format!("case-{n}")).await;
+            running.push((*layout, case, here.spawn_local(run(scene, case))));
+        }
     }
     assert!(!running.is_empty());
     here.await;
-    for (case, done) in running {
+    for (layout, case, done) in running {
         if let Err(panic) = done.await {
-            panic!("{case:?}: {panic}");
+            panic!("{layout:?}, {case:?}: {panic}");
         }
     }
 }
@@ -93,10 +96,10 @@ fn settings() -> LockManagerBuilder {
 
 /// Connects a manager behind `proxy`, which breaks nothing now. Retries, since a busy machine may
 /// need more than the connect time-out.
-async fn connected(settings: LockManagerBuilder, proxy: &Proxy) -> LockManager {
+async fn connected(settings: LockManagerBuilder, layout: Layout, proxy: &Proxy) -> LockManager {
     let start = Instant::now();
     loop {
-        match settings.clone().connect(proxy.url()).await {
+        match settings.clone().connect(layout.url(&proxy.url())).await {
             Ok(locks) => return locks,
             Err(error) => assert!(start.elapsed() < SLACK, "{error}"),
         }
@@ -113,6 +116,7 @@ async fn release(guard: LockGuard) {
 /// Two managers that want one key: one behind a proxy, one beside it.
 struct Scene {
     server: Arc<RedisServer>,
+    layout: Layout,
     proxy: Proxy,
     proxied: LockManager,
     direct: LockManager,
@@ -122,14 +126,14 @@ struct Scene {
 }
 
 impl Scene {
-    async fn start(server: &Arc<RedisServer>, key: String) -> Self {
+    async fn start(server: &Arc<RedisServer>, layout: Layout, key: String) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let log = dir.path().join("overlap");
         let proxy = Proxy::start(server.addr()).await;
-        let proxied = connected(settings(), &proxy).await;
+        let proxied = connected(settings(), layout, &proxy).await;
         // Its calls never meet a fault, so they may take as long as a busy machine makes them.
-        let direct = settings().call_timeout(LONG).connect(server.url()).await.unwrap();
-        let scene = Self { server: Arc::clone(server), proxy, proxied, direct, key, log, _dir: dir };
+        let direct = settings().call_timeout(LONG).connect(layout.url(&server.url())).await.unwrap();
+        let scene = Self { server: Arc::clone(server), layout, proxy, proxied, direct, key, log, _dir: dir };
         // The scripts are loaded: each call is one message from here on.
         let guard = scene.direct.mutex(&scene.key).lease(LONG).acquire().await.unwrap();
         guard.extend(LONG).await.unwrap();
@@ -166,6 +170,11 @@ impl Scene {
 
     fn recorder(&self) -> Recorder {
         Recorder::open(&self.log).unwrap()
+    }
+
+    /// Connects another manager behind the proxy.
+    async fn connected(&self, settings: LockManagerBuilder) -> LockManager {
+        connected(settings, self.layout, &self.proxy).await
     }
 
     /// Whether the server has a lock on the key.
@@ -235,7 +244,8 @@ async fn a_connect_that_breaks_is_unavailable_and_the_next_one_works() {
         let start = Instant::now();
         // A short delay hits each message of the handshake, and the connect may take two seconds
         // altogether.
-        let outcome = settings().connect_timeout(ms(1400)).connect(scene.proxy.url()).await;
+        let outcome =
+            settings().connect_timeout(ms(1400)).connect(scene.layout.url(&scene.proxy.url())).await;
         assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
         assert!(injection.hits() > 0);
         match outcome {
@@ -247,7 +257,7 @@ async fn a_connect_that_breaks_is_unavailable_and_the_next_one_works() {
             }
         }
         injection.lift();
-        connected(settings(), &scene.proxy).await;
+        scene.connected(settings()).await;
         scene.finish(rival).await;
     })
     .await;
@@ -434,7 +444,7 @@ async fn a_waiter_outlives_a_network_that_is_gone_for_a_while() {
 async fn a_renewal_that_breaks_is_repeated_before_the_lease_is_over() {
     const LEASE: Duration = Duration::from_secs(12);
     for_each(Case::all(), |scene, case| async move {
-        let locks = connected(settings().lease(LEASE), &scene.proxy).await;
+        let locks = scene.connected(settings().lease(LEASE)).await;
         let guard = locks.mutex(&scene.key).wait(LONG).acquire().await.unwrap();
         let acquired = Instant::now();
         let rival = scene.rival();
@@ -458,7 +468,7 @@ async fn a_renewal_that_breaks_is_repeated_before_the_lease_is_over() {
 async fn a_lock_whose_renewals_all_break_is_lost_before_another_gets_in() {
     const LEASE: Duration = Duration::from_secs(5);
     for_each(Case::fatal(), |scene, case| async move {
-        let locks = connected(settings().lease(LEASE), &scene.proxy).await;
+        let locks = scene.connected(settings().lease(LEASE)).await;
         let (recorder, mut injected) = (scene.recorder(), None);
         let body = locks.mutex(&scene.key).wait(LONG).with(async |view| {
             injected = Some((scene.proxy.from_now(Line::Commands, case.way, case.fault), scene.rival()));
@@ -524,7 +534,7 @@ async fn a_guard_dropped_while_the_network_breaks_frees_the_lock() {
 async fn a_shutdown_without_a_network_ends_and_leaves_the_lock_to_its_lease() {
     const LEASE: Duration = Duration::from_secs(12);
     for_each(Case::fatal(), |scene, case| async move {
-        let locks = connected(settings().lease(LEASE), &scene.proxy).await;
+        let locks = scene.connected(settings().lease(LEASE)).await;
         let guard = locks.mutex(&scene.key).wait(LONG).acquire().await.unwrap();
         let rival = scene.rival();
         section(&scene.recorder(), &guard).await;
@@ -683,16 +693,16 @@ enum Enter {
 
 /// Runs workers of three managers, two of them behind proxies that break all the time, until each
 /// has broken by `cases` cases. Returns the report of their work.
-async fn storm(enter: Enter, cases: usize) -> Report {
+async fn storm(layout: Layout, enter: Enter, cases: usize) -> Report {
     const WORKERS: usize = 2;
     let server = Arc::new(RedisServer::start());
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("overlap");
     let mut proxies = Vec::new();
-    let mut managers = vec![settings().lease(ms(3000)).connect(server.url()).await.unwrap()];
+    let mut managers = vec![settings().lease(ms(3000)).connect(layout.url(&server.url())).await.unwrap()];
     for _ in 0..2 {
         let proxy = Proxy::start(server.addr()).await;
-        managers.push(connected(settings().lease(ms(3000)), &proxy).await);
+        managers.push(connected(settings().lease(ms(3000)), layout, &proxy).await);
         proxies.push(proxy);
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -732,15 +742,16 @@ async fn storm(enter: Enter, cases: usize) -> Report {
     Report::read(&log).unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn managers_behind_networks_that_break_all_the_time_never_overlap() {
-    let report = storm(Enter::WithTheLock, usize::MAX).await;
+async fn managers_behind_networks_that_break_all_the_time_never_overlap(layout: Layout) {
+    let report = storm(layout, Enter::WithTheLock, usize::MAX).await;
     assert!(report.total() > 20, "{report}");
     report.assert_clean();
 }
 
+lock_tests::on_every_layout! { async: managers_behind_networks_that_break_all_the_time_never_overlap }
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_run_without_the_lock_is_noticed() {
-    let report = storm(Enter::AfterIt, 2).await;
+    let report = storm(Layout::Hash, Enter::AfterIt, 2).await;
     assert!(!report.overlaps.is_empty(), "{report}");
 }

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use lock_tests::Layout;
 use lock_tests::dice::Dice;
 use lock_tests::history::Check;
 use lock_tests::stress::{Deed, Lock, Plan, Verdict, run};
@@ -28,11 +29,11 @@ fn broken(lock: Lock) -> Verdict {
     verdict(&Plan { lock, calm: second, patience: second, ..plan(second) })
 }
 
-#[test]
-fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
+fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten(layout: Layout) {
     // A schedule with all kinds of faults, short as it is.
     let has = |plan: &Plan, deed: fn(&Deed) -> bool| plan.faults().iter().any(|fault| deed(&fault.deed));
-    let plan = std::iter::repeat_with(|| plan(Duration::from_secs(7))).find(|plan| {
+    let mut plans = std::iter::repeat_with(|| Plan { layout, ..plan(Duration::from_secs(7)) });
+    let plan = plans.find(|plan| {
         has(plan, |deed| matches!(deed, Deed::Kill(_)))
             && has(plan, |deed| matches!(deed, Deed::Continue(_)))
             && has(plan, |deed| matches!(deed, Deed::Cut | Deed::Freeze))
@@ -46,6 +47,8 @@ fn killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten() {
         "{verdict}"
     );
 }
+
+lock_tests::on_every_layout! { blocking: killed_and_stopped_processes_never_overlap_and_nobody_is_forgotten }
 
 #[test]
 fn a_lock_that_frees_without_looking_whose_it_is_overlaps_and_is_taken_away() {

@@ -64,9 +64,8 @@ async fn the_user_for_the_plain_layout_can_use_all_of_it() {
     let server = RedisServer::start();
     make(&server, &block("plain.md", "ACL SETUSER plain "));
     let url = server.url().replace("redis://", "redis+plain://plain:secret@");
-    let connect = async || {
-        LockManager::builder().lease(Duration::from_secs(5)).strict().connect(&url).await.unwrap()
-    };
+    let connect =
+        async || LockManager::builder().lease(Duration::from_secs(5)).strict().connect(&url).await.unwrap();
     let (locks, other) = (connect().await, connect().await);
     assert_eq!(refused(&server).trim(), "", "the trial at the connection needs no more");
     let several = || [MultiKey::mutex("a"), MultiKey::mutex("b")];

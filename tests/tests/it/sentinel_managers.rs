@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::LockManager;
-use lock_tests::{RedisServer, Sentinels, eventually, sentinels};
+use lock_tests::{Layout, RedisServer, Sentinels, eventually, sentinels};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,15 +11,15 @@ fn has(server: &RedisServer, name: &str) -> bool {
     server.cli(&["EXISTS", &format!("lock:{name}")]) == "1"
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_outlive_a_failover() {
+async fn locks_outlive_a_failover(layout: Layout) {
     let options = sentinels::Options::default().down_after(SECOND * 3 / 2).failover_timeout(SECOND * 6);
     let set = Sentinels::start_with(options);
     for sentinel in set.sentinels() {
         // The usual period. A former primary stays one for four of them.
         let _ = sentinel.command(&["SENTINEL", "DEBUG", "PUBLISH-PERIOD", "2000"]);
     }
-    let connect = async || LockManager::builder().lease(SECOND * 10).connect(&set.url()).await.unwrap();
+    let url = layout.url(&set.url());
+    let connect = async || LockManager::builder().lease(SECOND * 10).connect(&url).await.unwrap();
     let (here, there) = (connect().await, connect().await);
     let guard = here.mutex("a").acquire().await.unwrap();
     set.servers()[0].wait_for_replicas(2);
@@ -40,3 +40,5 @@ async fn locks_outlive_a_failover() {
     waiting.await.unwrap().unwrap().release().await.unwrap();
     assert!(!has(new, "a"));
 }
+
+lock_tests::on_every_layout! { async: locks_outlive_a_failover }

@@ -4,14 +4,14 @@
 use std::time::{Duration, Instant};
 
 use lock_tests::fenced::FencedRegister;
-use lock_tests::{Helper, RedisServer, eventually_blocking};
+use lock_tests::{Helper, Layout, RedisServer, eventually_blocking};
 
 /// Time-out for something that needs no time, on a busy two-core machine.
 const SLACK: Duration = Duration::from_secs(10);
 const LEASE: Duration = Duration::from_secs(1);
 
-fn holder(server: &RedisServer, options: &[&str]) -> Helper {
-    let url = server.url();
+fn holder(server: &RedisServer, layout: Layout, options: &[&str]) -> Helper {
+    let url = layout.url(&server.url());
     let args = std::iter::once(url.as_str()).chain(options.iter().copied());
     let mut helper = Helper::spawn(env!("CARGO_BIN_EXE_holder"), args);
     assert_eq!(helper.line(SLACK * 2), "ready");
@@ -23,11 +23,10 @@ fn token(answer: &str) -> u64 {
     token.and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("not a grant: {answer:?}"))
 }
 
-#[test]
-fn a_killed_holder_frees_the_lock_within_its_lease() {
+fn a_killed_holder_frees_the_lock_within_its_lease(layout: Layout) {
     let server = RedisServer::start();
-    let mut first = holder(&server, &["lease=1000"]);
-    let mut second = holder(&server, &["lease=1000"]);
+    let mut first = holder(&server, layout, &["lease=1000"]);
+    let mut second = holder(&server, layout, &["lease=1000"]);
     let first_token = token(&first.ask("acquire k"));
     assert_eq!(second.ask("start k wait=60000"), "started");
     // The watchdog holds it for more than a lease while the holder lives.
@@ -42,11 +41,10 @@ fn a_killed_holder_frees_the_lock_within_its_lease() {
     assert_eq!(server.cli(&["EXISTS", "lock:k"]), "0");
 }
 
-#[test]
-fn a_killed_waiter_takes_nothing_with_it() {
+fn a_killed_waiter_takes_nothing_with_it(layout: Layout) {
     let server = RedisServer::start();
     let (mut first, mut second, mut third) =
-        (holder(&server, &[]), holder(&server, &[]), holder(&server, &[]));
+        (holder(&server, layout, &[]), holder(&server, layout, &[]), holder(&server, layout, &[]));
     token(&first.ask("acquire k"));
     assert_eq!(second.ask("start k wait=60000"), "started");
     assert_eq!(third.ask("start k wait=60000"), "started");
@@ -57,20 +55,18 @@ fn a_killed_waiter_takes_nothing_with_it() {
     assert_eq!(third.ask("release k"), "released");
 }
 
-#[test]
-fn a_process_that_ends_without_releasing_frees_the_lock_within_its_lease() {
+fn a_process_that_ends_without_releasing_frees_the_lock_within_its_lease(layout: Layout) {
     let server = RedisServer::start();
-    let mut first = holder(&server, &["lease=1000"]);
+    let mut first = holder(&server, layout, &["lease=1000"]);
     token(&first.ask("acquire k"));
     first.finish(SLACK);
-    let mut second = holder(&server, &[]);
+    let mut second = holder(&server, layout, &[]);
     token(&second.ask("acquire k wait=60000"));
 }
 
-#[test]
-fn a_stopped_holder_learns_of_its_loss_at_its_first_look() {
+fn a_stopped_holder_learns_of_its_loss_at_its_first_look(layout: Layout) {
     let server = RedisServer::start();
-    let (mut first, mut second) = (holder(&server, &["lease=1000"]), holder(&server, &[]));
+    let (mut first, mut second) = (holder(&server, layout, &["lease=1000"]), holder(&server, layout, &[]));
     let first_token = token(&first.ask("acquire k"));
     first.stop();
     let second_token = token(&second.ask("acquire k wait=60000"));
@@ -82,10 +78,9 @@ fn a_stopped_holder_learns_of_its_loss_at_its_first_look() {
     assert_eq!(second.ask("release k"), "released");
 }
 
-#[test]
-fn a_body_stopped_past_its_lease_is_lost_at_its_next_poll_and_its_write_is_refused() {
+fn a_body_stopped_past_its_lease_is_lost_at_its_next_poll_and_its_write_is_refused(layout: Layout) {
     let server = RedisServer::start();
-    let (mut first, mut second) = (holder(&server, &["lease=1000"]), holder(&server, &[]));
+    let (mut first, mut second) = (holder(&server, layout, &["lease=1000"]), holder(&server, layout, &[]));
     let mut register = FencedRegister::open(server.addr(), "account");
     let first_token = token(&first.ask("body k account"));
     first.stop();
@@ -101,21 +96,19 @@ fn a_body_stopped_past_its_lease_is_lost_at_its_next_poll_and_its_write_is_refus
     assert!(second.ask("state k").starts_with("held"));
 }
 
-#[test]
-fn without_a_pause_the_same_body_writes() {
+fn without_a_pause_the_same_body_writes(layout: Layout) {
     // The counterpart: the test above sees the effect of the pause, not a broken helper.
     let server = RedisServer::start();
-    let mut first = holder(&server, &["lease=1000"]);
+    let mut first = holder(&server, layout, &["lease=1000"]);
     let mut register = FencedRegister::open(server.addr(), "account");
     token(&first.ask("body k account"));
     assert_eq!(first.ask("go"), "write accepted");
     assert_eq!(register.value(), "late");
 }
 
-#[test]
-fn a_holder_stopped_for_less_than_its_lease_still_holds() {
+fn a_holder_stopped_for_less_than_its_lease_still_holds(layout: Layout) {
     let server = RedisServer::start();
-    let (mut first, mut second) = (holder(&server, &["lease=20000"]), holder(&server, &[]));
+    let (mut first, mut second) = (holder(&server, layout, &["lease=20000"]), holder(&server, layout, &[]));
     token(&first.ask("acquire k"));
     first.stop();
     assert!(second.ask("acquire k wait=500").starts_with("failed"));
@@ -123,4 +116,15 @@ fn a_holder_stopped_for_less_than_its_lease_still_holds() {
     assert!(first.ask("state k").starts_with("held"));
     assert_eq!(first.ask("release k"), "released");
     eventually_blocking(|| server.cli(&["EXISTS", "lock:k"]) == "0", SLACK);
+}
+
+lock_tests::on_every_layout! {
+    blocking:
+    a_killed_holder_frees_the_lock_within_its_lease,
+    a_killed_waiter_takes_nothing_with_it,
+    a_process_that_ends_without_releasing_frees_the_lock_within_its_lease,
+    a_stopped_holder_learns_of_its_loss_at_its_first_look,
+    a_body_stopped_past_its_lease_is_lost_at_its_next_poll_and_its_write_is_refused,
+    without_a_pause_the_same_body_writes,
+    a_holder_stopped_for_less_than_its_lease_still_holds,
 }

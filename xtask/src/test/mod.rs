@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use lock_tests::plain::Client;
+
 pub(crate) use self::lane::{Lane, Step};
 pub(crate) use self::programs::Programs;
 pub(crate) use self::table::Outcome;
@@ -44,13 +46,14 @@ pub(crate) enum Part {
     Loom,
     Tls,
     Interop,
+    Redlock,
     Postgres,
     Examples,
     Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -65,6 +68,7 @@ impl Part {
         Self::Loom,
         Self::Tls,
         Self::Interop,
+        Self::Redlock,
         Self::Postgres,
         Self::Examples,
         Self::Page,
@@ -86,6 +90,7 @@ impl Part {
             Self::Loom => "loom",
             Self::Tls => "tls",
             Self::Interop => "interop",
+            Self::Redlock => "redlock",
             Self::Postgres => "postgres",
             Self::Examples => "examples",
             Self::Page => "page",
@@ -115,9 +120,13 @@ impl Part {
             | Self::Spec
             | Self::Loom
             | Self::Tls => true,
-            Self::Test | Self::Topologies | Self::Interop | Self::Postgres | Self::Examples | Self::Page => {
-                false
-            }
+            Self::Test
+            | Self::Topologies
+            | Self::Interop
+            | Self::Redlock
+            | Self::Postgres
+            | Self::Examples
+            | Self::Page => false,
         }
     }
 
@@ -131,6 +140,7 @@ impl Part {
             Self::Spec => &[Tool::Jdk, Tool::Maven],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
+            Self::Redlock => &[Tool::RedisServer, Tool::OpenSsl, Tool::Python, Tool::Go, Tool::Node],
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
             Self::Examples => &[Tool::RedisServer],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
@@ -167,8 +177,36 @@ const FEATURES: [(&str, &[&str]); 7] = [
 /// Servers for the tests with the Java program, in order.
 const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
 
-/// Servers for the tests of every store, besides a single one.
-const TOPOLOGIES: [&str; 3] = ["sentinel", "cluster", "quorum"];
+/// The tests of the part `redlock`: a module of the program `interop`.
+const REDLOCK: &str = "plain::";
+
+/// Servers for the tests of every store, besides a single one in Redisson's layout.
+const TOPOLOGIES: [&str; 4] = [PLAIN, "sentinel", "cluster", "quorum"];
+
+/// One server in the plain layout, which has only mutexes.
+const PLAIN: &str = "plain";
+
+/// The modules that run there.
+const MUTEXES: [&str; 8] = [
+    "multi_locks::redis::",
+    "mutex_leases::redis::",
+    "mutex_ownership::redis::",
+    "mutex_redisson::redis::",
+    "mutex_renewals::redis::",
+    "mutex_waiting::redis::",
+    "mutex_wake_ups::redis::",
+    "mutex_zeros::redis::",
+];
+
+/// Their tests of other kinds of locks.
+const OTHER_KINDS: [&str; 6] = [
+    "--skip",
+    "a_fair_key_of_several_waits_in_its_queue",
+    "--skip",
+    "no_keys_and_one_key_in_two_kinds_are_refused",
+    "--skip",
+    "the_counter_outlives_a_hold_however_long_it_is_renewed",
+];
 
 pub(crate) fn run(options: &Options) -> ExitCode {
     let start = Instant::now();
@@ -239,6 +277,8 @@ impl Parts<'_> {
         let needed = part.tools().iter().filter(|tool| match part {
             // These parts have tests that need no server.
             Part::Test | Part::Examples | Part::Tls => **tool != Tool::RedisServer,
+            // Each client needs only its own language.
+            Part::Redlock => !Client::ALL.map(language).contains(tool),
             _ => true,
         });
         needed.filter(|tool| self.found.is_missing(**tool)).map(|tool| tool.name()).collect()
@@ -262,7 +302,7 @@ impl Parts<'_> {
             Part::Clippy => {
                 lane.step(part, "clippy", |step| {
                     let start = ["clippy", "--workspace", "--all-features"];
-                    // The tests that need a JDK, PostgreSQL or a browser must be named.
+                    // The tests that need other languages, PostgreSQL or a browser must be named.
                     for targets in [&["--all-targets"][..], &programs::NAMED] {
                         let outcome = step.cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
                         if outcome != Outcome::Ok {
@@ -302,7 +342,13 @@ impl Parts<'_> {
                 lane.step(part, "loom", run_loom);
             }
             Part::Tls => self.tls(lane),
-            Part::Test | Part::Topologies | Part::Interop | Part::Postgres | Part::Examples | Part::Page => {}
+            Part::Test
+            | Part::Topologies
+            | Part::Interop
+            | Part::Redlock
+            | Part::Postgres
+            | Part::Examples
+            | Part::Page => {}
         }
     }
 
@@ -312,7 +358,10 @@ impl Parts<'_> {
             Part::Topologies => {
                 for topology in TOPOLOGIES {
                     lane.step(part, &format!("topologies: {topology}"), |step| {
-                        let mut test = programs.integration(&["::redis::"]);
+                        let mut test = match topology {
+                            PLAIN => programs.integration(&[&MUTEXES[..], &OTHER_KINDS].concat()),
+                            _ => programs.integration(&["::redis::"]),
+                        };
                         if topology == "quorum" {
                             // A quorum has no latches and no semaphores.
                             test.args(["--skip", "latch::", "--skip", "semaphore::"]);
@@ -322,6 +371,7 @@ impl Parts<'_> {
                 }
             }
             Part::Interop => interop(lane, programs),
+            Part::Redlock => self.redlock(lane, programs),
             Part::Postgres => {
                 lane.step(part, "postgres", |step| step.run(&mut programs.named("stock_postgres")));
             }
@@ -346,6 +396,34 @@ impl Parts<'_> {
             | Part::Spec
             | Part::Loom
             | Part::Tls => {}
+        }
+    }
+
+    /// Runs clients of other languages beside ours, in the plain layout. Each build is a separate
+    /// step, to tell an unreachable registry from a failed test.
+    fn redlock(&self, lane: &Lane<'_>, programs: &Programs) {
+        let mut test = programs.named("interop");
+        test.args([REDLOCK, "--show-output"]);
+        let mut any = false;
+        for client in Client::ALL {
+            let language = language(client);
+            let name = format!("redlock: build {}", client.name());
+            let built = if self.found.is_missing(language) {
+                lane.skip(Part::Redlock, &name, &format!("missing: {}", language.name()));
+                false
+            } else {
+                lane.step(Part::Redlock, &name, |_| match client.build() {
+                    Ok(_) => Outcome::Ok,
+                    Err(why) => Outcome::Failed(why),
+                })
+            };
+            any |= built;
+            if !built {
+                test.args(["--skip", &format!("::{}", client.name())]);
+            }
+        }
+        if any {
+            lane.step(Part::Redlock, "redlock", |step| step.run(&mut test));
         }
     }
 
@@ -385,8 +463,18 @@ fn interop(lane: &Lane<'_>, programs: &Programs) {
         lane.step(Part::Interop, &format!("interop: {servers}"), |step| {
             // The figures are worth seeing.
             let mut test = programs.named("interop");
+            test.args(["--skip", REDLOCK]);
             step.run(test.arg("--show-output").env("LOCK_INTEROP_SERVERS", servers))
         });
+    }
+}
+
+/// Returns the language of a client.
+fn language(client: Client) -> Tool {
+    match client {
+        Client::RedisPy => Tool::Python,
+        Client::Redsync => Tool::Go,
+        Client::NodeRedlock => Tool::Node,
     }
 }
 

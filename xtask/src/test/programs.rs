@@ -10,7 +10,7 @@ use crate::build::{self, Program};
 use crate::cli::Scope;
 use crate::runner::{self, Output};
 
-/// The tests that need a JDK, PostgreSQL or a browser. They only run if they are named.
+/// The tests that need other languages, PostgreSQL or a browser. They only run if they are named.
 pub(super) const NAMED: [&str; 6] =
     ["--test", "interop", "--test", "stock_postgres", "--test", "flash_sale_page"];
 
@@ -48,7 +48,8 @@ impl Programs {
     pub(super) fn build(lane: &Lane<'_>, parts: &[Part]) -> Option<Self> {
         let mut built = None;
         lane.step(Part::Test, "build", |step| {
-            let named = parts.iter().any(|part| [Part::Interop, Part::Postgres, Part::Page].contains(part));
+            let named = [Part::Interop, Part::Redlock, Part::Postgres, Part::Page];
+            let named = parts.iter().any(|part| named.contains(part));
             match Self::with(named, step.output()) {
                 Ok(programs) => {
                     built = Some(programs);

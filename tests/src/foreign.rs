@@ -1,0 +1,118 @@
+//! Programs in other languages, built once under cargo's target folder.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::process::Process;
+
+/// Maximum time of a build. The first one downloads libraries.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// Calls `make` with a new folder, which it fills from the files `parts` of the folder `sources`.
+/// Returns the folder with its final path. Calls nothing if the same files were built before.
+///
+/// # Errors
+///
+/// When a file can't be read, or those of `make`.
+pub(crate) fn build(
+    name: &str,
+    sources: &Path,
+    parts: &[&str],
+    make: impl FnOnce(&Path) -> Result<(), String>,
+) -> Result<PathBuf, String> {
+    // Tests of one process wait for each other. Several processes build twice at worst.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = work_folder()?;
+    let folder = work.join(format!("{name}-{:016x}", fingerprint(sources, parts)?));
+    if folder.exists() {
+        return Ok(folder);
+    }
+    let unfinished = work.join(format!("unfinished-{name}-{}", std::process::id()));
+    let made = make_folder(&unfinished).and_then(|()| make(&unfinished));
+    let made = made.and_then(|()| {
+        let renamed = std::fs::rename(&unfinished, &folder);
+        // Another process may have been faster.
+        if folder.exists() { Ok(()) } else { renamed.map_err(|error| told(&folder, &error)) }
+    });
+    let _ = std::fs::remove_dir_all(&unfinished);
+    made.map(|()| folder)
+}
+
+/// Runs a program that builds, and returns whether it succeeded. Its output goes to `output`, since
+/// it would mix with the test harness's.
+///
+/// # Errors
+///
+/// When it can't be started; if there is no such program, the text ends with `help`.
+pub(crate) fn run(command: &mut Command, output: fn() -> Stdio, help: &str) -> Result<bool, String> {
+    command.stdin(Stdio::null()).stdout(output()).stderr(output());
+    let program = command.get_program().display().to_string();
+    let mut process = Process::spawn(command, None).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!("{program} is not on the PATH: {help}"),
+        _ => format!("{program}: {error}"),
+    })?;
+    Ok(process.wait(LIMIT).success())
+}
+
+/// Copies a file to another folder, under the same name.
+///
+/// # Errors
+///
+/// When it can't be read or written.
+pub(crate) fn copy(file: &Path, folder: &Path) -> Result<(), String> {
+    let name = file.file_name().unwrap_or_default();
+    std::fs::copy(file, folder.join(name)).map(drop).map_err(|error| told(file, &error))
+}
+
+/// Creates a folder next to the programs that cargo has built, including this one.
+fn work_folder() -> Result<PathBuf, String> {
+    let exe =
+        std::env::current_exe().map_err(|error| format!("the path of this program is unknown: {error}"))?;
+    let folder = exe.parent().ok_or("this program is in no folder")?;
+    // Tests are in `deps`, a subfolder of the other programs' folder.
+    let folder = if folder.ends_with("deps") {
+        folder.parent().ok_or("this program is in no folder")?
+    } else {
+        folder
+    };
+    let work = folder.join("interop");
+    make_folder(&work)?;
+    Ok(work)
+}
+
+/// Returns a hash of the files.
+fn fingerprint(sources: &Path, parts: &[&str]) -> Result<u64, String> {
+    fn collect(path: PathBuf, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path)? {
+                collect(entry?.path(), found)?;
+            }
+        } else {
+            found.push(path);
+        }
+        Ok(())
+    }
+    let mut files = Vec::new();
+    for part in parts {
+        collect(sources.join(part), &mut files).map_err(|error| told(sources, &error))?;
+    }
+    files.sort();
+    let mut hasher = DefaultHasher::new();
+    for file in files {
+        file.strip_prefix(sources).unwrap_or(&file).hash(&mut hasher);
+        std::fs::read(&file).map_err(|error| told(&file, &error))?.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn make_folder(path: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(path).map_err(|error| told(path, &error))
+}
+
+fn told(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
