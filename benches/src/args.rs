@@ -413,7 +413,7 @@ mod tests {
             ("--workload nonsense", "latency, throughput"),
             ("--workload hot --nonsense 1", "--nonsense"),
             ("--workload hot extra", "extra"),
-            ("--workload hot --lib redlock", "ours, raw, ping, tokio"),
+            ("--workload hot --lib redlock", "ours, plain, raw, ping, tokio"),
             ("--workload hot --secs", "needs a value"),
             ("--workload hot --secs 0", "--secs"),
             ("--workload hot --secs NaN", "NaN"),

@@ -95,6 +95,16 @@ impl Address {
                         server fail together";
             return Err(refused(what));
         }
+        #[cfg(feature = "redis")]
+        {
+            let layout =
+                |address: &Self| if let Self::Redis(_, layout) = address { Some(*layout) } else { None };
+            let layouts: Vec<_> = each.iter().filter_map(layout).collect();
+            if layouts.windows(2).any(|two| two.first() != two.last()) {
+                let what = "a quorum can't mix `redis+plain` with `redis`: a lock would be of two kinds; use one of them";
+                return Err(refused(what));
+            }
+        }
         let in_memory = each.iter().filter(|address| matches!(address, Self::Memory(_))).count();
         if in_memory > 0 && in_memory < each.len() {
             let what = "a quorum can't mix stores in memory with servers, because their clocks differ; use one or the other";

@@ -322,6 +322,7 @@ mod redis {
     fn a_quorum_of_servers_has_each_of_them_once() {
         check_urls(&[
             ("quorum:redis://a|redis://b|memory:", "can't mix"),
+            ("quorum:redis://a|redis+plain://b|redis://c", "can't mix `redis+plain`"),
             ("quorum:redis://a|redis://b|redis://c", ""),
             ("quorum:redis://a:1|redis://a:2|redis://a:3", ""),
             ("quorum:redis://a|redis://b|redis://a", "twice"),

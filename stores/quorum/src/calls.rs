@@ -71,7 +71,7 @@ fn abilities(stores: &[Arc<dyn LockStore>], max_lease: Duration) -> Abilities {
     // Places are renewed as often as the store needs it that forgets them first.
     let shortest = |of: fn(&Abilities) -> Duration| each().map(of).min().unwrap_or_default();
     Abilities {
-        name: "a quorum",
+        name: "a quorum of these servers",
         fair: all(|store| store.fair),
         read_write: all(|store| store.read_write),
         downgrade: all(|store| store.downgrade),

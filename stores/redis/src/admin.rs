@@ -81,11 +81,22 @@ impl Node {
         let missing = self.missing_rights(key, at).await?;
         self.rights_known.store(true, Ordering::Relaxed);
         if !missing.is_empty() {
+            let page = if self.options.layout.is_plain() { "plain" } else { "redis" };
             tracing::warn!(
                 target: TARGET,
                 store = ?self.address,
                 missing,
-                "the user lacks rights: locks that need them will fail, see docs/book/src/stores/redis.md"
+                "the user lacks rights: locks that need them will fail, see docs/book/src/stores/{page}.md"
+            );
+        }
+        if self.options.layout == Layout::Plain
+            && !may_kill(&self.connector, &self.connector.ready(at).await?).await?
+        {
+            tracing::warn!(
+                target: TARGET,
+                store = ?self.address,
+                "the user may not CLIENT INFO and CLIENT KILL: a request that the server executes late may keep a key \
+                 taken for one lease, see docs/book/src/stores/plain.md"
             );
         }
         Ok(())
@@ -104,11 +115,7 @@ impl Node {
         match self.connector.run(&ready, &invocation).await {
             Ok(value) => {
                 let missing = reply::array(&value).unwrap_or_default().iter().filter_map(reply::text);
-                let mut missing: Vec<_> = missing.collect();
-                if self.options.layout == Layout::Plain && !may_kill(&self.connector, &ready).await? {
-                    missing.push("client info and client kill");
-                }
-                Ok(missing.join(", "))
+                Ok(missing.collect::<Vec<_>>().join(", "))
             }
             Err(fault) if fault.error.kind() == StoreErrorKind::Denied => Ok(fault.error.to_string()),
             Err(fault) => Err(fault),
@@ -135,7 +142,7 @@ impl Node {
         let keys: Vec<LockKey> = found
             .into_iter()
             .filter_map(|name| LockKey::new(name.strip_prefix(&self.options.prefix)?).ok())
-            .filter(|key| self.name_of(key).is_ok())
+            .filter(|key| self.name_of(key).is_ok_and(|names| !names.is_counter()))
             .collect();
         // One batch after another, so that other calls come in between. In a cluster each key may
         // be in its own slot: all at once.

@@ -1,5 +1,7 @@
 //! [`Layout`]: how a lock is written at the server.
 
+use lock_core::store::StoreError;
+
 /// How a lock is written at the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -15,8 +17,48 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// Returns the error with the URLs that it advises in this layout: another one would mean other
+    /// locks.
+    pub(super) fn advice(self, error: StoreError) -> StoreError {
+        const SCHEMES: [&str; 6] = [
+            "redis://",
+            "redis+sentinel://",
+            "redis+cluster://",
+            "rediss://",
+            "rediss+sentinel://",
+            "rediss+cluster://",
+        ];
+        if !self.is_plain() {
+            return error;
+        }
+        let text = SCHEMES.into_iter().fold(error.to_string(), |text, scheme| {
+            let plain = if scheme.starts_with("rediss") {
+                scheme.replacen("rediss", "rediss+plain", 1)
+            } else {
+                scheme.replacen("redis", "redis+plain", 1)
+            };
+            text.replace(scheme, &plain)
+        });
+        StoreError::new(error.kind(), text)
+    }
+
     /// Whether a lock is a string.
     pub(super) fn is_plain(self) -> bool {
         self != Self::Hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::store::StoreErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn advice_stays_in_the_layout() {
+        let error = || StoreError::new(StoreErrorKind::Unsupported, "write redis://h or rediss+cluster://h");
+        assert_eq!(Layout::Hash.advice(error()).to_string(), error().to_string());
+        let plain = Layout::Plain.advice(error()).to_string();
+        assert!(plain.ends_with("write redis+plain://h or rediss+plain+cluster://h"), "{plain}");
     }
 }

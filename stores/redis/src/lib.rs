@@ -290,8 +290,7 @@ impl LockStore for RedisStore {
 
     fn member(&self) -> Option<&dyn QuorumMember> {
         match &self.topology {
-            Topology::One { locks, .. } if self.layout() != Layout::Plain => Some(&**locks),
-            Topology::One { .. } => None,
+            Topology::One { locks, .. } => Some(&**locks),
             // Each primary of a cluster may lose its data independently.
             Topology::Cluster(_) => None,
         }
@@ -309,7 +308,9 @@ impl LockStore for RedisStore {
             self,
             |node| {
                 let RedisOptions { strict, connect_timeout, .. } = node.options;
-                check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await?;
+                let checked =
+                    check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await;
+                checked.map_err(|error| node.options.layout.advice(error))?;
                 if let Some(key) = node.options.nobodys_key() {
                     drop(node.warn_of_rights(&key, At::once(connect_timeout / 10)).await);
                 }

@@ -9,6 +9,8 @@ use lock_core::{LockKey, OwnerId};
 use super::hash_slot;
 use super::layout::Layout;
 
+/// The beginning of the names of counters in the plain layout.
+const PLAIN_COUNTER: &str = "lock_plain_tokens:";
 /// The beginning of the name of a lock's channel in the plain layout.
 pub(super) const PLAIN_CHANNEL: &str = "lock_plain_channel:";
 
@@ -73,12 +75,16 @@ impl<'a> Names<'a> {
 
     /// Returns the key of the fencing counter.
     pub(super) fn counter(&self) -> Name<'a> {
-        const PLAIN: &str = "lock_plain_tokens:";
         match self.counter {
             Counter::Own => self.name("redisson_lock_token:", self.braces),
-            Counter::Server => Name([PLAIN, self.prefix, "", "", ""]),
-            Counter::Slot(slot) => Name([PLAIN, "{", hash_slot::tag(slot), "}:", self.prefix]),
+            Counter::Server => Name([PLAIN_COUNTER, self.prefix, "", "", ""]),
+            Counter::Slot(slot) => Name([PLAIN_COUNTER, "{", hash_slot::tag(slot), "}:", self.prefix]),
         }
+    }
+
+    /// Whether the key of the lock is that of a counter in the plain layout, which is a string too.
+    pub(super) fn is_counter(&self) -> bool {
+        self.is_plain() && self.lock().to_string().starts_with(PLAIN_COUNTER)
     }
 
     /// Returns the slot that the counter is for; 0 for a counter of the whole server.

@@ -64,6 +64,10 @@ fn place(address: &ConnectionAddr) -> String {
 
 /// Reads an address. Errors show the URL without secrets.
 pub fn servers(url: &str) -> Result<Servers, StoreError> {
+    read(url).map_err(|error| layout(url).advice(error))
+}
+
+fn read(url: &str) -> Result<Servers, StoreError> {
     let (scheme, rest) = url.split_once("://").ok_or_else(|| {
         refusal(url, "has no scheme; write redis://host:port, redis+sentinel://… or redis+cluster://…")
     })?;
@@ -95,8 +99,8 @@ pub fn layout(url: &str) -> Layout {
     if scheme.split('+').nth(1) == Some("plain") { Layout::Plain } else { Layout::Hash }
 }
 
-const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://, the same \
-                       with `redis+plain` for locks of `SET NX PX`, and with `rediss` for TLS";
+const UNKNOWN: &str = "is not for the Redis store; it takes redis://, redis+sentinel://, redis+cluster://. With \
+                       `redis+plain` for `redis` a lock is that of `SET NX PX`; `rediss` is for TLS";
 
 fn client(url: &str, base: &str, rest: &str) -> Result<Client, StoreError> {
     let parts = parts(url, base, rest, &[])?.0;
@@ -242,6 +246,13 @@ mod tests {
             assert_eq!(layout(url) == Layout::Plain, is_plain, "{url}");
         }
         assert!(servers("redis+sentinel+plain://h/main").is_err());
+        for (url, advice) in [
+            ("redis+plain+sentinel://h", "redis+plain+sentinel://user"),
+            ("redis+plain://a,b", "redis+plain+cluster://"),
+        ] {
+            let Err(error) = servers(url) else { panic!("{url}") };
+            assert!(error.to_string().contains(advice), "{error}");
+        }
     }
 
     #[test]

@@ -34,7 +34,8 @@ impl Cluster {
     /// Checks every server with slots.
     pub(in super::super) async fn check(&self) -> Result<(), StoreError> {
         let timeout = self.options.connect_timeout;
-        let map = self.map(self.deadline(timeout)).await?;
+        let map = self.map(self.deadline(timeout)).await;
+        let map = map.map_err(|error| self.options.layout.advice(error))?;
         if !self.healthy.load(Ordering::Relaxed) {
             self.refresh();
             let what = "CLUSTERDOWN the servers say that the cluster is down";

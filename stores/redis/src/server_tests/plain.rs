@@ -3,6 +3,7 @@
 use lock_core::store::{Notice, ScanRequest, StoreErrorKind, Withdrawn};
 
 use super::super::connection::At;
+use super::super::late::may_kill;
 
 use super::cluster::{Cluster, ClusterExt as _, home, slot_of};
 use super::server::Proxy;
@@ -211,8 +212,9 @@ async fn without_the_right_to_end_connections_a_withdrawal_is_settled_after_a_le
     tokio::time::sleep(left).await;
     assert_eq!(withdraw(&store, &late).await, Withdrawn::Settled);
     assert!(!store.status(key("a")).await.unwrap().is_locked());
-    let missing = store.node().missing_rights(&key("nobody"), At::once(TIMEOUT)).await.unwrap();
-    assert_eq!(missing, "client info and client kill");
+    let node = store.node();
+    let ready = node.connector.ready(At::once(TIMEOUT)).await.unwrap();
+    assert!(!may_kill(&node.connector, &ready).await.unwrap());
 }
 
 #[tokio::test]
@@ -418,6 +420,7 @@ async fn a_list_without_a_prefix_is_refused() {
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     granted(&bare, &[item("jobs:a")]).await;
     assert_eq!(bare.scan(scan("jobs:")).await.unwrap().locks.len(), 1);
+    assert!(bare.scan(scan("lock_")).await.unwrap().locks.is_empty(), "a counter is no lock");
 }
 
 /// A lock and its counter, each at one of two servers while the slot moves.
