@@ -61,18 +61,22 @@ impl Locks {
             self.node.name(item)?;
             match self.node.options.layout {
                 Layout::Hash => return self.acquires.call(request).await,
-                Layout::Plain => {
-                    let acquired = self.takes.call(Arc::clone(&request)).await;
-                    let Err(error) = acquired else { return acquired };
-                    let at = At::once(self.node.options.call_timeout);
-                    let give_back = self.node.withdraw_all(&request.items, at);
-                    return Err(Box::pin(failed(&request, error, async { Ok(give_back.await?) })).await);
-                }
+                // Boxed to keep the usual call small.
+                Layout::Plain => return Box::pin(self.take(request)).await,
                 Layout::PlainByScript => {}
             }
         }
         let at = At::once(request.timeout);
         Ok(Box::pin(self.node.acquire_all(&request, &request.items, request.wait, at)).await?)
+    }
+
+    /// Acquires one mutex in the plain layout.
+    async fn take(&self, request: Arc<AcquireRequest>) -> Result<Acquired, StoreError> {
+        let acquired = self.takes.call(Arc::clone(&request)).await;
+        let Err(error) = acquired else { return acquired };
+        let at = At::once(self.node.options.call_timeout);
+        let give_back = self.node.withdraw_all(&request.items, at);
+        Err(failed(&request, error, async { Ok(give_back.await?) }).await)
     }
 
     pub(super) async fn release(&self, request: Arc<ReleaseRequest>) -> Result<Released, StoreError> {
