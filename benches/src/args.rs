@@ -34,8 +34,9 @@ Workloads:
   seed100     100 tasks at once, wait limit 10 s, hold 0; ours, raw
 
 Flags:
-  --lib <lib>          what is measured: ours (default); plain = ours in the plain layout, where raw can run; raw = SET NX PX and a compare-and-delete script, polling
-                       every 5 ms; ping = a PING for each half of a pair; tokio = a bare tokio::sync::Mutex or RwLock
+  --lib <lib>          what is measured: ours (default); plain = ours in the plain layout, for the workloads of raw;
+                       raw = SET NX PX and a compare-and-delete script, polling every 5 ms; ping = a PING for each
+                       half of a pair; tokio = a bare tokio::sync::Mutex or RwLock
   --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
   --url <url>          the same as a lock URL; memory: is the memory store (ours only)
   --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20); not for seed…

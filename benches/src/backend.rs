@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_runtime::{Kind, LockError, LockGuard, LockKey, LockManager, MultiKey, testing};
+use lock_tests::Layout;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client};
 use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -69,12 +70,8 @@ impl Backend {
             (_, None) => Err("there is no store to connect to".to_owned()),
             (Lib::Ours | Lib::Plain, Some(url)) => {
                 let builder = LockManager::builder().lease(options.lease);
-                let plain = (options.lib == Lib::Plain).then(|| url.replacen("redis", "redis+plain", 1));
-                builder
-                    .connect(plain.as_deref().unwrap_or(url))
-                    .await
-                    .map(Self::Ours)
-                    .map_err(|error| error.to_string())
+                let layout = if options.lib == Lib::Plain { Layout::Plain } else { Layout::Hash };
+                builder.connect(layout.url(url)).await.map(Self::Ours).map_err(|error| error.to_string())
             }
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
             (Lib::Raw, Some(url)) => {

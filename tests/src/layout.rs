@@ -31,13 +31,15 @@ impl Layout {
     /// Returns the URL of a store with this layout at the servers of `url`, which names none.
     #[must_use]
     pub fn url(self, url: &str) -> String {
-        match self {
-            Self::Hash => url.to_owned(),
-            Self::Plain => url
-                .replace("redis://", "redis+plain://")
-                .replace("redis+sentinel://", "redis+plain+sentinel://")
-                .replace("redis+cluster://", "redis+plain+cluster://"),
+        let mut url = url.to_owned();
+        if self == Self::Plain {
+            for base in ["redis", "rediss"] {
+                for rest in ["://", "+sentinel://", "+cluster://"] {
+                    url = url.replace(&format!("{base}{rest}"), &format!("{base}+plain{rest}"));
+                }
+            }
         }
+        url
     }
 
     /// Returns the prefix of the names of token counters.

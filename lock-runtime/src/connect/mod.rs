@@ -28,7 +28,7 @@ impl LockManager {
     /// | `redis+sentinel://[user:password@]h1[:26379],h2/MASTER[/db]` | the primary that the sentinels name |
     /// | `redis+cluster://[user:password@]h1[:6379],h2` | a Redis Cluster |
     /// | `quorum:url1\|url2\|url3` | a majority of independent servers |
-    /// | `redis+plain://…`, `redis+plain+sentinel://…`, `redis+plain+cluster://…` | the same with the locks of `SET NX PX`, mutexes only |
+    /// | `redis+plain…://` | the same with the locks of `SET NX PX`, mutexes only |
     /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
     ///
     /// # Errors

@@ -125,8 +125,7 @@ impl Node {
     pub(super) async fn scan(&self, request: &ScanRequest) -> Result<Scanned, Fault> {
         let is_plain = self.options.layout.is_plain();
         if is_plain && self.options.prefix.is_empty() && request.prefix.is_empty() {
-            let what = "a list of locks in the plain layout needs a prefix, since any string with a time to live could \
-                        be a lock";
+            let what = "a list of locks in the plain layout needs a prefix, since any string could be a lock";
             return Err(self.address.error(StoreErrorKind::Unsupported, what).into());
         }
         let mut ready = self.connector.ready(At::once(request.timeout)).await?;

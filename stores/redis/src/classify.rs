@@ -67,6 +67,11 @@ impl Address {
         StoreError::new(kind, format!("Redis at {}: {what}", self.text))
     }
 
+    /// Returns the error for a request whose time was over before it was sent.
+    pub(super) fn no_time(&self) -> StoreError {
+        self.error(StoreErrorKind::Unreachable, "no time was left to send the request")
+    }
+
     /// Returns the error for a connection that could not be made: nothing was executed.
     pub(super) fn connect_error(&self, error: &RedisError) -> StoreError {
         match error.kind() {

@@ -297,6 +297,16 @@ impl Connector {
         }
     }
 
+    /// Does the same for a command that the server may refuse for good, for lack of a right for
+    /// example. Returns `None` then.
+    pub(super) async fn call_if_allowed(&self, ready: &Ready, command: &Cmd) -> Result<Option<Value>, Fault> {
+        match self.call(ready, command).await.map_err(Fault::from) {
+            Ok(value) => Ok(Some(value)),
+            Err(fault) if fault.error.is_transient() => Err(fault),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Sends commands one after the other and waits for all answers, which may be errors.
     pub(super) async fn call_each(
         &self,
@@ -317,7 +327,7 @@ impl Connector {
         let link = &ready.link;
         let left = ready.left();
         if left.is_zero() {
-            return Err(self.error(StoreErrorKind::Unreachable, "no time was left to send the request"));
+            return Err(self.dialer.address.no_time());
         }
         let heard_before = link.heard.load(Ordering::Acquire);
         match tokio::time::timeout(left, answer).await {
@@ -350,18 +360,14 @@ impl Connector {
     /// user has no right to read it. A restart ends all connections.
     pub(super) async fn run_id<'a>(&self, ready: &'a Ready) -> Result<Option<&'a str>, Fault> {
         let ask = async || {
-            let said = match self.call(ready, redis::cmd("INFO").arg("server")).await.map_err(Fault::from) {
-                Ok(info) => {
-                    reply::info(&info).and_then(|info| reply::field(info, "run_id")).map(str::to_owned)
-                }
-                Err(fault) if fault.error.is_transient() => return Err(fault),
-                Err(_) => None,
-            };
+            let info = self.call_if_allowed(ready, redis::cmd("INFO").arg("server")).await?;
+            let info = info.as_ref().and_then(reply::info);
+            let said = info.and_then(|info| reply::field(info, "run_id")).map(str::to_owned);
             if said.is_none() {
                 let what = "INFO has no run_id, so a restart of the server with old data will not be noticed";
                 tracing::warn!(target: TARGET, store = ?self.dialer.address, "{what}");
             }
-            Ok(said)
+            Ok::<_, Fault>(said)
         };
         Ok(ready.link.run_id.get_or_try_init(ask).await?.as_deref())
     }

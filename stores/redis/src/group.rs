@@ -234,9 +234,7 @@ fn send_group<S: Step>(
         // The engine gives up overdue requests, so they must not be sent afterwards.
         let now = node.options.clock.now();
         for overdue in members.extract_if(.., |member| member.deadline <= now) {
-            let error =
-                node.address.error(StoreErrorKind::Unreachable, "no time was left to send the request");
-            let _ = overdue.answer.send(Err(error));
+            let _ = overdue.answer.send(Err(node.address.no_time()));
         }
         if let Some(others) = State::split(&mut members) {
             group.state().under_way += 1;

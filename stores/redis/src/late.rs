@@ -5,13 +5,12 @@
 //! and none after the connection was killed. So a withdrawal over the same connection comes after
 //! all copies of the request, and one over a later connection kills the earlier ones first.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{AcquireRequest, StoreError, StoreErrorKind, Withdrawn};
+use lock_core::store::{AcquireRequest, StoreErrorKind, Withdrawn};
 
 use super::connection::{At, Connector, Ready};
 use super::fault::Fault;
@@ -29,8 +28,6 @@ pub(super) struct SentOver {
     sessions: Mutex<Vec<Arc<Session>>>,
     /// Since when the request is withdrawn and they can't all be ended.
     since: Mutex<Option<Tick>>,
-    /// Whether SET has taken something that has no token yet.
-    took: AtomicBool,
 }
 
 impl SentOver {
@@ -41,15 +38,6 @@ impl SentOver {
     /// Returns the same if any connection was noted.
     fn known(request: &AcquireRequest) -> Option<&Self> {
         request.attached().filter(|sent: &&Self| !lock(&sent.sessions).is_empty())
-    }
-
-    pub(super) fn set_took(&self, took: bool) {
-        self.took.store(took, Ordering::Relaxed);
-    }
-
-    /// Whether a request that has failed may hold something nevertheless.
-    pub(super) fn took(request: &AcquireRequest) -> bool {
-        request.attached().is_some_and(|sent: &Self| sent.took.load(Ordering::Relaxed))
     }
 
     fn note(&self, session: &Arc<Session>) {
@@ -76,8 +64,9 @@ impl SentOver {
         Ok(())
     }
 
-    /// Forgets connections to other servers than these, which have the keys now. What the others
-    /// execute late has no effect: they redirect it, or lose it when they follow the new primary.
+    /// Forgets connections to all servers but these, which have the keys now. A late request has no
+    /// effect at another server. It redirects the request, or loses its data when it follows the
+    /// new primary.
     pub(super) fn keep(&self, nodes: &[&Arc<Node>]) {
         let is_asked = |session: &Arc<Session>| nodes.iter().any(|node| session.server == node.server());
         lock(&self.sessions).retain(is_asked);
@@ -104,12 +93,9 @@ impl SentOver {
 
 /// Asks the server for the identity of the connection, unless that was done before.
 async fn identify(connector: &Connector, ready: &Ready) -> Result<(), Fault> {
-    let ask = async || match connector.call(ready, redis::cmd("CLIENT").arg("INFO")).await {
-        Ok(info) => Ok(reply::info(&info).and_then(client)),
-        Err(error) => match Fault::from(error) {
-            fault if fault.error.is_transient() => Err(fault),
-            _ => Ok(None),
-        },
+    let ask = async || {
+        let info = connector.call_if_allowed(ready, redis::cmd("CLIENT").arg("INFO")).await?;
+        Ok(info.as_ref().and_then(reply::info).and_then(client))
     };
     in_time(connector, ready, ready.session().client.get_or_try_init(ask)).await.map(drop)
 }
@@ -120,10 +106,8 @@ async fn in_time<T>(
     ready: &Ready,
     answer: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    tokio::time::timeout(ready.left(), answer).await.unwrap_or_else(|_| {
-        let what = "no time was left to send the request";
-        Err(connector.dialer().address.error(StoreErrorKind::Unreachable, what).into())
-    })
+    let no_time = |_| Err(connector.dialer().address.no_time().into());
+    tokio::time::timeout(ready.left(), answer).await.unwrap_or_else(no_time)
 }
 
 /// Makes the server kill an earlier connection, unless that was done before. Returns `false` if it
@@ -135,13 +119,7 @@ async fn kill(session: &Session, connector: &Connector, ready: &Ready) -> Result
         // The numbers begin anew with the server, so the address is compared too. A connection that
         // is gone is no error.
         command.arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address);
-        match connector.call(ready, &command).await {
-            Ok(_) => Ok(true),
-            Err(error) => match Fault::from(error) {
-                fault if fault.error.is_transient() => Err(fault),
-                _ => Ok(false),
-            },
-        }
+        Ok(connector.call_if_allowed(ready, &command).await?.is_some())
     };
     in_time(connector, ready, session.ended.get_or_try_init(kill)).await.copied()
 }
@@ -154,24 +132,6 @@ pub(super) async fn may_kill(connector: &Connector, ready: &Ready) -> Result<boo
     let may_kill = kill(&nobody, connector, ready).await?;
     identify(connector, ready).await?;
     Ok(may_kill && ready.session().client.get().is_some_and(Option::is_some))
-}
-
-/// Returns the error of a request that has failed. If SET has taken something for it, `give_back`
-/// runs first; if that fails too, the error says that the outcome is unknown.
-pub(super) async fn failed<T>(
-    request: &AcquireRequest,
-    error: StoreError,
-    give_back: impl Future<Output = Result<T, StoreError>>,
-) -> StoreError {
-    if error.outcome_unknown() || !SentOver::took(request) {
-        return error;
-    }
-    match give_back.await {
-        Ok(_) => error,
-        Err(why) => {
-            StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}"))
-        }
-    }
 }
 
 impl Node {

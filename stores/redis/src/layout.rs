@@ -20,25 +20,15 @@ impl Layout {
     /// Returns the error with the URLs that it advises in this layout: another one would mean other
     /// locks.
     pub(super) fn advice(self, error: StoreError) -> StoreError {
-        const SCHEMES: [&str; 6] = [
-            "redis://",
-            "redis+sentinel://",
-            "redis+cluster://",
-            "rediss://",
-            "rediss+sentinel://",
-            "rediss+cluster://",
-        ];
         if !self.is_plain() {
             return error;
         }
-        let text = SCHEMES.into_iter().fold(error.to_string(), |text, scheme| {
-            let plain = if scheme.starts_with("rediss") {
-                scheme.replacen("rediss", "rediss+plain", 1)
-            } else {
-                scheme.replacen("redis", "redis+plain", 1)
-            };
-            text.replace(scheme, &plain)
-        });
+        let mut text = error.to_string();
+        for base in ["redis", "rediss"] {
+            for rest in ["://", "+sentinel://", "+cluster://"] {
+                text = text.replace(&format!("{base}{rest}"), &format!("{base}+plain{rest}"));
+            }
+        }
         StoreError::new(error.kind(), text)
     }
 

@@ -304,20 +304,20 @@ impl LockStore for RedisStore {
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        step!(
+        let layout = self.layout();
+        let checked: BoxFuture<_> = step!(
             self,
             |node| {
                 let RedisOptions { strict, connect_timeout, .. } = node.options;
-                let checked =
-                    check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await;
-                checked.map_err(|error| node.options.layout.advice(error))?;
+                check::check(&node.connector, check::Mode::Alone, strict, connect_timeout).await?;
                 if let Some(key) = node.options.nobodys_key() {
                     drop(node.warn_of_rights(&key, At::once(connect_timeout / 10)).await);
                 }
                 Ok(())
             },
             |cluster| cluster.check()
-        )
+        );
+        Box::pin(async move { checked.await.map_err(|error| layout.advice(error)) })
     }
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {

@@ -12,10 +12,10 @@ use lock_core::store::{
 
 use super::connection::At;
 use super::group::Group;
-use super::late::{SentOver, failed};
+use super::late::SentOver;
 use super::layout::Layout;
 use super::node::Node;
-use super::plain::Take;
+use super::plain::{Take, failed};
 use super::singles::{AcquireOne, ReleaseOne, TakeoverOne, WithdrawOne};
 use super::steps::HIGHEST_FLOOR;
 

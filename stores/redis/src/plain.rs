@@ -14,16 +14,16 @@
 //! to the clock again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lock_core::store::{AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError};
+use lock_core::store::{AcquireRequest, Acquired, Granted, Item, ServerTime, StoreError, StoreErrorKind};
 use redis::{Cmd, Pipeline, RedisWrite, Value};
 
 use super::connection::{At, Ready};
 use super::fault::Fault;
 use super::group::Step;
 use super::join::join;
-use super::late::SentOver;
 use super::names::Names;
 use super::node::Node;
 use super::reply;
@@ -32,6 +32,41 @@ use super::steps::{about, millis};
 
 /// Approximate size of a command, so that it is rarely reallocated while it grows.
 const USUAL: usize = 128;
+
+/// Whether SET has taken the lock of a request that has no token yet. A request that fails then has
+/// to give it back.
+#[derive(Default)]
+struct Untokened(AtomicBool);
+
+impl Untokened {
+    fn set(request: &AcquireRequest, is: bool) {
+        if is || Self::is(request) {
+            request.attachment::<Self>().0.store(is, Ordering::Relaxed);
+        }
+    }
+
+    fn is(request: &AcquireRequest) -> bool {
+        request.attached().is_some_and(|Self(is)| is.load(Ordering::Relaxed))
+    }
+}
+
+/// Returns the error of a request that has failed. If SET has taken something for it, `give_back`
+/// runs first; if that fails too, the error says that the outcome is unknown.
+pub(super) async fn failed<T>(
+    request: &AcquireRequest,
+    error: StoreError,
+    give_back: impl Future<Output = Result<T, StoreError>>,
+) -> StoreError {
+    if error.outcome_unknown() || !Untokened::is(request) {
+        return error;
+    }
+    match give_back.await {
+        Ok(_) => error,
+        Err(why) => {
+            StoreError::new(StoreErrorKind::Unanswered, format!("{error}; and not given back: {why}"))
+        }
+    }
+}
 
 /// Acquires free mutexes that travel together.
 pub(super) struct Take;
@@ -93,7 +128,7 @@ impl Step for Take {
                 ready.session().forget_seeds(|slot| slot == counter);
             }
             let took = requests.iter().zip(sets).filter(|(_, set)| **set == Value::Okay);
-            took.for_each(|(request, _)| SentOver::of(request).set_took(true));
+            took.for_each(|(request, _)| Untokened::set(request, true));
         }
         let mut rest = Vec::new();
         for (index, (request, set)) in requests.iter().zip(sets).enumerate() {
@@ -127,9 +162,7 @@ impl Step for Take {
                 Err(fault) if fault.redirect.is_some() && requests.len() == 1 => return Err(fault),
                 Err(fault) => answer(index, Err(fault.error)),
                 Ok(acquired) => {
-                    if SentOver::took(request) {
-                        SentOver::of(request).set_took(false);
-                    }
+                    Untokened::set(request, false);
                     answer(index, Ok(acquired));
                 }
             }

@@ -120,13 +120,9 @@ impl Node {
             return Ok(Some(count));
         }
         // CLUSTER SLOTS leaves out replicas that are down.
-        let nodes = connector.call(ready, redis::cmd("CLUSTER").arg("NODES")).await;
-        let nodes = match nodes.map_err(|error| Fault::from(error).error) {
-            Ok(nodes) => nodes,
-            Err(error) if error.is_transient() => return Err(error),
-            // A user without the right needs the configured number.
-            Err(_) => return Ok(None),
-        };
+        let nodes = connector.call_if_allowed(ready, redis::cmd("CLUSTER").arg("NODES")).await?;
+        // A user without the right needs the configured number.
+        let Some(nodes) = nodes else { return Ok(None) };
         let text = match &nodes {
             redis::Value::VerbatimString { text, .. } => Some(text.as_str()),
             nodes => reply::text(nodes),

@@ -34,8 +34,7 @@ impl Cluster {
     /// Checks every server with slots.
     pub(in super::super) async fn check(&self) -> Result<(), StoreError> {
         let timeout = self.options.connect_timeout;
-        let map = self.map(self.deadline(timeout)).await;
-        let map = map.map_err(|error| self.options.layout.advice(error))?;
+        let map = self.map(self.deadline(timeout)).await?;
         if !self.healthy.load(Ordering::Relaxed) {
             self.refresh();
             let what = "CLUSTERDOWN the servers say that the cluster is down";

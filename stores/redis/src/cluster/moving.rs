@@ -11,7 +11,7 @@ use std::time::Duration;
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{AcquireRequest, Acquired, Few, Item, Kind, StoreError, StoreErrorKind};
+use lock_core::store::{AcquireRequest, Acquired, Item, Kind, StoreError, StoreErrorKind};
 
 use super::super::connection::At;
 use super::super::fault::{Fault, Redirect};
@@ -111,7 +111,7 @@ impl Cluster {
             return match self.at_slot(share.slot, deadline, count).await {
                 Ok(granted) => Ok(Acquired::Granted(granted)),
                 Err(fault) => {
-                    self.undo(&[(share, Few::new())], deadline).await?;
+                    self.undo(std::iter::once(share), deadline).await?;
                     Err(fault.error)
                 }
             };

@@ -46,7 +46,7 @@ impl Cluster {
                 Ok(Acquired::Granted(granted)) => granted,
                 Ok(Acquired::Busy(busy)) => {
                     self.refusals.note(request, share.slot);
-                    self.undo(&taken, deadline).await?;
+                    self.undo(taken.iter().map(|(share, _)| *share), deadline).await?;
                     if refused.is_some() && !taken.is_empty() {
                         tokio::time::sleep(APART.mul_f64(rand::random())).await;
                     }
@@ -56,7 +56,7 @@ impl Cluster {
                 // The caller withdraws all of it then.
                 Err(error) if error.outcome_unknown() => return Err(error),
                 Err(error) => {
-                    self.undo(&taken, deadline).await?;
+                    self.undo(taken.iter().map(|(share, _)| *share), deadline).await?;
                     return Err(error);
                 }
             };
@@ -72,12 +72,12 @@ impl Cluster {
     /// Gives back the shares that were taken. After an error the caller withdraws all of them.
     pub(super) async fn undo(
         &self,
-        taken: &[(&SlotShare<Item>, Few<TokenRange>)],
+        taken: impl Iterator<Item = &SlotShare<Item>>,
         deadline: Tick,
     ) -> Result<(), StoreError> {
         // Also if there is hardly any time left.
         let deadline = deadline.max(self.now() + self.options.call_timeout / 4);
-        let undone = join(taken.iter().map(|(share, _)| self.withdraw_part(share, deadline))).await;
+        let undone = join(taken.map(|share| self.withdraw_part(share, deadline))).await;
         for undone in undone {
             if let Err(error) = undone {
                 let what = format!("acquired in part, and not released yet: {error}");

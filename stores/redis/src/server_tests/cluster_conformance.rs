@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use lock_store_conformance::Subject;
 
 use super::cluster::{Cluster, ClusterExt as _};
-use super::{Layout, acquire_late};
+use super::{Layout, subject_of};
 
 /// Returns a cluster that concurrent tests share, each with its own prefix.
 async fn shared() -> Arc<Cluster> {
@@ -26,19 +26,12 @@ async fn subject(layout: Layout, prefix: impl Fn(u64) -> String) -> Subject {
     let cluster = shared().await;
     let prefix = prefix(NEXT.fetch_add(1, Ordering::Relaxed));
     let store = || {
-        Arc::new(cluster.store_with(|options| {
+        cluster.store_with(|options| {
             options.prefix.clone_from(&prefix);
             options.layout = layout;
-        }))
+        })
     };
-    let (one, other) = (store(), store());
-    let late = Arc::clone(&one);
-    Subject::new(one, other)
-        .late_through(Box::new(move |request| {
-            let store = Arc::clone(&late);
-            Box::pin(async move { acquire_late(&store, request).await })
-        }))
-        .keeping(cluster)
+    subject_of(store).keeping(cluster)
 }
 
 /// Requests for several keys in one slot work as on one server.

@@ -12,6 +12,7 @@ use lock_core::store::{
     RenewRequest, Renewed, Rivals, ServerTime, Standing, StoreError,
 };
 use lock_core::{LockKey, OwnerId};
+use lock_store_conformance::Subject;
 use tokio::runtime::Handle;
 
 use super::url::{Servers, servers};
@@ -203,6 +204,16 @@ async fn acquire_late(store: &RedisStore, request: Arc<AcquireRequest>) -> Resul
         node.server_clock.pretend(truth, now);
     }
     acquired
+}
+
+/// Returns the subject of the conformance suite with two stores that `make` makes.
+fn subject_of(make: impl Fn() -> RedisStore) -> Subject {
+    let (one, other) = (Arc::new(make()), Arc::new(make()));
+    let late = Arc::clone(&one);
+    Subject::new(one, other).late_through(Box::new(move |request| {
+        let store = Arc::clone(&late);
+        Box::pin(async move { acquire_late(&store, request).await })
+    }))
 }
 
 /// Waits until `condition` holds, for at most 10 s.

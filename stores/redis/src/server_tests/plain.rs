@@ -4,21 +4,17 @@ use lock_core::store::{Notice, ScanRequest, StoreErrorKind, Withdrawn};
 
 use super::super::connection::At;
 use super::super::late::may_kill;
-
 use super::cluster::{Cluster, ClusterExt as _, home, slot_of};
 use super::server::Proxy;
 use super::*;
 
 /// The suite on one server.
 mod alone {
-    use lock_store_conformance::Subject;
-
     use super::*;
 
     async fn alone() -> Subject {
         let server = RedisServer::start();
-        let store = || Arc::new(store_with(&server, |options| options.layout = Layout::Plain));
-        Subject::new(store(), store()).keeping(server)
+        subject_of(|| plain(&server)).keeping(server)
     }
 
     lock_store_conformance::conformance!(alone);
@@ -26,21 +22,11 @@ mod alone {
 
 /// The suite on one server of a quorum.
 mod by_script {
-    use lock_store_conformance::Subject;
-
     use super::*;
 
     async fn by_script() -> Subject {
         let server = RedisServer::start();
-        let store = || Arc::new(store_with(&server, |options| options.layout = Layout::PlainByScript));
-        let (one, other) = (store(), store());
-        let late = Arc::clone(&one);
-        Subject::new(one, other)
-            .late_through(Box::new(move |request| {
-                let store = Arc::clone(&late);
-                Box::pin(async move { acquire_late(&store, request).await })
-            }))
-            .keeping(server)
+        subject_of(|| store_with(&server, |options| options.layout = Layout::PlainByScript)).keeping(server)
     }
 
     lock_store_conformance::conformance!(by_script);
@@ -55,6 +41,15 @@ fn plain(server: &RedisServer) -> RedisStore {
 
 fn plain_at(client: &redis::Client) -> RedisStore {
     RedisStore::new(client, RedisOptions { layout: Layout::Plain, ..options() }).unwrap()
+}
+
+/// Returns a store that has used its connection through a proxy.
+async fn behind_a_proxy() -> (RedisServer, Proxy, RedisStore) {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(&server).await;
+    let store = plain_at(&proxy.client());
+    granted(&store, &[item("warm-up")]).await;
+    (server, proxy, store)
 }
 
 async fn first_token(store: &RedisStore, mine: &[Item]) -> u64 {
@@ -116,10 +111,7 @@ async fn requests_that_are_ready_together_travel_together() {
 
 #[tokio::test]
 async fn a_late_copy_takes_nothing_after_the_withdrawal() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(&server).await;
-    let store = plain_at(&proxy.client());
-    granted(&store, &[item("warm-up")]).await;
+    let (_server, proxy, store) = behind_a_proxy().await;
     for _ in 0..3 {
         proxy.hold_next();
         let late = unanswered(&store, LEASE).await;
@@ -132,10 +124,8 @@ async fn a_late_copy_takes_nothing_after_the_withdrawal() {
 
 #[tokio::test]
 async fn late_copies_of_a_group_take_nothing_either() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(&server).await;
-    let store = Arc::new(plain_at(&proxy.client()));
-    granted(&store, &[item("warm-up")]).await;
+    let (server, proxy, store) = behind_a_proxy().await;
+    let store = Arc::new(store);
     proxy.hold_next();
     let timeout = Duration::from_millis(300);
     let requests: Vec<_> = (0..20)
@@ -158,7 +148,7 @@ async fn late_copies_of_a_group_take_nothing_either() {
     proxy.let_go();
     tokio::time::sleep(Duration::from_millis(100)).await;
     release(&store, &[item("other")]).await.unwrap();
-    assert_eq!(server.keys().await, [LOCK.replace('a', "warm-up"), COUNTER.to_owned()]);
+    assert_eq!(server.keys().await, ["lock:warm-up", COUNTER]);
 }
 
 #[tokio::test]
@@ -181,10 +171,7 @@ async fn a_connection_that_is_slow_from_the_start_takes_nothing_after_its_time()
 
 #[tokio::test]
 async fn a_request_that_is_sent_again_has_no_earlier_copy() {
-    let server = RedisServer::start();
-    let proxy = Proxy::start(&server).await;
-    let store = plain_at(&proxy.client());
-    granted(&store, &[item("warm-up")]).await;
+    let (_server, proxy, store) = behind_a_proxy().await;
     proxy.hold_next();
     let late = unanswered(&store, LEASE).await;
     assert!(matches!(store.acquire(Arc::clone(&late)).await.unwrap(), Acquired::Granted(_)));
