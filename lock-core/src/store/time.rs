@@ -1,6 +1,8 @@
 //! [`ServerTime`]: a point on a store's clock; [`Moment`]: a point in the order of its answers.
 
 use std::fmt;
+use std::ops::Add;
+use std::time::Duration;
 
 /// Microseconds since the Unix epoch by the store's clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +19,22 @@ impl ServerTime {
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
+    }
+
+    /// Returns the time from `earlier` to `self`, or zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for ServerTime {
+    type Output = Self;
+
+    /// Returns the time that is `duration` later, or the last there is.
+    fn add(self, duration: Duration) -> Self {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(micros))
     }
 }
 

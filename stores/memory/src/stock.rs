@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
 
+use lock_core::LockKey;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::stock::{
@@ -12,20 +13,27 @@ use lock_core::store::stock::{
     Swept, TakeAnswer, TakeRequest,
 };
 use lock_core::store::{BoxFuture, StoreError};
+use lock_store_records::in_time;
 
 use super::books::{Books, Wanted};
-use super::handle::Handle;
-use super::step::in_time;
+use super::memory::Memory;
 
 /// All stocks of a store, by prefix and key. They stay until the store is dropped, as on a server.
 pub(super) type Stocks = Mutex<HashMap<String, Books>>;
+
+/// One manager's access to the stocks.
+#[derive(Clone)]
+struct Handle {
+    memory: Arc<Memory>,
+    prefix: Arc<str>,
+}
 
 /// The stocks of a memory store.
 pub(super) struct MemoryStocks(Handle);
 
 impl MemoryStocks {
-    pub(super) fn new(handle: Handle) -> Self {
-        Self(handle)
+    pub(super) fn new(memory: &Arc<Memory>, prefix: &Arc<str>) -> Self {
+        Self(Handle { memory: Arc::clone(memory), prefix: Arc::clone(prefix) })
     }
 
     fn call<T: Send + 'static>(
@@ -48,6 +56,10 @@ impl fmt::Debug for MemoryStocks {
 }
 
 impl Handle {
+    fn full_name(&self, stock: &LockKey) -> String {
+        format!("{}{stock}", self.prefix)
+    }
+
     /// Makes one atomic step, unless the call is late; returns `None` when the stock does not
     /// exist.
     fn stock_step<T>(
@@ -56,10 +68,10 @@ impl Handle {
         work: impl FnOnce(&mut Books, Tick) -> T,
     ) -> Result<Option<T>, StoreError> {
         call.refuse_replication()?;
-        let latest = call.stamp(self.server_time());
-        let mut stocks = lock(&self.shared.stocks);
-        let now = self.shared.clock.now();
-        in_time(self.shared.server_time(now), latest)?;
+        let latest = call.stamp(self.memory.now());
+        let mut stocks = lock(&self.memory.stocks);
+        let now = self.memory.clock.now();
+        in_time(self.memory.time_at(now), latest)?;
         Ok(stocks.get_mut(&self.full_name(&call.stock)).map(|books| work(books, now)))
     }
 }
@@ -68,9 +80,9 @@ impl StockStore for MemoryStocks {
     fn initialize(&self, call: StockCall, segments: Vec<u64>) -> BoxFuture<Result<bool, StoreError>> {
         self.call(move |handle| {
             call.refuse_replication()?;
-            let latest = call.stamp(handle.server_time());
-            let mut stocks = lock(&handle.shared.stocks);
-            in_time(handle.shared.server_time(handle.shared.clock.now()), latest)?;
+            let latest = call.stamp(handle.memory.now());
+            let mut stocks = lock(&handle.memory.stocks);
+            in_time(handle.memory.now(), latest)?;
             match stocks.entry(handle.full_name(&call.stock)) {
                 Entry::Occupied(_) => Ok(false),
                 Entry::Vacant(place) => {

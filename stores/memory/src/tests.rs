@@ -1,14 +1,14 @@
 //! Tests particular to the memory store; those common to all stores are in the conformance suite.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::store::{
-    Few, Item, Kind, ListenerPolicy, Notice, Rivals, StoreErrorKind, Takeover, WAITER_LIFE,
+    AcquireRequest, Acquired, Few, Item, Kind, ListenerPolicy, Notice, ReleaseRequest, Rivals,
+    StoreErrorKind, Takeover, WAITER_LIFE,
 };
-use lock_core::{OwnerId, TokenRetention};
+use lock_core::{LockKey, OwnerId, TokenRetention};
 
-use super::bell::Heard;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ fn giving_back(keys: &[&str], owner: &str, next: Option<Arc<AcquireRequest>>) ->
 }
 
 fn sizes(store: &MemoryStore) -> (usize, usize, usize) {
-    store.handle.shared.table().sizes()
+    store.records.store().table().sizes()
 }
 
 async fn granted(store: &MemoryStore, keys: &[&str], owner: &str) -> bool {
@@ -50,7 +50,6 @@ async fn nothing_is_kept_for_keys_that_are_long_gone() {
         store.status(LockKey::new("other").unwrap()).await.unwrap();
     }
     assert_eq!(sizes(&store), (0, 0, 0));
-    assert!(store.handle.shared.table().capacity() <= 2 * 1024);
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +91,7 @@ async fn a_kept_counter_outlives_its_key() {
 async fn a_dropped_watch_leaves_nothing() {
     let store = MemoryStore::new("");
     let watch = store.watch(request(&["a", "b"], "a")).await.unwrap();
-    assert_eq!(sizes(&store), (2, 0, 1));
+    assert_eq!(sizes(&store), (0, 0, 2));
     drop(watch);
     assert_eq!(sizes(&store), (0, 0, 0));
 
@@ -124,12 +123,15 @@ async fn a_full_queue_drops_notices_and_nothing_else() {
 async fn a_request_executed_after_its_time_takes_nothing() {
     let store = MemoryStore::new("");
     let request = request(&["a", "b"], "a");
-    let latest = store.handle.stamp(&request);
+    let latest = request.stamp(store.records.store().now());
     tokio::time::advance(SECOND).await;
-    assert!(store.handle.acquire(&request, latest).is_ok(), "the last microsecond is still in time");
+    assert!(
+        store.records.acquire_by(Arc::clone(&request), latest).await.is_ok(),
+        "the last microsecond is still in time"
+    );
     store.withdraw(Arc::clone(&request)).await.unwrap();
     tokio::time::advance(Duration::from_millis(1)).await;
-    let error = store.handle.acquire(&request, latest).unwrap_err();
+    let error = store.records.acquire_by(request, latest).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::TooLate);
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }
@@ -166,10 +168,9 @@ async fn a_hot_key_keeps_nothing_of_waiters_and_readers_that_vanish() {
         let read = wish(Kind::Read, "read", &format!("owner:{i}"));
         store.acquire(Arc::new(read)).await.unwrap();
         tokio::time::advance(Duration::from_millis(100)).await;
-        let mut table = store.handle.shared.table();
-        let queued = table.get("", &LockKey::new("fair").unwrap()).unwrap().queue.len();
-        let readers = table.get("", &LockKey::new("read").unwrap()).unwrap().read_write.len();
-        assert!(queued <= 31 && readers <= 11, "{queued} {readers}");
+        let waiters = store.status(LockKey::new("fair").unwrap()).await.unwrap().waiters;
+        let readers = store.status(LockKey::new("read").unwrap()).await.unwrap().holders.len();
+        assert!(waiters <= 31 && readers <= 11, "{waiters} {readers}");
     }
 }
 
@@ -327,7 +328,7 @@ async fn what_expires_while_somebody_watches_is_purged_later_too() {
         assert!(granted(&store, &["a"], "a").await);
         tokio::time::advance(2 * SECOND).await;
         store.status(LockKey::new("other").unwrap()).await.unwrap();
-        assert_eq!(sizes(&store), (1, 0, 1));
+        assert_eq!(sizes(&store), (0, 0, 1));
     }
     assert!(granted(&store, &["a"], "a").await);
     drop(watch);
@@ -338,7 +339,7 @@ async fn what_expires_while_somebody_watches_is_purged_later_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_of_two_keys_is_told_and_counted_once() {
-    let shared = Shared::new();
+    let shared = Memory::new();
     let one = MemoryStore::on(Arc::clone(&shared), "");
     let two = MemoryStore::on(shared, "");
     let mut watch = two.watch(request(&["a", "b"], "w")).await.unwrap();
@@ -375,15 +376,16 @@ async fn a_takeover_that_fails_is_no_error_of_the_release() {
 
     // A late takeover is no error either.
     let late = request(&["a"], "b");
-    let latest = store.handle.stamp(&late);
+    let latest = late.stamp(store.records.store().now());
     assert!(granted(&store, &["a"], "a").await);
     tokio::time::advance(SECOND / 2).await;
     assert!(granted(&store, &["a"], "a").await);
     tokio::time::advance(SECOND * 3 / 4).await;
     let request = giving_back(&["a"], "a", Some(late));
-    let (released, echo) = store.handle.step(1, |step| step.release(&request, Some(latest)));
+    let request = ReleaseRequest { own_watch: Some(watch.echo()), ..(*request).clone() };
+    let released = store.records.release_by(Arc::new(request), Some(latest)).await.unwrap();
     assert_eq!((released.held, released.then), (vec![true].into(), None));
-    assert_eq!(echo, Heard(true));
+    assert!(watch.echo().is_expected());
     assert!(!store.status(LockKey::new("a").unwrap()).await.unwrap().is_locked());
 }
 
@@ -423,16 +425,16 @@ mod conformance {
     use lock_store_conformance::{Subject, conformance};
 
     async fn subject() -> Subject {
-        let shared = Shared::new();
+        let shared = Memory::new();
         let store = MemoryStore::on(Arc::clone(&shared), "p:");
         let other = MemoryStore::on(shared, "p:");
-        let late = store.handle.clone();
+        let late = store.records.clone();
         Subject::new(store, other).late_through(Box::new(move |request| {
-            let handle = late.clone();
+            let records = late.clone();
             Box::pin(async move {
-                let latest = handle.stamp(&request);
+                let latest = request.stamp(records.store().now());
                 tokio::time::sleep(request.timeout + Duration::from_millis(1)).await;
-                handle.acquire(&request, latest)
+                records.acquire_by(request, latest).await
             })
         }))
     }

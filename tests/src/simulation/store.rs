@@ -332,7 +332,7 @@ impl LockStore for SimStore {
                 let lease = if lasts { request.lease * 1000 } else { request.lease };
                 let mut other = AcquireRequest::new(items.collect::<Vec<_>>(), lease, request.timeout);
                 other.wait = request.wait;
-                handle.acquire(&other, latest)
+                handle.acquire(&Arc::new(other), latest)
             } else if starved {
                 Ok(Acquired::Busy(Busy {
                     item: 0,

@@ -137,7 +137,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 async fn run(ops: &[Op]) {
-    let shared = Shared::new();
+    let shared = Memory::new();
     let handle = |shared| MemoryStore::on(shared, "lock:");
     let store = handle(Arc::clone(&shared));
     let mut pair = Pair::new(Arc::clone(&store), &handle(shared)).await;
@@ -151,7 +151,7 @@ async fn run(ops: &[Op]) {
     for _ in 0..KEYS.len() {
         store.status(LockKey::new("another").unwrap()).await.unwrap();
     }
-    assert_eq!(store.handle.shared.table().sizes(), (0, 0, 0));
+    assert_eq!(store.records.store().table().sizes(), (0, 0, 0));
 }
 
 /// Runs `ops` against store and model under paused time.

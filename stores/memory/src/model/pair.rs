@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use lock_core::OwnerId;
 use lock_core::store::{
-    Few, Item, ListenerPolicy, Notice, RenewItem, Rivals, Standing, Takeover, TokenRange,
+    AcquireRequest, Acquired, Few, Item, ListenerPolicy, Notice, ReleaseRequest, RenewItem, RenewRequest,
+    Renewed, Rivals, ScanRequest, Standing, Takeover, TokenRange, Watch,
 };
+use lock_core::{LockKey, OwnerId};
 
 use super::plain::{Model, Waiter};
 use super::*;
@@ -82,8 +83,7 @@ impl Pair {
     }
 
     fn server_micros(&self) -> u64 {
-        let shared = &self.store.handle.shared;
-        shared.server_time(shared.clock.now()).as_micros()
+        self.store.records.store().now().as_micros()
     }
 
     fn left(&self, until: u64) -> Duration {

@@ -1,152 +1,65 @@
-//! [`Entry`]: the data of one key. Expired data counts as absent.
+//! [`Lock`]: the data of a lock. Expired data counts as absent.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::clock::Tick;
-use lock_core::store::{Item, Kind, Notice};
+use lock_core::store::{Item, Kind, ServerTime};
 use lock_core::{OwnerId, TokenRetention};
-use tokio::sync::mpsc;
 
 use super::queue::Queue;
 use super::read_write::ReadWrite;
 
-/// The data of one key.
-pub(super) struct Entry {
-    pub(super) name: Arc<str>,
-    /// Its number among all entries ever made.
-    pub(super) made: u64,
+/// The data of a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lock {
     /// The holder of a mutex or a fair lock: they differ in who is next, not in how they are held.
     pub(super) sole: Option<Held>,
     pub(super) queue: Queue,
     pub(super) read_write: ReadWrite,
     pub(super) counter: Option<Counter>,
-    pub(super) listeners: Vec<Listener>,
-    pub(super) in_calendar: bool,
 }
 
 /// The hold of one owner. There is no hold count: the engine counts re-entries, the store sees one
 /// hold.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) owner: OwnerId,
-    pub(super) expires: Tick,
+    pub(super) expires: ServerTime,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counter {
     /// The highest token ever granted.
     pub(super) top: u64,
     /// `None`: kept forever.
-    pub(super) expires: Option<Tick>,
+    pub(super) expires: Option<ServerTime>,
 }
 
-/// One handle on the table. The releases of a manager are echoes to the watches of the same
-/// manager.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct HandleId(pub(super) u64);
-
-/// The number of a watch within a table.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct WatchId(pub(super) u64);
-
-/// The sending side of a watch.
-pub(super) struct Watcher {
-    pub(super) id: WatchId,
-    pub(super) handle: HandleId,
-    pub(super) notices: mpsc::Sender<Notice>,
-}
-
-/// A watch of one key.
-pub(super) struct Listener {
-    pub(super) watcher: Arc<Watcher>,
-    pub(super) channel: Channel,
-}
-
-/// The events that a listener wants to hear.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) enum Channel {
-    /// Releases, waiting for a mutex.
-    Mutex,
-    /// Releases, waiting to read or write.
-    ReadWrite,
-    /// Events of this waiter in the queue.
-    Fair(OwnerId),
-}
-
-impl Channel {
-    pub(super) fn of(item: &Item) -> Self {
-        match item.kind {
-            Kind::Read | Kind::Write => Self::ReadWrite,
-            Kind::Fair => Self::Fair(item.owner.clone()),
-            _ => Self::Mutex,
-        }
-    }
-
-    /// Whether this channel hears of the end of holds of this kind.
-    pub(super) fn is_of(&self, kind: Kind) -> bool {
-        match self {
-            Self::Mutex => kind == Kind::Mutex,
-            Self::ReadWrite => matches!(kind, Kind::Read | Kind::Write),
-            Self::Fair(_) => kind == Kind::Fair,
-        }
-    }
-}
-
-impl Entry {
-    pub(super) fn new(name: Arc<str>, made: u64) -> Self {
-        Self {
-            name,
-            made,
-            sole: None,
-            queue: Queue::default(),
-            read_write: ReadWrite::default(),
-            counter: None,
-            listeners: Vec::new(),
-            in_calendar: false,
-        }
-    }
-
-    /// Copies the entry without its watches.
-    #[cfg(feature = "testing")]
-    pub(super) fn copy(&self) -> Self {
-        Self {
-            name: Arc::clone(&self.name),
-            made: self.made,
-            sole: self.sole.clone(),
-            queue: self.queue.clone(),
-            read_write: self.read_write.clone(),
-            counter: self.counter,
-            listeners: Vec::new(),
-            in_calendar: self.in_calendar,
-        }
-    }
-
-    pub(super) fn sole(&self, now: Tick) -> Option<&Held> {
+impl Lock {
+    pub(super) fn sole(&self, now: ServerTime) -> Option<&Held> {
         self.sole.as_ref().filter(|hold| hold.expires > now)
     }
 
-    fn sole_of(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Held> {
+    fn sole_of(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Held> {
         self.sole.as_mut().filter(|hold| hold.expires > now && hold.owner == *owner)
     }
 
-    fn is_sole(&self, owner: &OwnerId, now: Tick) -> bool {
+    fn is_sole(&self, owner: &OwnerId, now: ServerTime) -> bool {
         self.sole(now).is_some_and(|hold| hold.owner == *owner)
     }
 
     /// Returns when the last hold of any kind ends if nobody renews it; `None` when the key is
     /// free.
-    pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
+    pub(super) fn ends(&self, now: ServerTime) -> Option<ServerTime> {
         let sole = self.sole(now).map(|hold| hold.expires);
         sole.or_else(|| self.read_write.ends(now))
     }
 
-    pub(super) fn counter(&self, now: Tick) -> Option<Counter> {
+    pub(super) fn counter(&self, now: ServerTime) -> Option<Counter> {
         self.counter.filter(|counter| counter.expires.is_none_or(|expires| expires > now))
     }
 
     /// Lets the counter outlive a hold that ends at `ends`. Never shortens its life.
-    pub(super) fn lengthen_counter(&mut self, ends: Tick, retention: TokenRetention) {
+    pub(super) fn lengthen_counter(&mut self, ends: ServerTime, retention: TokenRetention) {
         if let Some(counter) = &mut self.counter {
             counter.expires = match retention {
                 TokenRetention::For(time) => counter.expires.map(|expires| expires.max(ends + time)),
@@ -156,7 +69,7 @@ impl Entry {
     }
 
     /// Returns until when `item` can't be had; `None` when it can.
-    pub(super) fn refuses(&self, item: &Item, now: Tick) -> Option<Tick> {
+    pub(super) fn refuses(&self, item: &Item, now: ServerTime) -> Option<ServerTime> {
         let owner = &item.owner;
         match item.kind {
             Kind::Read | Kind::Write if self.sole(now).is_some() => self.ends(now),
@@ -173,7 +86,7 @@ impl Entry {
 
     /// Takes an item that is not refused. A re-sent request counts as the same grant, which is
     /// never shortened.
-    pub(super) fn take(&mut self, item: &Item, expires: Tick, now: Tick) {
+    pub(super) fn take(&mut self, item: &Item, expires: ServerTime, now: ServerTime) {
         let owner = &item.owner;
         match item.kind {
             Kind::Fair => {
@@ -186,7 +99,7 @@ impl Entry {
         }
     }
 
-    pub(super) fn take_sole(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
+    pub(super) fn take_sole(&mut self, owner: &OwnerId, expires: ServerTime, now: ServerTime) {
         match self.sole_of(owner, now) {
             Some(hold) => hold.expires = hold.expires.max(expires),
             None => self.sole = Some(Held { owner: owner.clone(), expires }),
@@ -194,7 +107,7 @@ impl Entry {
     }
 
     /// Whether the item's owner holds the key.
-    pub(super) fn has(&self, item: &Item, now: Tick) -> bool {
+    pub(super) fn has(&self, item: &Item, now: ServerTime) -> bool {
         match item.kind {
             Kind::Read | Kind::Write => self.read_write.is_held_by(&item.owner, now),
             _ => self.is_sole(&item.owner, now),
@@ -202,7 +115,7 @@ impl Entry {
     }
 
     /// Extends the hold of the item's owner; returns whether there is one.
-    pub(super) fn renew(&mut self, item: &Item, expires: Tick, now: Tick) -> bool {
+    pub(super) fn renew(&mut self, item: &Item, expires: ServerTime, now: ServerTime) -> bool {
         match item.kind {
             Kind::Read | Kind::Write => self.read_write.renew(&item.owner, expires, now),
             _ => {
@@ -214,7 +127,7 @@ impl Entry {
     }
 
     /// Ends the hold of the item's owner, now or after `linger`; returns whether there was one.
-    pub(super) fn end(&mut self, item: &Item, linger: Duration, now: Tick) -> bool {
+    pub(super) fn end(&mut self, item: &Item, linger: Duration, now: ServerTime) -> bool {
         match item.kind {
             Kind::Read | Kind::Write => self.read_write.end(&item.owner, linger, now),
             _ => {
@@ -227,14 +140,14 @@ impl Entry {
     }
 
     /// Returns the earliest time at which some of this entry can be thrown away.
-    pub(super) fn due(&self) -> Option<Tick> {
+    pub(super) fn due(&self) -> Option<ServerTime> {
         let sole = self.sole.as_ref().map(|hold| hold.expires);
         let counter = self.counter.and_then(|counter| counter.expires);
         let all = [sole, counter, self.read_write.over(), self.queue.over()];
         all.into_iter().flatten().min()
     }
 
-    pub(super) fn drop_expired(&mut self, now: Tick) {
+    pub(super) fn drop_expired(&mut self, now: ServerTime) {
         if self.sole(now).is_none() {
             self.sole = None;
         }
@@ -245,6 +158,6 @@ impl Entry {
 
     pub(super) fn is_empty(&self) -> bool {
         let held = self.sole.is_some() || self.read_write.over().is_some() || self.queue.over().is_some();
-        !held && self.counter.is_none() && self.listeners.is_empty()
+        !held && self.counter.is_none()
     }
 }

@@ -3,19 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use lock_core::internal::clock::Tick;
-use lock_core::store::{AcquireRequest, WAITER_LIFE};
+use lock_core::store::{AcquireRequest, ServerTime, WAITER_LIFE};
 use lock_core::{OwnerId, TokenRetention};
 
 /// The waiters of one key. Dead ones count as absent, and are removed by [`Queue::purge`].
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queue {
     waiters: VecDeque<Waiter>,
     /// Whether the first waiter has still to be told that it may be its turn.
     unheard: bool,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     pub(super) owner: OwnerId,
     pub(super) lease: Duration,
@@ -24,27 +23,27 @@ pub(super) struct Waiter {
     /// will do.
     pub(super) direct: bool,
     /// When it begins to count as dead.
-    pub(super) alive_until: Tick,
+    pub(super) alive_until: ServerTime,
 }
 
 impl Queue {
     /// Removes the dead waiters, wherever they stand.
-    pub(super) fn purge(&mut self, now: Tick) {
+    pub(super) fn purge(&mut self, now: ServerTime) {
         self.unheard |= self.waiters.front().is_some_and(|head| head.alive_until <= now);
         self.waiters.retain(|waiter| waiter.alive_until > now);
     }
 
     /// Returns the first live waiter.
-    pub(super) fn head(&self, now: Tick) -> Option<&Waiter> {
+    pub(super) fn head(&self, now: ServerTime) -> Option<&Waiter> {
         self.live(now).next()
     }
 
-    pub(super) fn live(&self, now: Tick) -> impl Iterator<Item = &Waiter> {
+    pub(super) fn live(&self, now: ServerTime) -> impl Iterator<Item = &Waiter> {
         self.waiters.iter().filter(move |waiter| waiter.alive_until > now)
     }
 
     /// Records a sign of life of `owner`, if it is queued.
-    pub(super) fn renew(&mut self, owner: &OwnerId, now: Tick) -> Option<&mut Waiter> {
+    pub(super) fn renew(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
         let mut alive = self.waiters.iter_mut().filter(|waiter| waiter.alive_until > now);
         let waiter = alive.find(|waiter| waiter.owner == *owner)?;
         waiter.alive_until = now + WAITER_LIFE;
@@ -52,7 +51,7 @@ impl Queue {
     }
 
     /// Queues `owner` at the end, unless it has a place already.
-    pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: Tick) {
+    pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: ServerTime) {
         let direct = request.items.len() == 1 && request.floor() == 0;
         if let Some(waiter) = self.renew(owner, now) {
             (waiter.lease, waiter.retention) = (request.lease, request.retention);
@@ -86,20 +85,15 @@ impl Queue {
     }
 
     /// Returns when the last waiter is dead if none gives a sign of life.
-    pub(super) fn over(&self) -> Option<Tick> {
+    pub(super) fn over(&self) -> Option<ServerTime> {
         self.waiters.iter().map(|waiter| waiter.alive_until).max()
     }
 
     /// Removes all waiters once all are dead. Not earlier, because the next in line would have to
     /// be told, which the calendar can't do.
-    pub(super) fn drop_expired(&mut self, now: Tick) {
+    pub(super) fn drop_expired(&mut self, now: ServerTime) {
         if self.over().is_none_or(|over| over <= now) {
             *self = Self::default();
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.waiters.len()
     }
 }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::internal::clock::Tick;
-use lock_core::store::INTENT_LIFE;
+use lock_core::store::{INTENT_LIFE, ServerTime};
 
-use super::entry::Held;
+use super::lock::Held;
 
 /// The read/write state of a key. Expired holds count as absent.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadWrite {
     /// The writer, which may be among the readers as well.
     writer: Option<Held>,
@@ -19,39 +18,39 @@ pub(super) struct ReadWrite {
 }
 
 impl ReadWrite {
-    fn live(&self, now: Tick) -> impl Iterator<Item = &Held> {
+    fn live(&self, now: ServerTime) -> impl Iterator<Item = &Held> {
         self.writer.iter().chain(&self.readers).filter(move |hold| hold.expires > now)
     }
 
-    fn live_of<'a>(&'a mut self, owner: &'a OwnerId, now: Tick) -> impl Iterator<Item = &'a mut Held> {
+    fn live_of<'a>(&'a mut self, owner: &'a OwnerId, now: ServerTime) -> impl Iterator<Item = &'a mut Held> {
         let holds = self.writer.iter_mut().chain(&mut self.readers);
         holds.filter(move |hold| hold.expires > now && hold.owner == *owner)
     }
 
     /// Returns the owners, the writer first.
-    pub(super) fn owners(&self, now: Tick) -> impl Iterator<Item = &OwnerId> {
+    pub(super) fn owners(&self, now: ServerTime) -> impl Iterator<Item = &OwnerId> {
         self.live(now).map(|hold| &hold.owner)
     }
 
-    pub(super) fn writer(&self, now: Tick) -> Option<&Held> {
+    pub(super) fn writer(&self, now: ServerTime) -> Option<&Held> {
         self.writer.as_ref().filter(|hold| hold.expires > now)
     }
 
-    fn intent(&self, now: Tick) -> Option<&Held> {
+    fn intent(&self, now: ServerTime) -> Option<&Held> {
         self.intent.as_ref().filter(|intent| intent.expires > now)
     }
 
     /// Returns when the last hold ends if nobody renews.
-    pub(super) fn ends(&self, now: Tick) -> Option<Tick> {
+    pub(super) fn ends(&self, now: ServerTime) -> Option<ServerTime> {
         self.live(now).map(|hold| hold.expires).max()
     }
 
-    pub(super) fn is_held_by(&self, owner: &OwnerId, now: Tick) -> bool {
+    pub(super) fn is_held_by(&self, owner: &OwnerId, now: ServerTime) -> bool {
         self.live(now).any(|hold| hold.owner == *owner)
     }
 
     /// Returns until when `owner` may not read.
-    pub(super) fn refuses_read(&self, owner: &OwnerId, now: Tick) -> Option<Tick> {
+    pub(super) fn refuses_read(&self, owner: &OwnerId, now: ServerTime) -> Option<ServerTime> {
         if self.is_held_by(owner, now) {
             return None;
         }
@@ -62,14 +61,14 @@ impl ReadWrite {
     }
 
     /// Returns until when `owner` may not write.
-    pub(super) fn refuses_write(&self, owner: &OwnerId, now: Tick) -> Option<Tick> {
+    pub(super) fn refuses_write(&self, owner: &OwnerId, now: ServerTime) -> Option<ServerTime> {
         match self.writer(now) {
             Some(writer) if writer.owner == *owner => None,
             _ => self.ends(now),
         }
     }
 
-    pub(super) fn read(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
+    pub(super) fn read(&mut self, owner: &OwnerId, expires: ServerTime, now: ServerTime) {
         self.readers.retain(|reader| reader.expires > now);
         match self.readers.iter_mut().find(|reader| reader.owner == *owner) {
             Some(reader) => reader.expires = reader.expires.max(expires),
@@ -77,7 +76,7 @@ impl ReadWrite {
         }
     }
 
-    pub(super) fn write(&mut self, owner: &OwnerId, expires: Tick, now: Tick) {
+    pub(super) fn write(&mut self, owner: &OwnerId, expires: ServerTime, now: ServerTime) {
         let before = self.writer(now).map_or(expires, |writer| writer.expires);
         self.writer = Some(Held { owner: owner.clone(), expires: before.max(expires) });
         self.end_intent(owner, now);
@@ -85,20 +84,20 @@ impl ReadWrite {
 
     /// Notes that `owner` waits to write: if only readers are in its way, new ones are kept out.
     /// Another writer's intent does the same, and stays.
-    pub(super) fn intend(&mut self, owner: &OwnerId, now: Tick) {
+    pub(super) fn intend(&mut self, owner: &OwnerId, now: ServerTime) {
         if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
             self.intent = Some(Held { owner: owner.clone(), expires: now + INTENT_LIFE });
         }
     }
 
     /// Whether readers hold the key, and no writer.
-    pub(super) fn is_read(&self, now: Tick) -> bool {
+    pub(super) fn is_read(&self, now: ServerTime) -> bool {
         self.writer(now).is_none() && self.ends(now).is_some()
     }
 
     /// Extends the intent of `owner` while there are readers to keep out. Returns whether
     /// readers hold the key and no intent keeps new ones out.
-    pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
+    pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: ServerTime) -> bool {
         if !self.is_read(now) {
             return false;
         }
@@ -114,7 +113,7 @@ impl ReadWrite {
     }
 
     /// Ends the intent of `owner`; returns whether there was one.
-    pub(super) fn end_intent(&mut self, owner: &OwnerId, now: Tick) -> bool {
+    pub(super) fn end_intent(&mut self, owner: &OwnerId, now: ServerTime) -> bool {
         if self.intent.as_ref().is_none_or(|intent| intent.owner != *owner) {
             return false;
         }
@@ -122,7 +121,7 @@ impl ReadWrite {
     }
 
     /// Ends the holds of `owner`, now or after `linger`; returns whether there were any.
-    pub(super) fn end(&mut self, owner: &OwnerId, linger: Duration, now: Tick) -> bool {
+    pub(super) fn end(&mut self, owner: &OwnerId, linger: Duration, now: ServerTime) -> bool {
         let mut held = false;
         for hold in self.live_of(owner, now) {
             held = true;
@@ -133,7 +132,7 @@ impl ReadWrite {
     }
 
     /// Extends the holds of `owner`; returns whether there are any.
-    pub(super) fn renew(&mut self, owner: &OwnerId, expires: Tick, now: Tick) -> bool {
+    pub(super) fn renew(&mut self, owner: &OwnerId, expires: ServerTime, now: ServerTime) -> bool {
         let mut held = false;
         for hold in self.live_of(owner, now) {
             held = true;
@@ -143,7 +142,7 @@ impl ReadWrite {
     }
 
     /// Turns `owner` from the writer into a reader; returns whether it was the writer.
-    pub(super) fn downgrade(&mut self, owner: &OwnerId, now: Tick) -> bool {
+    pub(super) fn downgrade(&mut self, owner: &OwnerId, now: ServerTime) -> bool {
         match self.writer.take_if(|writer| writer.expires > now && writer.owner == *owner) {
             Some(writer) => {
                 self.read(owner, writer.expires, now);
@@ -160,26 +159,21 @@ impl ReadWrite {
     }
 
     /// Returns when everything here has expired.
-    pub(super) fn over(&self) -> Option<Tick> {
+    pub(super) fn over(&self) -> Option<ServerTime> {
         let all = self.writer.iter().chain(&self.readers).chain(&self.intent);
         all.map(|hold| hold.expires).max()
     }
 
-    pub(super) fn drop_expired(&mut self, now: Tick) {
+    pub(super) fn drop_expired(&mut self, now: ServerTime) {
         self.drop_ended(now);
         self.intent.take_if(|intent| intent.expires <= now);
     }
 
-    fn drop_ended(&mut self, now: Tick) {
+    fn drop_ended(&mut self, now: ServerTime) {
         self.writer.take_if(|writer| writer.expires <= now);
         self.readers.retain(|reader| reader.expires > now);
         if self.readers.is_empty() {
             self.readers = Vec::new();
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.readers.len()
     }
 }

@@ -1,0 +1,311 @@
+//! [`Records`]: the contract of a store on any [`RecordStore`].
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::store::{
+    Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, LatchStore, LockStatus,
+    LockStore, Notices, ReleaseRequest, Released, RenewItem, RenewRequest, Renewed, ScanRequest, Scanned,
+    SemaphoreStore, ServerTime, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
+};
+
+use crate::latches::Latches;
+use crate::listeners::{Channel, HandleId, Watched};
+use crate::record::{Class, Name, Record};
+use crate::semaphores::Semaphores;
+use crate::step::{Counting, status_of};
+use crate::store::{Access, Change, Changed, RecordStore, Work};
+
+/// Time-out of a call whose request has none.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One manager's handle on a database: locks, semaphores and latches.
+pub struct Records<R> {
+    pub(crate) store: Arc<R>,
+    pub(crate) handle: HandleId,
+    pub(crate) prefix: Arc<str>,
+}
+
+impl<R> Clone for Records<R> {
+    fn clone(&self) -> Self {
+        Self { store: Arc::clone(&self.store), handle: self.handle, prefix: Arc::clone(&self.prefix) }
+    }
+}
+
+impl<R> fmt::Debug for Records<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records")
+            .field("prefix", &self.prefix)
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: RecordStore> Records<R> {
+    /// Creates another handle on `store`. `prefix` is put in front of every key.
+    #[must_use]
+    pub fn new(store: Arc<R>, prefix: &str) -> Self {
+        let handle = store.listeners(|listeners| listeners.handle());
+        Self { store, handle, prefix: Arc::from(prefix) }
+    }
+
+    /// Returns the database.
+    #[must_use]
+    pub fn store(&self) -> &Arc<R> {
+        &self.store
+    }
+
+    /// Returns what is put in front of every key.
+    #[must_use]
+    pub fn prefix(&self) -> &Arc<str> {
+        &self.prefix
+    }
+
+    pub(crate) fn name(&self, class: Class, key: &LockKey) -> Name {
+        let text = match self.prefix.is_empty() {
+            true => Arc::from(key.as_str()),
+            false => Arc::from(format!("{}{key}", self.prefix)),
+        };
+        Name { class, text }
+    }
+
+    /// Returns the names of these keys, each once, and for each key the index of its name.
+    pub(crate) fn distinct<'a>(
+        &self,
+        class: Class,
+        keys: impl Iterator<Item = &'a LockKey>,
+    ) -> (Few<Name>, Few<usize>) {
+        let (mut names, mut indexes) = (Few::new(), Few::new());
+        let mut found = HashMap::new();
+        for key in keys {
+            let index = *found.entry(key).or_insert_with(|| {
+                names.push(self.name(class, key));
+                names.len() - 1
+            });
+            indexes.push(index);
+        }
+        (names, indexes)
+    }
+
+    fn names<'a>(&self, items: impl IntoIterator<Item = &'a Item>) -> Few<Name> {
+        items.into_iter().map(|item| self.name(Class::Lock, &item.key)).collect()
+    }
+
+    pub(crate) fn change(&self, names: Few<Name>, access: Access, timeout: Duration) -> Change {
+        Change { names, access, handle: self.handle, timeout }
+    }
+
+    /// Acquires, unless the database's time is past `latest`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LockStore::acquire`].
+    pub async fn acquire_by(
+        &self,
+        request: Arc<AcquireRequest>,
+        latest: ServerTime,
+    ) -> Result<Acquired, StoreError> {
+        check_items(&request)?;
+        let change = self.change(self.names(&request.items), Access::Change, request.timeout);
+        let step = move |work: &mut Work<'_>| work.acquire(&request, latest);
+        let Changed { answer, now, .. } = self.store.change(change, step).await?;
+        Ok(match answer? {
+            Ok(tokens) => Acquired::Granted(granted(tokens, now)),
+            Err(busy) => Acquired::Busy(Busy { moment: now.into(), ..busy }),
+        })
+    }
+
+    /// Releases; `latest` is the latest time of the takeover, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`LockStore::release`].
+    pub async fn release_by(
+        &self,
+        request: Arc<ReleaseRequest>,
+        latest: Option<ServerTime>,
+    ) -> Result<Released, StoreError> {
+        let counting = Counting { handle: self.handle, sees_all: self.store.abilities().counts_listeners };
+        let change = self.change(self.names(&request.items), Access::Change, request.timeout);
+        let own_watch = request.own_watch.clone();
+        let step = move |work: &mut Work<'_>| work.release(&request, latest, counting);
+        let Changed { answer, now, heard } = self.store.change(change, step).await?;
+        if let Some(own) = own_watch.filter(|_| heard.0) {
+            own.expect();
+        }
+        let then = answer.then.map(|tokens| granted(tokens, now));
+        Ok(Released { held: answer.held, rivals: answer.rivals, then })
+    }
+
+    /// Makes a step for each item. What is wrong with one costs no other.
+    async fn each(
+        &self,
+        request: Arc<RenewRequest>,
+        step: fn(&mut Work<'_>, usize, &RenewItem) -> Renewed,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        let keys = request.items.iter().map(|kept| &kept.item.key);
+        let (names, indexes) = self.distinct(Class::Lock, keys);
+        let change = self.change(names, Access::Each, request.timeout);
+        let all = move |work: &mut Work<'_>| {
+            let items = indexes.iter().zip(&request.items);
+            let one = |(index, kept): (&usize, _)| match work.skipped.contains(index) {
+                true => Renewed::Unknown,
+                false => step(work, *index, kept),
+            };
+            items.map(one).collect()
+        };
+        Ok(self.store.change(change, all).await?.answer)
+    }
+}
+
+fn granted(tokens: Few<TokenRange>, now: ServerTime) -> Granted {
+    Granted { tokens, moment: now.into() }
+}
+
+impl<R: RecordStore> LockStore for Records<R> {
+    fn abilities(&self) -> &Abilities {
+        self.store.abilities()
+    }
+
+    fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            records.abilities().allow(&request)?;
+            let latest = request.stamp(records.store.time(request.timeout).await?);
+            records.acquire_by(request, latest).await
+        })
+    }
+
+    fn release(&self, request: Arc<ReleaseRequest>) -> BoxFuture<Result<Released, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            let latest = match &request.then {
+                Some(takeover) => Some(takeover.request.stamp(records.store.time(request.timeout).await?)),
+                None => None,
+            };
+            records.release_by(request, latest).await
+        })
+    }
+
+    fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move { records.each(request, |work, index, kept| work.renew(index, kept)).await })
+    }
+
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move { records.each(request, |work, index, kept| work.downgrade(index, kept)).await })
+    }
+
+    fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            let latest = request.seal();
+            let change = records.change(records.names(&request.items), Access::Settle, request.timeout);
+            let step = move |work: &mut Work<'_>| work.withdraw(&request);
+            let Changed { now, .. } = records.store.change(change, step).await?;
+            Ok(latest.map_or(Withdrawn::Settled, |latest| Withdrawn::by(latest, now)))
+        })
+    }
+
+    fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            let channels =
+                request.items.iter().map(|item| (records.name(Class::Lock, &item.key), Channel::of(item)));
+            Ok(records.listen(channels.collect()))
+        })
+    }
+
+    fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            let change =
+                records.change(Few::one(records.name(Class::Lock, &key)), Access::Look, USUAL_TIMEOUT);
+            let step = move |work: &mut Work<'_>| work.status();
+            Ok(records.store.change(change, step).await?.answer)
+        })
+    }
+
+    fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            let change =
+                records.change(Few::one(records.name(Class::Lock, &key)), Access::Change, USUAL_TIMEOUT);
+            let step = move |work: &mut Work<'_>| work.force_release(&key);
+            Ok(records.store.change(change, step).await?.answer)
+        })
+    }
+
+    fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
+        let records = self.clone();
+        Box::pin(async move {
+            let ScanRequest { prefix, cursor, timeout } = request;
+            let prefix = format!("{}{prefix}", records.prefix);
+            let page = records.store.page(&prefix, cursor, timeout).await?;
+            let found = page.locks.into_iter().filter_map(|(name, record)| {
+                let Record::Lock(lock) = &record else { return None };
+                lock.ends(page.now)?;
+                // Handles with other prefixes may have keys that are invalid here.
+                let key = LockKey::new(name.text.strip_prefix(&*records.prefix)?).ok()?;
+                let status = records.store.listeners(|listeners| status_of(&name, lock, page.now, listeners));
+                Some((key, status))
+            });
+            Ok(Scanned { locks: found.collect(), next: page.next })
+        })
+    }
+
+    fn check(&self) -> BoxFuture<Result<(), StoreError>> {
+        let store = Arc::clone(&self.store);
+        Box::pin(async move { store.check().await })
+    }
+
+    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        Some(Arc::new(Semaphores(self.clone())))
+    }
+
+    fn latches(&self) -> Option<Arc<dyn LatchStore>> {
+        Some(Arc::new(Latches(self.clone())))
+    }
+}
+
+impl<R: RecordStore> Records<R> {
+    /// Makes a watch, if listeners hear of every change.
+    pub(crate) fn listen(&self, channels: Vec<(Name, Channel)>) -> Watch {
+        if self.store.abilities().notices == Notices::Polled {
+            return Watch::polled();
+        }
+        let (notices, watched) = self.store.listeners(|listeners| listeners.watch(self.handle, channels));
+        let registration = Registration { store: Arc::downgrade(&self.store), watched };
+        Watch::new(notices, true, Box::new(registration))
+    }
+}
+
+/// Removes a watch on drop. Weak, so that a leaked watch does not keep a store alive.
+struct Registration<R: RecordStore> {
+    store: Weak<R>,
+    watched: Watched,
+}
+
+impl<R: RecordStore> Drop for Registration<R> {
+    fn drop(&mut self) {
+        let Some(store) = self.store.upgrade() else { return };
+        store.listeners(|listeners| listeners.unwatch(&self.watched));
+    }
+}
+
+/// Refuses a request without keys, or with one twice.
+fn check_items(request: &AcquireRequest) -> Result<(), StoreError> {
+    let items = &request.items;
+    let mut seen = HashSet::new();
+    let problem = match items.len() {
+        0 => "a request without keys",
+        1 => return Ok(()),
+        _ if items.iter().all(|item| seen.insert(&item.key)) => return Ok(()),
+        _ => "a request that names a key twice",
+    };
+    Err(StoreError::new(StoreErrorKind::Refused, format!("the store refuses {problem}")))
+}

@@ -1,0 +1,289 @@
+//! The steps of locks, on the records of a [`Work`], without clocks, mutexes or futures.
+
+mod look;
+mod wake;
+
+use std::time::Duration;
+
+use lock_core::LockKey;
+use lock_core::store::{
+    AcquireRequest, Busy, Few, Item, Kind, ListenerPolicy, LockStatus, MAX_TOKENS, ReleaseRequest, RenewItem,
+    Renewed, Rivals, ServerTime, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
+};
+
+pub(crate) use self::look::status_of;
+pub use self::look::{Look, look};
+use self::wake::Turn;
+use crate::listeners::{Event, HandleId, What, count_others};
+use crate::lock::{Counter, Lock};
+use crate::record::Record;
+use crate::store::Work;
+
+/// Maximum token: the maximum of a Redis counter, so that both stores give up at the same number.
+const LARGEST_TOKEN: u64 = i64::MAX as u64;
+
+/// Delay after which a waiter looks again if it could have the key at once.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Refuses, at `now`, a request that may be executed until `latest`.
+///
+/// # Errors
+///
+/// [`StoreErrorKind::TooLate`].
+pub fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
+    if now <= latest {
+        return Ok(());
+    }
+    let what = format!("the store got a request at {now:?} that expired at {latest:?}");
+    Err(StoreError::new(StoreErrorKind::TooLate, what))
+}
+
+/// How a release knows who else waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counting {
+    /// The handle that releases.
+    pub(crate) handle: HandleId,
+    /// Whether every listener is in this process.
+    pub(crate) sees_all: bool,
+}
+
+/// The outcome of a release.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) held: Few<bool>,
+    pub(crate) rivals: Rivals,
+    /// The tokens of the takeover, if it was made.
+    pub(crate) then: Option<Few<TokenRange>>,
+}
+
+impl Work<'_> {
+    fn lock(&mut self, index: usize) -> Option<&mut Lock> {
+        self.records.get_mut(index).map(Record::lock)
+    }
+
+    fn tell(&mut self, index: usize, what: What) {
+        self.events.push(Event { index, what });
+    }
+
+    /// Takes every item or none, unless the time is past `latest`. The tokens of each item, or the
+    /// first busy item and until when it is busy.
+    pub(crate) fn acquire(
+        &mut self,
+        request: &AcquireRequest,
+        latest: ServerTime,
+    ) -> Result<Result<Few<TokenRange>, Busy>, StoreError> {
+        let now = self.now;
+        in_time(now, latest)?;
+        // All checks that can fail come before the first change.
+        let mut tokens = Few::new();
+        for (index, item) in request.items.iter().enumerate() {
+            let Some(lock) = self.lock(index) else { continue };
+            let top = lock.counter(now).map_or(0, |counter| counter.top);
+            if let Some(until) = lock.refuses(item, now) {
+                self.note(request);
+                let busy = Busy { item: index, ..Busy::until(Some(until.since(now)), now) };
+                return Ok(Err(busy));
+            }
+            tokens.push(next_tokens(&item.key, top, now, request.tokens, request.floor())?);
+        }
+        let expires = now + request.lease;
+        for (index, (item, range)) in request.items.iter().zip(&tokens).enumerate() {
+            let Some(lock) = self.lock(index) else { continue };
+            count(lock, *range, now);
+            lock.lengthen_counter(expires, request.retention);
+            lock.take(item, expires, now);
+        }
+        Ok(Ok(tokens))
+    }
+
+    /// Records that a refused request waits, if it does.
+    fn note(&mut self, request: &AcquireRequest) {
+        let now = self.now;
+        let waits = request.wait.is_some();
+        // Whether anything but readers is in the way; needed only if readers would be kept out.
+        let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
+        let blocked = intends
+            && request.items.iter().enumerate().any(|(index, item)| {
+                self.lock(index).is_some_and(|lock| {
+                    let by_readers = item.kind == Kind::Write && lock.read_write.is_read(now);
+                    lock.refuses(item, now).is_some() && !by_readers
+                })
+            });
+        for (index, item) in request.items.iter().enumerate() {
+            let Some(lock) = self.lock(index) else { continue };
+            match item.kind {
+                Kind::Fair => {
+                    if waits {
+                        lock.queue.join(&item.owner, request, now);
+                    } else {
+                        lock.queue.renew(&item.owner, now);
+                    }
+                    self.settle(index, &item.key, Turn::Tell);
+                }
+                Kind::Write if waits && blocked => drop(lock.read_write.end_intent(&item.owner, now)),
+                Kind::Write if waits => lock.read_write.intend(&item.owner, now),
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives the items back. `latest` is the latest time of the takeover, if there is one.
+    pub(crate) fn release(
+        &mut self,
+        request: &ReleaseRequest,
+        latest: Option<ServerTime>,
+        counting: Counting,
+    ) -> Ended {
+        let now = self.now;
+        let mut held = Few::new();
+        let mut listeners = Vec::new();
+        for (index, (item, name)) in request.items.iter().zip(self.names).enumerate() {
+            let Some(lock) = self.records.get_mut(index).map(Record::lock) else { continue };
+            let ended = lock.end(item, request.linger, now);
+            held.push(ended);
+            if ended && (!request.linger.is_zero() || lock.ends(now).is_none()) {
+                listeners.extend(self.listeners.of_kind(name, item.kind));
+            }
+        }
+        let own = usize::from(request.own_watch.is_some());
+        let rivals = match Rivals::counted(count_others(listeners, counting.handle, own)) {
+            Rivals::None if !counting.sees_all => Rivals::Unknown,
+            counted => counted,
+        };
+        let freed = request.linger.is_zero() && held.iter().all(|held| *held);
+        let then = match &request.then {
+            Some(takeover) if freed => self.take_over(request, takeover, latest, rivals),
+            _ => None,
+        };
+        // After a takeover the key is still taken: nobody needs to be woken.
+        if then.is_none() {
+            for (index, (item, _)) in
+                request.items.iter().zip(&held).enumerate().filter(|(_, (_, held))| **held)
+            {
+                self.wake(index, &item.key, request.linger);
+            }
+        }
+        Ended { held, rivals, then }
+    }
+
+    /// Carries out the takeover of a release, if possible. A failed takeover is not an error of the
+    /// release, which has happened: its waiter is told to try, and finds out by itself.
+    fn take_over(
+        &mut self,
+        release: &ReleaseRequest,
+        takeover: &Takeover,
+        latest: Option<ServerTime>,
+        rivals: Rivals,
+    ) -> Option<Few<TokenRange>> {
+        let (before, after) = (&release.items, &takeover.request.items);
+        let allowed = match takeover.listeners {
+            ListenerPolicy::Respect => rivals == Rivals::None,
+            ListenerPolicy::Ignore => true,
+        };
+        let same = |(one, other): (&Item, &Item)| one.key == other.key;
+        let same_keys = before.len() == after.len() && before.iter().zip(after).all(same);
+        // The other kinds have their own order of succession.
+        if !allowed || !same_keys || before.iter().chain(after).any(|item| item.kind != Kind::Mutex) {
+            return None;
+        }
+        self.acquire(&takeover.request, latest?).ok()?.ok()
+    }
+
+    /// Renews a hold or keeps a waiter.
+    pub(crate) fn renew(&mut self, index: usize, kept: &RenewItem) -> Renewed {
+        let now = self.now;
+        let item = &kept.item;
+        let Some(lock) = self.lock(index) else { return Renewed::Gone };
+        match kept.standing {
+            Standing::Holder => {
+                let expires = now + kept.lease;
+                if !lock.renew(item, expires, now) {
+                    return Renewed::Gone;
+                }
+                lock.lengthen_counter(expires, kept.retention);
+                Renewed::Held
+            }
+            Standing::Waiter | Standing::Far if lock.has(item, now) => Renewed::Held,
+            Standing::Waiter | Standing::Far => self.keep_waiting(index, item),
+        }
+    }
+
+    /// Turns a writer into a reader.
+    pub(crate) fn downgrade(&mut self, index: usize, kept: &RenewItem) -> Renewed {
+        let now = self.now;
+        let owner = &kept.item.owner;
+        let Some(lock) = self.lock(index) else { return Renewed::Gone };
+        let downgraded = lock.read_write.downgrade(owner, now);
+        let expires = now + kept.lease;
+        if !lock.read_write.renew(owner, expires, now) {
+            return Renewed::Gone;
+        }
+        lock.lengthen_counter(expires, kept.retention);
+        if downgraded {
+            self.tell(index, What::Readable);
+        }
+        Renewed::Held
+    }
+
+    /// Releases the request's holds, and forgets that it waits.
+    pub(crate) fn withdraw(&mut self, request: &AcquireRequest) {
+        let now = self.now;
+        for (index, item) in request.items.iter().enumerate() {
+            let Some(lock) = self.lock(index) else { continue };
+            if item.kind == Kind::Fair {
+                lock.queue.leave(&item.owner);
+            }
+            if lock.end(item, Duration::ZERO, now) {
+                self.wake(index, &item.key, Duration::ZERO);
+            } else if item.kind == Kind::Fair {
+                self.settle(index, &item.key, Turn::Grant);
+            } else if item.kind == Kind::Write && lock.read_write.end_intent(&item.owner, now) {
+                self.tell(index, What::Readable);
+            }
+        }
+    }
+
+    /// Returns what is known about the lock.
+    pub(crate) fn status(&mut self) -> LockStatus {
+        let now = self.now;
+        let (Some(Record::Lock(lock)), Some(name)) = (self.records.first(), self.names.first()) else {
+            return LockStatus::free();
+        };
+        status_of(name, lock, now, self.listeners)
+    }
+
+    /// Frees `key`, whatever its holders; returns `false` when there were none.
+    pub(crate) fn force_release(&mut self, key: &LockKey) -> bool {
+        let now = self.now;
+        let Some(lock) = self.lock(0).filter(|lock| lock.ends(now).is_some()) else { return false };
+        lock.sole = None;
+        lock.read_write.clear();
+        self.wake(0, key, Duration::ZERO);
+        true
+    }
+}
+
+/// Returns the next tokens of `key`, whose counter is at `top`.
+fn next_tokens(
+    key: &LockKey,
+    top: u64,
+    now: ServerTime,
+    count: u32,
+    floor: u64,
+) -> Result<TokenRange, StoreError> {
+    let count = count.clamp(1, MAX_TOKENS);
+    let base = top.max(now.as_micros()).max(floor);
+    match base.checked_add(u64::from(count)).filter(|last| *last <= LARGEST_TOKEN) {
+        Some(last) => Ok(TokenRange::ending_at(last, count)),
+        None => Err(StoreError::new(
+            StoreErrorKind::Refused,
+            format!("the fencing counter of {key:?} is at {base} and can't grow by {count}"),
+        )),
+    }
+}
+
+/// Sets the counter to the last of these tokens.
+fn count(lock: &mut Lock, range: TokenRange, now: ServerTime) {
+    let expires = lock.counter(now).map_or(Some(now), |counter| counter.expires);
+    lock.counter = Some(Counter { top: range.last, expires });
+}

@@ -1,0 +1,95 @@
+//! The order of waiters, and who has to be notified.
+
+use std::time::Duration;
+
+use lock_core::store::{DIRECT_LEASE, Item, Kind, Renewed};
+use lock_core::{FencingToken, LockKey};
+
+use super::{AT_ONCE, count, next_tokens};
+use crate::listeners::What;
+use crate::record::Record;
+use crate::store::Work;
+
+/// The way in which the first of a fair queue gets its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is granted the key in this step.
+    Grant,
+    /// It is told to try.
+    Tell,
+}
+
+impl Work<'_> {
+    /// Notifies listeners that a hold of `key` has ended, or will end after `linger`. The latter
+    /// matters too: a waiter that sleeps until the end of the lease has to learn that the end is
+    /// nearer.
+    pub(super) fn wake(&mut self, index: usize, key: &LockKey, linger: Duration) {
+        let now = self.now;
+        let Some(lock) = self.lock(index) else { return };
+        if linger.is_zero() {
+            lock.queue.stir();
+            self.settle(index, key, Turn::Grant);
+            // Other holds are left, or the key was just granted.
+            if self.lock(index).is_none_or(|lock| lock.ends(now).is_some()) {
+                return;
+            }
+        } else if let Some(head) = lock.queue.head(now) {
+            let told = What::Told(head.owner.clone());
+            self.tell(index, told);
+        }
+        self.tell(index, What::Freed);
+    }
+
+    /// Grants the key to the first of the queue, or notifies it, if the key is free and it has not
+    /// been told.
+    pub(super) fn settle(&mut self, index: usize, key: &LockKey, turn: Turn) {
+        let now = self.now;
+        let (Some(lock), Some(name)) = (self.records.get_mut(index).map(Record::lock), self.names.get(index))
+        else {
+            return;
+        };
+        lock.queue.purge(now);
+        if lock.ends(now).is_some() || !lock.queue.take_unheard() {
+            return;
+        }
+        let Some(head) = lock.queue.head(now) else { return };
+        let owner = head.owner.clone();
+        // Without a watch, the waiter asks by itself, in its own time.
+        if !self.listeners.hears(name, &owner) {
+            return;
+        }
+        let (expires, retention) = (now + head.lease.min(DIRECT_LEASE), head.retention);
+        let top = lock.counter(now).map_or(0, |counter| counter.top);
+        let range = (turn == Turn::Grant && head.direct).then(|| next_tokens(key, top, now, 1, 0));
+        let Some(Ok(range)) = range else {
+            self.tell(index, What::Told(owner));
+            return;
+        };
+        lock.queue.leave(&owner);
+        lock.take_sole(&owner, expires, now);
+        count(lock, range, now);
+        lock.lengthen_counter(expires, retention);
+        self.tell(index, What::Granted(owner, FencingToken::new(range.last)));
+    }
+
+    /// Records a sign of life of a waiter that has not got the key.
+    pub(super) fn keep_waiting(&mut self, index: usize, item: &Item) -> Renewed {
+        let now = self.now;
+        let Some(lock) = self.lock(index) else { return Renewed::Gone };
+        match item.kind {
+            Kind::Fair => {
+                let queued = lock.queue.renew(&item.owner, now).is_some();
+                self.settle(index, &item.key, Turn::Tell);
+                if !queued {
+                    return Renewed::Gone;
+                }
+            }
+            // The whole request has to be sent again, because it decides whether there may be an
+            // intent.
+            Kind::Write if lock.read_write.keep_intent(&item.owner, now) => return Renewed::Waiting(AT_ONCE),
+            _ => {}
+        }
+        let refused = self.lock(index).and_then(|lock| lock.refuses(item, now));
+        Renewed::Waiting(refused.map_or(AT_ONCE, |until| until.since(now)))
+    }
+}
