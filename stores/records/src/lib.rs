@@ -26,6 +26,8 @@ mod semaphore;
 mod semaphores;
 mod step;
 mod store;
+#[cfg(feature = "text")]
+mod text;
 
 pub use self::latch::Latch;
 pub use self::listeners::{Bell, Event, HandleId, Heard, Listeners, What};
@@ -33,6 +35,8 @@ pub use self::lock::Lock;
 pub use self::locks::Records;
 pub use self::record::{Class, Name, Record};
 pub use self::semaphore::Semaphore;
+#[cfg(feature = "text")]
+pub use self::text::{Row, Unreadable};
 pub use self::store::{Access, Change, Changed, Page, RecordStore, Work};
 
 #[doc(hidden)]

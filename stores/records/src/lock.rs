@@ -147,6 +147,13 @@ impl Lock {
         all.into_iter().flatten().min()
     }
 
+    /// Returns when everything here is over, but for the counter.
+    #[cfg(feature = "text")]
+    pub(super) fn over(&self) -> Option<ServerTime> {
+        let sole = self.sole.as_ref().map(|hold| hold.expires);
+        [sole, self.read_write.over(), self.queue.over()].into_iter().flatten().max()
+    }
+
     pub(super) fn drop_expired(&mut self, now: ServerTime) {
         if self.sole(now).is_none() {
             self.sole = None;

@@ -9,9 +9,9 @@ use lock_core::{OwnerId, TokenRetention};
 /// The waiters of one key. Dead ones count as absent, and are removed by [`Queue::purge`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queue {
-    waiters: VecDeque<Waiter>,
+    pub(super) waiters: VecDeque<Waiter>,
     /// Whether the first waiter has still to be told that it may be its turn.
-    unheard: bool,
+    pub(super) unheard: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use super::lock::Held;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadWrite {
     /// The writer, which may be among the readers as well.
-    writer: Option<Held>,
-    readers: Vec<Held>,
+    pub(super) writer: Option<Held>,
+    pub(super) readers: Vec<Held>,
     /// A writer that waits for readers to leave, and keeps new ones out.
-    intent: Option<Held>,
+    pub(super) intent: Option<Held>,
 }
 
 impl ReadWrite {

@@ -9,14 +9,16 @@ use lock_core::store::stock::StockCall;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use tokio::time::{Instant, timeout_at};
 
-use super::classify::{During, fault};
-use super::database::{Arg, Row, Work};
-use super::fault::Fault;
+use lock_store_sql::plumbing::{Arg, During, Fault, Row, Work, fault};
 use super::numbers::{micros, unsigned};
 use super::tables::Tables;
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// What to do about missing tables.
+pub(super) const NO_TABLES: &str =
+    "create the tables once with `SqlStocks::create_tables`, as a user with that right";
 
 /// One call on a stock.
 pub(super) struct Call<'a> {
@@ -104,10 +106,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn unreadable(&self, error: &sqlx::Error) -> StoreError {
-        match fault(self.at.database.name(), error, During::Work) {
-            Fault::Failed(error) => error,
-            Fault::Again(text) => StoreError::new(StoreErrorKind::NotReady, text),
-        }
+        fault(self.at.database.name(), error, During::Work).error(NO_TABLES)
     }
 
     /// Repeats `work` while it returns [`Fault::Again`] and there is time.
@@ -119,8 +118,8 @@ impl<'a> Call<'a> {
         loop {
             match work().await {
                 Ok(done) => return Ok(done),
-                Err(Fault::Failed(error)) => return Err(error),
                 Err(Fault::Again(said)) => self.pause(&mut backoff, said).await?,
+                Err(fault) => return Err(fault.error(NO_TABLES)),
             }
         }
     }
@@ -225,3 +224,8 @@ async fn pass(when: &str, what: &str) {
 #[cfg(not(feature = "testing"))]
 #[expect(clippy::unused_async, reason = "with the feature `testing` it waits")]
 async fn pass(_when: &str, _what: &str) {}
+
+/// Returns the fault of an operation that is also under way elsewhere.
+pub(super) fn crossed() -> Fault {
+    Fault::Again("the same operation is under way elsewhere".to_owned())
+}

@@ -10,8 +10,7 @@ use lock_core::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest, Stock
 use lock_core::store::{StoreError, StoreErrorKind};
 
 use super::call::{Call, Open};
-use super::database::Arg;
-use super::fault::Fault;
+use lock_store_sql::plumbing::{Arg, Fault};
 use super::numbers::{signed, unsigned};
 use super::statements::Statements;
 use super::stocks::SqlStocks;
@@ -136,7 +135,7 @@ impl Call<'_> {
         self.in_time(look.now)?;
         let mut open = self.begin().await?;
         if !open.note(&request.operation, "R", request.quantity, &[], None, Some(self.retention)).await? {
-            return Err(Fault::crossed());
+            return Err(super::call::crossed());
         }
         let Some(stock) = open.stock(&self.at.sql.stock_locked).await? else {
             return Ok(RestockAnswer::Missing);

@@ -2,9 +2,6 @@
 
 mod call;
 mod change;
-mod classify;
-mod database;
-mod fault;
 mod numbers;
 mod records;
 mod settle;

@@ -5,8 +5,7 @@ use lock_core::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot,
 use lock_core::store::{Few, StoreError};
 
 use super::call::Call;
-use super::database::Row;
-use super::fault::Fault;
+use lock_store_sql::plumbing::{Fault, Row};
 use super::numbers::unsigned;
 
 /// The record of an operation.

@@ -12,8 +12,7 @@ use lock_core::store::stock::{
 };
 
 use super::call::{Call, Open};
-use super::database::Arg;
-use super::fault::Fault;
+use lock_store_sql::plumbing::{Arg, Fault};
 use super::numbers::{signed, unsigned};
 use super::records::{Record, letter, read_parts, write_parts};
 use super::statements::Statements;
@@ -122,7 +121,7 @@ impl Call<'_> {
         let Some(record) = Record::of(self, &rows, stock.now)? else {
             let Some(now) = end.next(None, false) else { return Ok(SettleAnswer::Unknown) };
             if !open.note(operation, "N", 0, &[], None, Some(self.retention)).await? {
-                return Err(Fault::crossed());
+                return Err(super::call::crossed());
             }
             open.commit().await?;
             return Ok(SettleAnswer::Known { before: None, now, quantity: 0, reserved: false });

@@ -14,6 +14,15 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
+    pub(super) fn of(database: &Database) -> Self {
+        match database {
+            #[cfg(feature = "sqlite")]
+            Database::Sqlite(_) => Self::SQLITE,
+            #[cfg(feature = "postgres")]
+            Database::Postgres(_) => Self::POSTGRES,
+        }
+    }
+
     /// SQLite's transactions begin with `BEGIN IMMEDIATE`: a writer is alone, and locks no rows.
     #[cfg(feature = "sqlite")]
     pub(super) const SQLITE: Self = Self {

@@ -10,7 +10,7 @@ use lock_core::store::stock::{
 use lock_core::store::{BoxFuture, StoreError};
 
 use super::call::Call;
-use super::database::Database;
+use lock_store_sql::plumbing::Database;
 use super::tables::Tables;
 use crate::manager::LockManager;
 

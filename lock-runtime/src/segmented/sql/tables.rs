@@ -2,8 +2,8 @@
 
 use lock_core::store::kit::ServerClock;
 
-use super::database::Database;
-use super::statements::Statements;
+use lock_store_sql::plumbing::Database;
+use super::statements::{Dialect, Statements};
 
 /// The tables of one database.
 pub(super) struct Tables {
@@ -15,6 +15,6 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn new(database: Database) -> Self {
-        Self { sql: Statements::new(database.dialect()), database, clock: ServerClock::default() }
+        Self { sql: Statements::new(Dialect::of(&database)), database, clock: ServerClock::default() }
     }
 }

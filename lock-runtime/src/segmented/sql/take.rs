@@ -11,7 +11,7 @@ use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use lock_core::store::{Few, StoreError, StoreErrorKind};
 
 use super::call::{Call, Open};
-use super::fault::Fault;
+use lock_store_sql::plumbing::Fault;
 use super::numbers::{micros, signed, unsigned};
 use super::records::{Look, Record, letter};
 use super::settle::End;
@@ -116,7 +116,7 @@ impl SqlStocks {
                 Ok(None) if call.left().is_zero() => return Ok(TakeAnswer::Contended),
                 Ok(None) => {}
                 Err(Fault::Again(said)) => call.pause(&mut backoff, said).await?,
-                Err(Fault::Failed(error)) => return Err(error),
+                Err(fault) => return Err(fault.error(NO_TABLES)),
             }
         }
     }

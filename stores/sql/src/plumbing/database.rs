@@ -1,5 +1,4 @@
-//! [`Database`] and [`Work`]: one interface to both databases. Their differences are here, in
-//! [`super::statements`] and in [`super::classify`].
+//! [`Database`] and [`Work`]: one interface to both databases.
 
 use std::borrow::Cow;
 #[cfg(feature = "sqlite")]
@@ -11,8 +10,6 @@ use sqlx::Row as _;
 use sqlx::postgres::{PgPool, PgRow, Postgres};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
-
-use super::statements::Dialect;
 
 /// Runs the same code for either database.
 macro_rules! with {
@@ -28,7 +25,7 @@ macro_rules! with {
 
 /// A value that is bound to a statement.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Arg<'a> {
+pub enum Arg<'a> {
     Int(i64),
     Maybe(Option<i64>),
     Text(&'a str),
@@ -64,7 +61,7 @@ macro_rules! query {
 }
 
 /// A row of the result of a statement.
-pub(super) enum Row {
+pub enum Row {
     #[cfg(feature = "sqlite")]
     Sqlite(Box<SqliteRow>),
     #[cfg(feature = "postgres")]
@@ -72,22 +69,22 @@ pub(super) enum Row {
 }
 
 impl Row {
-    pub(super) fn int(&self, at: usize) -> Result<i64, sqlx::Error> {
+    pub fn int(&self, at: usize) -> Result<i64, sqlx::Error> {
         with!(Row, self, row => row.try_get(at))
     }
 
-    pub(super) fn maybe_int(&self, at: usize) -> Result<Option<i64>, sqlx::Error> {
+    pub fn maybe_int(&self, at: usize) -> Result<Option<i64>, sqlx::Error> {
         with!(Row, self, row => row.try_get(at))
     }
 
-    pub(super) fn maybe_text(&self, at: usize) -> Result<Option<String>, sqlx::Error> {
+    pub fn maybe_text(&self, at: usize) -> Result<Option<String>, sqlx::Error> {
         with!(Row, self, row => row.try_get(at))
     }
 }
 
 /// A connection pool of the user.
 #[derive(Clone)]
-pub(super) enum Database {
+pub enum Database {
     /// The pool, and a mutex for writers. SQLite allows one writer at a time, so those of this
     /// process queue here and are woken. SQLite's busy handler would sleep and poll instead.
     #[cfg(feature = "sqlite")]
@@ -97,7 +94,7 @@ pub(super) enum Database {
 }
 
 impl Database {
-    pub(super) fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => "SQLite",
@@ -106,17 +103,8 @@ impl Database {
         }
     }
 
-    pub(super) fn dialect(&self) -> Dialect {
-        match self {
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(_) => Dialect::SQLITE,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(_) => Dialect::POSTGRES,
-        }
-    }
-
     /// Runs one statement that reads, without a transaction.
-    pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+    pub async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
         Ok(match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite((pool, _)) => {
@@ -132,7 +120,7 @@ impl Database {
     }
 
     /// Begins a transaction that writes. PostgreSQL ends it by itself if it is idle for `limit`.
-    pub(super) async fn begin(&self, limit: Duration) -> Result<Work, sqlx::Error> {
+    pub async fn begin(&self, limit: Duration) -> Result<Work, sqlx::Error> {
         match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite((pool, turn)) => {
@@ -171,7 +159,7 @@ async fn begin<D: sqlx::Database>(
 
 /// A transaction that writes. If it is dropped, it is rolled back before its connection is used
 /// again.
-pub(super) enum Work {
+pub enum Work {
     #[cfg(feature = "sqlite")]
     Sqlite((sqlx::Transaction<'static, Sqlite>, tokio::sync::OwnedMutexGuard<()>)),
     #[cfg(feature = "postgres")]
@@ -180,21 +168,21 @@ pub(super) enum Work {
 
 impl Work {
     /// Runs a statement and returns how many rows it changed.
-    pub(super) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
+    pub async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
         with!(Work, self, (transaction, _) => {
             Ok(query!(text, args).execute(&mut **transaction).await?.rows_affected())
         })
     }
 
     /// Runs any number of statements without arguments.
-    pub(super) async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
+    pub async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
         with!(Work, self, (transaction, _) => {
-            sqlx::raw_sql(text).execute(&mut **transaction).await?;
+            sqlx::Executor::execute(&mut **transaction, text).await?;
             Ok(())
         })
     }
 
-    pub(super) async fn rows(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+    pub async fn rows(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
         Ok(match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite((transaction, _)) => {
@@ -209,7 +197,7 @@ impl Work {
         })
     }
 
-    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
+    pub async fn commit(self) -> Result<(), sqlx::Error> {
         with!(Work, self, (transaction, _turn) => transaction.commit().await)
     }
 }

@@ -7,7 +7,7 @@ use super::fault::Fault;
 
 /// When an error happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum During {
+pub enum During {
     /// Before the commit: nothing was committed, and nothing will be.
     Work,
     /// During the commit: only an answer says whether it was committed.
@@ -17,16 +17,11 @@ pub(super) enum During {
 /// Returns the fault of a call during which `error` happened. The transaction, if there is one, is
 /// dropped. An error that no retry can fix is [`StoreErrorKind::Unsupported`], and so becomes a
 /// misconfiguration.
-pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
+pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     let (kind, text) = match error {
         sqlx::Error::Database(error) => match of_database(&**error) {
             Meaning::Again => return Fault::Again(format!("{database}: {error}")),
-            Meaning::NoTables => (
-                StoreErrorKind::Unsupported,
-                format!(
-                    "{error}; create the tables once with `SqlStocks::create_tables`, as a user with that right"
-                ),
-            ),
+            Meaning::NoTables => return Fault::NoTables(format!("{database}: {error}")),
             Meaning::Kind(kind) => (kind, error.to_string()),
             Meaning::Gone if during == During::Commit => (StoreErrorKind::Unanswered, error.to_string()),
             Meaning::Gone => (StoreErrorKind::Unreachable, error.to_string()),
@@ -41,7 +36,7 @@ pub(super) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
         | sqlx::Error::ColumnIndexOutOfBounds { .. }
         | sqlx::Error::Decode(_) => (
             StoreErrorKind::ForeignData,
-            format!("{error}; the tables `lock_stock*` may have been created by another program"),
+            format!("{error}; the tables may have been created by another program"),
         ),
         error if during == During::Commit => (StoreErrorKind::Unanswered, error.to_string()),
         error => (StoreErrorKind::Unreachable, error.to_string()),

@@ -1,0 +1,32 @@
+//! [`SqlStore`]: locks, semaphores and latches in PostgreSQL or SQLite.
+//!
+//! It is a database of [records](lock_store_records): a row for each key, which each step locks,
+//! changes and commits. `records` has the transactions, `statements` their text in both dialects,
+//! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod open;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[doc(hidden)]
+pub mod plumbing;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod records;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod statements;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod sweep;
+#[cfg(all(test, feature = "postgres", feature = "sqlite"))]
+mod tests;
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use self::open::{Settings, SqlStore};
+#[cfg(feature = "postgres")]
+pub use self::open::postgres;
+#[cfg(feature = "sqlite")]
+pub use self::open::sqlite;

@@ -1,0 +1,10 @@
+//! Access to either database, shared by the locks and the stocks.
+#![allow(missing_debug_implementations, reason = "no public interface")]
+
+mod classify;
+mod database;
+mod fault;
+
+pub use self::classify::{During, fault};
+pub use self::database::{Arg, Database, Row, Work};
+pub use self::fault::Fault;

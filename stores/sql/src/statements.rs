@@ -1,0 +1,164 @@
+//! The table and the statements, in the dialect of either database.
+//!
+//! Lists are one JSON text, because that is the only list that both databases take as an argument.
+
+use crate::plumbing::Database;
+
+/// The table. Times are microseconds since the Unix epoch by the database's clock.
+///
+/// - `class` is `lock`, `semaphore` or `latch`, and `name` the prefix and the key.
+/// - `version` is a random number of the change that wrote the row, 32 hexadecimal digits.
+/// - `token` is the largest fencing token that was granted.
+/// - After `until`, nothing of the record counts any more. The row is kept for its token until
+///   `kept_until`.
+/// - `record` is JSON: holders, waiters, permits.
+pub(crate) const TABLE: &str = "lock_records";
+
+/// Columns of the table, as a row is read.
+const ROW: &str = "name, token, until, kept_until, record";
+
+/// The statements of one database.
+#[derive(Clone, Debug)]
+pub(crate) struct Statements {
+    pub(crate) clock: String,
+    /// Makes the table, if it is missing.
+    pub(crate) create: String,
+    /// Looks at the rows with these names, without locking them.
+    pub(crate) look: String,
+    /// Locks the rows with these names, and reads them and then the clock.
+    pub(crate) lock: String,
+    /// As `lock`, but reads only names where somebody else has locked the row.
+    pub(crate) lock_free: String,
+    /// Writes rows that are locked.
+    pub(crate) update: String,
+    /// Inserts rows that were missing, and reads the clock afterwards.
+    pub(crate) insert: String,
+    /// Reads a page of locks.
+    pub(crate) page: String,
+    /// Reads a page of all names, and whether each may be removed.
+    pub(crate) over: String,
+    /// Removes those of these rows that are still over.
+    pub(crate) remove: String,
+}
+
+impl Statements {
+    pub(crate) fn of(database: &Database) -> Self {
+        match database {
+            #[cfg(feature = "sqlite")]
+            Database::Sqlite(_) => Self::sqlite(),
+            #[cfg(feature = "postgres")]
+            Database::Postgres(_) => Self::postgres(),
+        }
+    }
+
+    /// A writer of SQLite is alone since its `BEGIN IMMEDIATE`, and locks no rows.
+    #[cfg(feature = "sqlite")]
+    fn sqlite() -> Self {
+        // The resolution of SQLite's clock is a millisecond.
+        let clock = "CAST(ROUND((JULIANDAY('now') - 2440587.5) * 86400000) AS INTEGER) * 1000";
+        let names = "name IN (SELECT value FROM json_each($2))";
+        let values = "SELECT value ->> 'name' AS name, value ->> 'version' AS version, value ->> 'token' AS token, \
+                      value ->> 'until' AS until, value ->> 'kept_until' AS kept_until, \
+                      value ->> 'record' AS record FROM json_each($2)";
+        let look = format!(
+            "SELECT t.now, r.name, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
+             LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
+        );
+        let common = Self::common(clock, "", values);
+        Self {
+            create: format!(
+                "CREATE TABLE IF NOT EXISTS {TABLE} (class TEXT NOT NULL, name TEXT NOT NULL, \
+                 version TEXT NOT NULL, token INTEGER NOT NULL, until INTEGER NOT NULL, \
+                 kept_until INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (class, name)) WITHOUT ROWID"
+            ),
+            lock: look.clone(),
+            lock_free: look.clone(),
+            look,
+            remove: format!("DELETE FROM {TABLE} WHERE class = $1 AND {names} AND {}", over(clock)),
+            ..common
+        }
+    }
+
+    /// PostgreSQL's transactions are READ COMMITTED. Rows are locked in the order of their names.
+    #[cfg(feature = "postgres")]
+    fn postgres() -> Self {
+        let clock = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+        let names = "name = ANY(ARRAY(SELECT json_array_elements_text($2::json)))";
+        let values = "SELECT name, version, token, until, kept_until, record FROM json_to_recordset($2::json) \
+                      AS w(name text, version text, token bigint, until bigint, kept_until bigint, record text)";
+        // The clock is read when every row has been counted, and so locked.
+        let locked = |skip: &str| {
+            format!(
+                "WITH l AS MATERIALIZED (SELECT {ROW} FROM {TABLE} WHERE class = $1 AND {names} \
+                 ORDER BY name FOR UPDATE{skip}), \
+                 t AS MATERIALIZED (SELECT count(*) AS rows, {clock} AS now FROM l) "
+            )
+        };
+        Self {
+            create: format!(
+                "SELECT pg_advisory_xact_lock(7236834782); \
+                 CREATE TABLE IF NOT EXISTS {TABLE} (class TEXT COLLATE \"C\" NOT NULL, \
+                 name TEXT COLLATE \"C\" NOT NULL, version TEXT NOT NULL, token BIGINT NOT NULL, \
+                 until BIGINT NOT NULL, kept_until BIGINT NOT NULL, record TEXT NOT NULL, \
+                 PRIMARY KEY (class, name)) WITH (fillfactor = 50)"
+            ),
+            look: format!(
+                "SELECT t.now, r.name, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
+                 LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
+            ),
+            lock: format!(
+                "{}SELECT t.now, l.name, l.token, l.until, l.kept_until, l.record FROM t LEFT JOIN l ON true",
+                locked("")
+            ),
+            lock_free: format!(
+                "{}SELECT t.now, r.name, l.token, l.until, l.kept_until, l.record FROM t \
+                 LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names} LEFT JOIN l ON l.name = r.name",
+                locked(" SKIP LOCKED")
+            ),
+            remove: format!(
+                "DELETE FROM {TABLE} WHERE class = $1 AND name = ANY(ARRAY(SELECT name FROM {TABLE} \
+                 WHERE class = $1 AND {names} AND {over} FOR UPDATE SKIP LOCKED)) AND {over}",
+                over = over(clock)
+            ),
+            ..Self::common(clock, " COLLATE \"C\"", values)
+        }
+    }
+
+    /// Returns the statements that are alike. `values` selects rows from a JSON list.
+    fn common(clock: &str, bytes: &str, values: &str) -> Self {
+        let none = String::new;
+        Self {
+            clock: format!("SELECT {clock}"),
+            update: format!(
+                "UPDATE {TABLE} AS r SET version = w.version, token = w.token, until = w.until, \
+                 kept_until = w.kept_until, record = w.record FROM ({values}) AS w \
+                 WHERE r.class = $1 AND r.name = w.name"
+            ),
+            insert: format!(
+                "INSERT INTO {TABLE} (class, name, version, token, until, kept_until, record) \
+                 SELECT $1, w.* FROM ({values}) AS w WHERE true ORDER BY w.name{bytes} \
+                 ON CONFLICT DO NOTHING RETURNING {clock}"
+            ),
+            page: format!(
+                "SELECT {clock}, {ROW} FROM {TABLE} WHERE class = 'lock' AND name > $1 AND name >= $2 \
+                 AND name <= $3 ORDER BY name LIMIT $4"
+            ),
+            over: format!(
+                "SELECT class, name, CASE WHEN {} THEN 1 ELSE 0 END FROM {TABLE} \
+                 WHERE class > $1 OR (class = $1 AND name > $2) ORDER BY class, name LIMIT $3",
+                over(clock)
+            ),
+            create: none(),
+            look: none(),
+            lock: none(),
+            lock_free: none(),
+            remove: none(),
+        }
+    }
+}
+
+/// Whether a row may be removed: nothing in it counts any more, and the next token will be larger
+/// without it.
+fn over(clock: &str) -> String {
+    format!("until < {clock} AND kept_until < {clock} AND token < {clock}")
+}

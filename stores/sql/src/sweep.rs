@@ -1,0 +1,89 @@
+//! [`Sweeper`]: removes rows that are over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::{Mutex, lock};
+
+use crate::plumbing::{Arg, Database};
+use crate::statements::Statements;
+
+/// Time between two pages, while there is little to remove.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Number of rows in a page.
+const PAGE: i64 = 500;
+
+/// Goes through the table, a page at a time. Every process does so, as long as it makes steps.
+pub(crate) struct Sweeper {
+    database: Database,
+    statements: Statements,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Class and name of the last row looked at.
+    after: (String, String),
+    /// When to go on; `None` while a page is being swept.
+    due: Option<Tick>,
+    started: bool,
+}
+
+impl Sweeper {
+    pub(crate) fn new(database: Database, statements: Statements) -> Self {
+        Self { database, statements, state: Mutex::default() }
+    }
+
+    /// Sweeps the next page in the background, if it is time.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        let now = Clock::Boot.now();
+        let mut state = lock(&self.state);
+        if !state.started {
+            (state.started, state.due) = (true, Some(now + PAUSE));
+        }
+        if state.due.is_none_or(|due| due > now) {
+            return;
+        }
+        state.due = None;
+        drop(state);
+        let sweeper = Arc::clone(self);
+        tokio::spawn(async move {
+            // A failure is no reason to tell anyone: the next page is tried later.
+            let full = sweeper.page().await.unwrap_or(false);
+            let pause = if full { PAUSE / 50 } else { PAUSE };
+            lock(&sweeper.state).due = Some(Clock::Boot.now() + pause);
+        });
+    }
+
+    /// Sweeps a page; returns whether most of it was over.
+    async fn page(&self) -> Result<bool, sqlx::Error> {
+        let (class, name) = lock(&self.state).after.clone();
+        let args = [Arg::Text(&class), Arg::Text(&name), Arg::Int(PAGE)];
+        let rows = self.database.rows(&self.statements.over, &args).await?;
+        let mut last = (String::new(), String::new());
+        let mut over: Vec<(String, Vec<String>)> = Vec::new();
+        for row in &rows {
+            last = (row.maybe_text(0)?.unwrap_or_default(), row.maybe_text(1)?.unwrap_or_default());
+            if row.int(2)? == 0 {
+                continue;
+            }
+            match over.last_mut() {
+                Some((class, names)) if *class == last.0 => names.push(last.1.clone()),
+                _ => over.push((last.0.clone(), vec![last.1.clone()])),
+            }
+        }
+        // After the last page, the first one.
+        let is_last = (rows.len() as i64) < PAGE;
+        lock(&self.state).after = if is_last { Default::default() } else { last };
+        let mut removed = 0;
+        for (class, names) in &over {
+            let names = serde_json::to_string(names).unwrap_or_default();
+            let mut work = self.database.begin(PAUSE).await?;
+            removed += work.execute(&self.statements.remove, &[Arg::Text(class), Arg::Text(&names)]).await?;
+            work.commit().await?;
+        }
+        Ok(removed as i64 > PAGE / 2)
+    }
+}
