@@ -212,6 +212,9 @@ const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
 /// URL of a store on a Redis server in the plain layout.
 const PLAIN: &str = "`redis+plain://`";
 
+/// URLs of the stores in databases.
+const SQL: &str = "`postgres://`, `sqlite:`";
+
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -257,12 +260,15 @@ impl Lacked {
     fn way_out(self) -> String {
         match self {
             Self::Shortens => {
-                format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, `quorum:` or `memory:`")
+                format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, {SQL}, `quorum:` or `memory:`")
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
-            Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS} or `memory:`"),
-            Self::Fair | Self::ReadWrite | Self::Downgrade => format!("Use {REDIS}, `quorum:` or `memory:`"),
-            Self::Several | Self::Scan => format!("Use {REDIS}, {PLAIN}, `quorum:` or `memory:`"),
+            Self::Stocks => format!("Use {REDIS} or `memory:`"),
+            Self::Semaphores | Self::Latches => format!("Use {REDIS}, {SQL} or `memory:`"),
+            Self::Fair | Self::ReadWrite | Self::Downgrade => {
+                format!("Use {REDIS}, {SQL}, `quorum:` or `memory:`")
+            }
+            Self::Several | Self::Scan => format!("Use {REDIS}, {PLAIN}, {SQL}, `quorum:` or `memory:`"),
         }
     }
 }

@@ -39,6 +39,10 @@ impl Latch {
         std::mem::take(&mut self.count) > 0
     }
 
+    pub(crate) fn ends_of_all(&self, visit: &mut dyn FnMut(ServerTime)) {
+        self.done.values().for_each(|until| visit(*until));
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0 && self.done.is_empty()
     }

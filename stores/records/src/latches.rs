@@ -14,7 +14,7 @@ use crate::listeners::{Channel, Event, What};
 use crate::locks::Records;
 use crate::record::{Class, Name};
 use crate::step::in_time;
-use crate::store::{Access, RecordStore, Work};
+use crate::store::{Access, Change, RecordStore, Work};
 
 /// The latches of a database.
 pub(crate) struct Latches<R>(pub(crate) Records<R>);
@@ -46,12 +46,14 @@ impl<R: RecordStore> Latches<R> {
         key: &LockKey,
         access: Access,
         timeout: Duration,
+        latest: Option<ServerTime>,
         mut step: impl FnMut(&mut Latch, ServerTime) -> (T, bool) + Send + 'static,
     ) -> BoxFuture<Result<T, StoreError>> {
         let records = self.0.clone();
         let key = key.clone();
         Box::pin(async move {
             let change = records.change(Few::one(Self::name(&records, &key)?), access, timeout);
+            let change = Change { latest, ..change };
             let step = move |work: &mut Work<'_>| {
                 let now = work.now;
                 let [record] = &mut *work.records else { unreachable!("one name, one record") };
@@ -73,7 +75,7 @@ impl<R: RecordStore> LatchStore for Latches<R> {
         count: u32,
         timeout: Duration,
     ) -> BoxFuture<Result<bool, StoreError>> {
-        self.step(&key, Access::Change, timeout, move |latch, _| {
+        self.step(&key, Access::Change, timeout, None, move |latch, _| {
             let was_set = latch.try_set(count);
             (was_set, was_set)
         })
@@ -91,16 +93,16 @@ impl<R: RecordStore> LatchStore for Latches<R> {
                 }
                 Err(late) => (Err(late), false),
             };
-            Self(records).step(&key, Access::Change, timeout, step).await?
+            Self(records).step(&key, Access::Change, timeout, Some(latest), step).await?
         })
     }
 
     fn count(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<u64, StoreError>> {
-        self.step(&key, Access::Look, timeout, |latch, _| (latch.count, false))
+        self.step(&key, Access::Look, timeout, None, |latch, _| (latch.count, false))
     }
 
     fn delete(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<bool, StoreError>> {
-        self.step(&key, Access::Change, timeout, |latch, _| {
+        self.step(&key, Access::Change, timeout, None, |latch, _| {
             let was_there = latch.delete();
             (was_there, was_there)
         })

@@ -35,9 +35,9 @@ pub use self::lock::Lock;
 pub use self::locks::Records;
 pub use self::record::{Class, Name, Record};
 pub use self::semaphore::Semaphore;
+pub use self::store::{Access, Change, Changed, Page, RecordStore, Work};
 #[cfg(feature = "text")]
 pub use self::text::{Row, Unreadable};
-pub use self::store::{Access, Change, Changed, Page, RecordStore, Work};
 
 #[doc(hidden)]
 pub use self::step::{Look, in_time, look};

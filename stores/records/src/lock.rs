@@ -147,6 +147,15 @@ impl Lock {
         all.into_iter().flatten().min()
     }
 
+    /// Visits the end of everything that ends by itself.
+    pub(super) fn ends_of_all(&self, visit: &mut dyn FnMut(ServerTime)) {
+        let ReadWrite { writer, readers, intent } = &self.read_write;
+        let holds = self.sole.iter().chain(writer).chain(readers).chain(intent);
+        holds.for_each(|hold| visit(hold.expires));
+        self.queue.waiters.iter().for_each(|waiter| visit(waiter.alive_until));
+        self.counter.and_then(|counter| counter.expires).into_iter().for_each(visit);
+    }
+
     /// Returns when everything here is over, but for the counter.
     #[cfg(feature = "text")]
     pub(super) fn over(&self) -> Option<ServerTime> {

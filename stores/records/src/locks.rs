@@ -95,7 +95,7 @@ impl<R: RecordStore> Records<R> {
     }
 
     pub(crate) fn change(&self, names: Few<Name>, access: Access, timeout: Duration) -> Change {
-        Change { names, access, handle: self.handle, timeout }
+        Change { names, access, handle: self.handle, latest: None, timeout }
     }
 
     /// Acquires, unless the database's time is past `latest`.
@@ -110,6 +110,7 @@ impl<R: RecordStore> Records<R> {
     ) -> Result<Acquired, StoreError> {
         check_items(&request)?;
         let change = self.change(self.names(&request.items), Access::Change, request.timeout);
+        let change = Change { latest: Some(latest), ..change };
         let step = move |work: &mut Work<'_>| work.acquire(&request, latest);
         let Changed { answer, now, .. } = self.store.change(change, step).await?;
         Ok(match answer? {
@@ -128,8 +129,14 @@ impl<R: RecordStore> Records<R> {
         request: Arc<ReleaseRequest>,
         latest: Option<ServerTime>,
     ) -> Result<Released, StoreError> {
-        let counting = Counting { handle: self.handle, sees_all: self.store.abilities().counts_listeners };
+        let abilities = self.store.abilities();
+        let counting = Counting {
+            handle: self.handle,
+            sees_all: abilities.counts_listeners,
+            takes_over: abilities.takeovers,
+        };
         let change = self.change(self.names(&request.items), Access::Change, request.timeout);
+        let change = Change { latest, ..change };
         let own_watch = request.own_watch.clone();
         let step = move |work: &mut Work<'_>| work.release(&request, latest, counting);
         let Changed { answer, now, heard } = self.store.change(change, step).await?;

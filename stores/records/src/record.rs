@@ -81,6 +81,19 @@ impl Record {
         each!(self, it => it.due())
     }
 
+    /// Returns the part of time around `at` in which the record means the same: from the last end
+    /// until then, if there was one, up to the first end after it.
+    #[must_use]
+    pub fn same_around(&self, at: ServerTime) -> (Option<ServerTime>, Option<ServerTime>) {
+        let (mut from, mut to) = (None, None);
+        let mut visit = |end: ServerTime| match end <= at {
+            true => from = from.max(Some(end)),
+            false => to = Some(to.map_or(end, |to: ServerTime| to.min(end))),
+        };
+        each!(self, it => it.ends_of_all(&mut visit));
+        (from, to)
+    }
+
     /// Throws expired data away, except what a later step still has to see.
     pub fn drop_expired(&mut self, now: ServerTime) {
         each!(self, it => it.drop_expired(now));

@@ -94,6 +94,10 @@ impl Semaphore {
         Ok(Some(more))
     }
 
+    pub(crate) fn ends_of_all(&self, visit: &mut dyn FnMut(ServerTime)) {
+        self.held.values().for_each(|expires| visit(*expires));
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.left.is_none()
     }

@@ -12,10 +12,10 @@ use lock_core::store::{
 
 use crate::listeners::{Channel, Event, What};
 use crate::locks::Records;
-use crate::record::{Class, Name};
+use crate::record::Class;
 use crate::semaphore::Semaphore;
 use crate::step::in_time;
-use crate::store::{Access, Changed, RecordStore, Work};
+use crate::store::{Access, Change, Changed, RecordStore, Work};
 
 /// The semaphores of a database.
 pub(crate) struct Semaphores<R>(pub(crate) Records<R>);
@@ -38,12 +38,9 @@ impl<R: RecordStore> Semaphores<R> {
     /// are notified.
     async fn step<T: Send + 'static>(
         &self,
-        names: Few<Name>,
-        access: Access,
-        timeout: Duration,
+        change: Change,
         mut step: impl FnMut(&mut Work<'_>) -> (T, Vec<bool>) + Send + 'static,
     ) -> Result<Changed<T>, StoreError> {
-        let change = self.0.change(names, access, timeout);
         let step = move |work: &mut Work<'_>| {
             let now = work.now;
             let expired: Vec<bool> =
@@ -60,22 +57,24 @@ impl<R: RecordStore> Semaphores<R> {
         self.0.store.change(change, step).await
     }
 
+    /// Begins a step on one semaphore.
+    fn on(&self, key: &LockKey, access: Access, timeout: Duration) -> Change {
+        self.0.change(Few::one(self.0.name(Class::Semaphore, key)), access, timeout)
+    }
+
     /// Makes one atomic step on one semaphore.
     async fn one<T: Send + 'static>(
         &self,
-        key: &LockKey,
-        access: Access,
-        timeout: Duration,
+        change: Change,
         mut step: impl FnMut(&mut Semaphore, ServerTime) -> (T, bool) + Send + 'static,
     ) -> Result<Changed<T>, StoreError> {
-        let names = Few::one(self.0.name(Class::Semaphore, key));
         let step = move |work: &mut Work<'_>| {
             let now = work.now;
             let [record] = work.records else { unreachable!("one name, one record") };
             let (answer, freed) = step(record.semaphore(), now);
             (answer, vec![freed])
         };
-        self.step(names, access, timeout, step).await
+        self.step(change, step).await
     }
 }
 
@@ -84,11 +83,12 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
         let all = self.clone();
         Box::pin(async move {
             let latest = request.stamp(all.0.store.time(request.timeout).await?);
-            let (key, timeout) = (request.key.clone(), request.timeout);
+            let change = all.on(&request.key, Access::Change, request.timeout);
+            let change = Change { latest: Some(latest), ..change };
             let step = move |semaphore: &mut Semaphore, now| {
                 (in_time(now, latest).map(|()| semaphore.acquire(&request, now)), false)
             };
-            let Changed { answer, now, .. } = all.one(&key, Access::Change, timeout, step).await?;
+            let Changed { answer, now, .. } = all.one(change, step).await?;
             Ok(match answer? {
                 Ok(()) => PermitsAcquired::Granted(now.into()),
                 Err(busy) => PermitsAcquired::Busy(PermitsBusy { moment: now.into(), ..busy }),
@@ -100,7 +100,7 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
         let all = self.clone();
         Box::pin(async move {
             let PermitsRelease { key, ids, timeout } = request;
-            Ok(all.give_back(&key, ids, Access::Change, timeout).await?.answer)
+            Ok(all.give_back(all.on(&key, Access::Change, timeout), ids).await?.answer)
         })
     }
 
@@ -116,7 +116,7 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
                 });
                 (renewed.collect(), Vec::new())
             };
-            Ok(all.step(names, Access::Each, timeout, step).await?.answer)
+            Ok(all.step(all.0.change(names, Access::Each, timeout), step).await?.answer)
         })
     }
 
@@ -124,8 +124,8 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
         let all = self.clone();
         Box::pin(async move {
             let Some(latest) = request.seal() else { return Ok(Withdrawn::Settled) };
-            let ids = request.ids.clone();
-            let given = all.give_back(&request.key, ids, Access::Settle, request.timeout).await?;
+            let change = all.on(&request.key, Access::Settle, request.timeout);
+            let given = all.give_back(change, request.ids.clone()).await?;
             Ok(Withdrawn::by(latest, given.now))
         })
     }
@@ -147,7 +147,7 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
                 let freed = matches!(more, Ok(Some(more)) if more > 0);
                 (more, freed)
             };
-            Ok(all.one(&key, Access::Change, timeout, step).await?.answer?.is_some())
+            Ok(all.one(all.on(&key, Access::Change, timeout), step).await?.answer?.is_some())
         })
     }
 
@@ -155,24 +155,18 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
         let all = self.clone();
         Box::pin(async move {
             let step = |semaphore: &mut Semaphore, _| (semaphore.counts(), false);
-            Ok(all.one(&key, Access::Change, timeout, step).await?.answer)
+            Ok(all.one(all.on(&key, Access::Change, timeout), step).await?.answer)
         })
     }
 }
 
 impl<R: RecordStore> Semaphores<R> {
-    async fn give_back(
-        &self,
-        key: &LockKey,
-        ids: Vec<PermitId>,
-        access: Access,
-        timeout: Duration,
-    ) -> Result<Changed<Vec<bool>>, StoreError> {
+    async fn give_back(&self, change: Change, ids: Vec<PermitId>) -> Result<Changed<Vec<bool>>, StoreError> {
         let step = move |semaphore: &mut Semaphore, _| {
             let held = semaphore.release(&ids);
             let freed = held.contains(&true);
             (held, freed)
         };
-        self.one(key, access, timeout, step).await
+        self.one(change, step).await
     }
 }

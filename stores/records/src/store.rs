@@ -57,6 +57,9 @@ pub struct Change {
     pub access: Access,
     /// The handle that makes the step.
     pub handle: HandleId,
+    /// A step that is made later has another answer, which it gives itself. For databases that run a
+    /// step first, and then write only what it made.
+    pub latest: Option<ServerTime>,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }

@@ -122,7 +122,8 @@ impl Record {
         let json = |value: serde_json::Result<String>| value.unwrap_or_default();
         match self {
             Self::Lock(lock) => {
-                let Counter { top, expires } = lock.counter.unwrap_or(Counter { top: 0, expires: Some(time(0)) });
+                let Counter { top, expires } =
+                    lock.counter.unwrap_or(Counter { top: 0, expires: Some(time(0)) });
                 Row {
                     token: signed(top),
                     until: lock.over().map_or(0, |over| signed(over.as_micros())),

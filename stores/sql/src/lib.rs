@@ -1,8 +1,8 @@
 //! [`SqlStore`]: locks, semaphores and latches in PostgreSQL or SQLite.
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
-//! changes and commits. `records` has the transactions, `statements` their text in both dialects,
-//! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
+//! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only one
+//! round trip, `statements` their text in both dialects. `links` has the connections, and `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -10,6 +10,10 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod call;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod links;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod open;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -20,13 +24,15 @@ mod records;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod statements;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod swap;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod sweep;
 #[cfg(all(test, feature = "postgres", feature = "sqlite"))]
 mod tests;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-pub use self::open::{Settings, SqlStore};
 #[cfg(feature = "postgres")]
 pub use self::open::postgres;
 #[cfg(feature = "sqlite")]
 pub use self::open::sqlite;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use self::open::{Settings, SqlStore};

@@ -7,8 +7,10 @@ use lock_core::store::{Abilities, StoreError, StoreErrorKind};
 use lock_store_records::Records;
 use tokio::runtime::Handle;
 
-use crate::plumbing::Database;
+use crate::links::{Links, Options};
 use crate::records::Sql;
+#[cfg(feature = "postgres")]
+use crate::swap::AHEAD;
 
 /// One manager's handle on a database.
 pub type SqlStore = Records<Sql>;
@@ -26,10 +28,10 @@ const ABILITIES: Abilities = Abilities {
 };
 
 /// Maximum number of connections for the steps of a manager.
-const CONNECTIONS: u32 = 8;
+const CONNECTIONS: usize = 8;
 
 /// Maximum number of connections for renewals and sweeping.
-const STEADY: u32 = 2;
+const STEADY: usize = 2;
 
 /// Settings of a handle.
 #[derive(Clone, Debug)]
@@ -46,26 +48,10 @@ pub struct Settings {
 #[cfg(feature = "postgres")]
 #[must_use]
 pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
-    use sqlx::postgres::PgPoolOptions;
-
-    let _entered = settings.runtime.enter();
-    let options = options.application_name("lock-runtime");
-    let pool = |connections| {
-        let pool = PgPoolOptions::new().max_connections(connections);
-        let pool = pool.acquire_timeout(settings.connect_timeout).after_connect(|connection, _| {
-            // A grant that is lost with a crash would let two in.
-            let wait = "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
-                        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
-            Box::pin(async move { sqlx::Executor::execute(connection, wait).await.map(drop) })
-        });
-        Database::Postgres(pool.connect_lazy_with(options.clone()))
-    };
-    let sql = Sql::new(
-        pool(CONNECTIONS),
-        pool(STEADY),
-        Abilities { name: "the PostgreSQL store", ..ABILITIES },
-    );
-    Arc::new(Records::new(sql, &settings.prefix))
+    let options = Options::Postgres(Box::new(options.application_name("lock-runtime")));
+    let links = |most| Links::new(options.clone(), most);
+    let abilities = Abilities { name: "the PostgreSQL store", lease_grain: AHEAD, ..ABILITIES };
+    Arc::new(Records::new(Sql::new(links(CONNECTIONS), links(STEADY), abilities), &settings.prefix))
 }
 
 /// Opens SQLite. Opens the file on first use, and creates it if it is missing.
@@ -78,22 +64,27 @@ pub fn sqlite(
     options: sqlx::sqlite::SqliteConnectOptions,
     settings: &Settings,
 ) -> Result<Arc<SqlStore>, StoreError> {
-    use sqlx::sqlite::{SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+    use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 
     let path = options.get_filename().to_string_lossy();
-    if path.is_empty() || path.contains(":memory:") || path.contains("mode=memory") || path.contains("sqlx-in-memory") {
+    if path.is_empty()
+        || path.contains(":memory:")
+        || path.contains("mode=memory")
+        || path.contains("sqlx-in-memory")
+    {
         let text = "SQLite in memory is a database for each connection; name a file, or use `memory:`";
         return Err(StoreError::new(StoreErrorKind::Unsupported, text));
     }
-    let _entered = settings.runtime.enter();
     let options = options
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY);
-    let pool = SqlitePoolOptions::new().max_connections(STEADY).acquire_timeout(settings.connect_timeout);
-    let database = Database::Sqlite((pool.connect_lazy_with(options), Arc::default()));
-    let sql = Sql::new(database.clone(), database, Abilities { name: "the SQLite store", ..ABILITIES });
+    // SQLite has one writer at a time. Those of this process queue for the connection, and are
+    // woken; SQLite itself would poll.
+    let links = Links::new(Options::Sqlite(Box::new(options)), 1);
+    let abilities = Abilities { name: "the SQLite store", ..ABILITIES };
+    let sql = Sql::new(Arc::clone(&links), links, abilities);
     Ok(Arc::new(Records::new(sql, &settings.prefix)))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Lists are one JSON text, because that is the only list that both databases take as an argument.
 
-use crate::plumbing::Database;
+use crate::links::Options;
 
 /// The table. Times are microseconds since the Unix epoch by the database's clock.
 ///
@@ -15,7 +15,7 @@ use crate::plumbing::Database;
 pub(crate) const TABLE: &str = "lock_records";
 
 /// Columns of the table, as a row is read.
-const ROW: &str = "name, token, until, kept_until, record";
+const ROW: &str = "name, version, token, until, kept_until, record";
 
 /// The statements of one database.
 #[derive(Clone, Debug)]
@@ -39,15 +39,19 @@ pub(crate) struct Statements {
     pub(crate) over: String,
     /// Removes those of these rows that are still over.
     pub(crate) remove: String,
+    /// Writes a row that is absent or over; or reads it.
+    pub(crate) swap_over: String,
+    /// Writes a row that still has this version; or reads it.
+    pub(crate) swap_version: String,
 }
 
 impl Statements {
-    pub(crate) fn of(database: &Database) -> Self {
-        match database {
+    pub(crate) fn of(options: &Options) -> Self {
+        match options {
             #[cfg(feature = "sqlite")]
-            Database::Sqlite(_) => Self::sqlite(),
+            Options::Sqlite(_) => Self::sqlite(),
             #[cfg(feature = "postgres")]
-            Database::Postgres(_) => Self::postgres(),
+            Options::Postgres(_) => Self::postgres(),
         }
     }
 
@@ -61,7 +65,7 @@ impl Statements {
                       value ->> 'until' AS until, value ->> 'kept_until' AS kept_until, \
                       value ->> 'record' AS record FROM json_each($2)";
         let look = format!(
-            "SELECT t.now, r.name, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
+            "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
              LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
         );
         let common = Self::common(clock, "", values);
@@ -94,7 +98,38 @@ impl Statements {
                  t AS MATERIALIZED (SELECT count(*) AS rows, {clock} AS now FROM l) "
             )
         };
+        // The row as it is, if it was not written.
+        let else_row = format!(
+            "UNION ALL SELECT 0::bigint, t.now, r.version, r.token, r.until, r.kept_until, r.record \
+             FROM (SELECT {clock} AS now) t LEFT JOIN {TABLE} r ON r.class = $1 AND r.name = $2 \
+             WHERE NOT EXISTS (SELECT 1 FROM done)"
+        );
         Self {
+            // The condition of the update is looked at when the row is locked. That of the insert
+            // is looked at before another program's insert of the same row is waited for; if that
+            // one is undone, no more than the lock's time-out has passed.
+            swap_over: format!(
+                "WITH done AS (INSERT INTO {TABLE} AS r (class, name, version, token, until, kept_until, record) \
+                 SELECT $1::text, $2::text, $3::text, $4::bigint, $5::bigint, $6::bigint, $7::text \
+                 FROM (SELECT {clock} AS now) t WHERE t.now BETWEEN $8::bigint AND $9::bigint \
+                 ON CONFLICT (class, name) DO UPDATE SET version = excluded.version, \
+                 token = GREATEST(r.token, excluded.token), \
+                 until = excluded.until, kept_until = GREATEST(r.kept_until, excluded.kept_until), \
+                 record = excluded.record \
+                 WHERE r.until <= {clock} AND r.token <= $10::bigint AND {clock} BETWEEN $8 AND $9 \
+                 RETURNING {clock} AS now) \
+                 SELECT 1::bigint, now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text FROM done {else_row}"
+            ),
+            // The row is locked first, since an update that waits for somebody who only locks the
+            // row does not look at the clock again.
+            swap_version: format!(
+                "WITH l AS MATERIALIZED (SELECT version FROM {TABLE} WHERE class = $1 AND name = $2 FOR UPDATE), \
+                 t AS MATERIALIZED (SELECT max(version) AS version, {clock} AS now FROM l), \
+                 done AS (UPDATE {TABLE} AS r SET version = $3::text, token = $4::bigint, until = $5::bigint, \
+                 kept_until = $6::bigint, record = $7::text FROM t WHERE r.class = $1 AND r.name = $2 \
+                 AND t.version = $10::text AND t.now BETWEEN $8::bigint AND $9::bigint RETURNING t.now) \
+                 SELECT 1::bigint, now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text FROM done {else_row}"
+            ),
             create: format!(
                 "SELECT pg_advisory_xact_lock(7236834782); \
                  CREATE TABLE IF NOT EXISTS {TABLE} (class TEXT COLLATE \"C\" NOT NULL, \
@@ -103,15 +138,15 @@ impl Statements {
                  PRIMARY KEY (class, name)) WITH (fillfactor = 50)"
             ),
             look: format!(
-                "SELECT t.now, r.name, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
+                "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
                  LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
             ),
             lock: format!(
-                "{}SELECT t.now, l.name, l.token, l.until, l.kept_until, l.record FROM t LEFT JOIN l ON true",
+                "{}SELECT t.now, l.name, l.version, l.token, l.until, l.kept_until, l.record FROM t LEFT JOIN l ON true",
                 locked("")
             ),
             lock_free: format!(
-                "{}SELECT t.now, r.name, l.token, l.until, l.kept_until, l.record FROM t \
+                "{}SELECT t.now, r.name, l.version, l.token, l.until, l.kept_until, l.record FROM t \
                  LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names} LEFT JOIN l ON l.name = r.name",
                 locked(" SKIP LOCKED")
             ),
@@ -144,7 +179,7 @@ impl Statements {
                  AND name <= $3 ORDER BY name LIMIT $4"
             ),
             over: format!(
-                "SELECT class, name, CASE WHEN {} THEN 1 ELSE 0 END FROM {TABLE} \
+                "SELECT class, name, CAST(CASE WHEN {} THEN 1 ELSE 0 END AS BIGINT) FROM {TABLE} \
                  WHERE class > $1 OR (class = $1 AND name > $2) ORDER BY class, name LIMIT $3",
                 over(clock)
             ),
@@ -153,6 +188,8 @@ impl Statements {
             lock: none(),
             lock_free: none(),
             remove: none(),
+            swap_over: none(),
+            swap_version: none(),
         }
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 
-use crate::plumbing::{Arg, Database};
+use crate::links::Links;
+use crate::plumbing::Arg;
 use crate::statements::Statements;
 
 /// Time between two pages, while there is little to remove.
@@ -17,7 +18,7 @@ const PAGE: i64 = 500;
 
 /// Goes through the table, a page at a time. Every process does so, as long as it makes steps.
 pub(crate) struct Sweeper {
-    database: Database,
+    links: Arc<Links>,
     statements: Statements,
     state: Mutex<State>,
 }
@@ -32,8 +33,8 @@ struct State {
 }
 
 impl Sweeper {
-    pub(crate) fn new(database: Database, statements: Statements) -> Self {
-        Self { database, statements, state: Mutex::default() }
+    pub(crate) fn new(links: Arc<Links>, statements: Statements) -> Self {
+        Self { links, statements, state: Mutex::default() }
     }
 
     /// Sweeps the next page in the background, if it is time.
@@ -61,7 +62,8 @@ impl Sweeper {
     async fn page(&self) -> Result<bool, sqlx::Error> {
         let (class, name) = lock(&self.state).after.clone();
         let args = [Arg::Text(&class), Arg::Text(&name), Arg::Int(PAGE)];
-        let rows = self.database.rows(&self.statements.over, &args).await?;
+        let mut link = self.links.take().await?;
+        let rows = link.rows(&self.statements.over, &args).await?;
         let mut last = (String::new(), String::new());
         let mut over: Vec<(String, Vec<String>)> = Vec::new();
         for row in &rows {
@@ -77,13 +79,12 @@ impl Sweeper {
         // After the last page, the first one.
         let is_last = (rows.len() as i64) < PAGE;
         lock(&self.state).after = if is_last { Default::default() } else { last };
-        let mut removed = 0;
+        let removed: usize = over.iter().map(|(_, names)| names.len()).sum();
         for (class, names) in &over {
             let names = serde_json::to_string(names).unwrap_or_default();
-            let mut work = self.database.begin(PAUSE).await?;
-            removed += work.execute(&self.statements.remove, &[Arg::Text(class), Arg::Text(&names)]).await?;
-            work.commit().await?;
+            link.rows(&self.statements.remove, &[Arg::Text(class), Arg::Text(&names)]).await?;
         }
-        Ok(removed as i64 > PAGE / 2)
+        link.give_back();
+        Ok(removed > rows.len() / 2 && !is_last)
     }
 }

@@ -38,13 +38,15 @@ pub fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::TooLate, what))
 }
 
-/// How a release knows who else waits.
+/// What a release may know and do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counting {
     /// The handle that releases.
     pub(crate) handle: HandleId,
     /// Whether every listener is in this process.
     pub(crate) sees_all: bool,
+    /// Whether a release may be followed by a takeover.
+    pub(crate) takes_over: bool,
 }
 
 /// The outcome of a release.
@@ -152,7 +154,9 @@ impl Work<'_> {
         };
         let freed = request.linger.is_zero() && held.iter().all(|held| *held);
         let then = match &request.then {
-            Some(takeover) if freed => self.take_over(request, takeover, latest, rivals),
+            Some(takeover) if freed && counting.takes_over => {
+                self.take_over(request, takeover, latest, rivals)
+            }
             _ => None,
         };
         // After a takeover the key is still taken: nobody needs to be woken.

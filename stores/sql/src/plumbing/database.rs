@@ -60,6 +60,8 @@ macro_rules! query {
     };
 }
 
+pub(crate) use query;
+
 /// A row of the result of a statement.
 pub enum Row {
     #[cfg(feature = "sqlite")]

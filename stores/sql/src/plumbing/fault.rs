@@ -20,7 +20,9 @@ impl Fault {
     pub fn error(self, no_tables: &str) -> StoreError {
         match self {
             Self::Again(text) => StoreError::new(StoreErrorKind::NotReady, text),
-            Self::NoTables(text) => StoreError::new(StoreErrorKind::Unsupported, format!("{text}; {no_tables}")),
+            Self::NoTables(text) => {
+                StoreError::new(StoreErrorKind::Unsupported, format!("{text}; {no_tables}"))
+            }
             Self::Failed(error) => error,
         }
     }

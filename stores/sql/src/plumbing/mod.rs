@@ -6,5 +6,6 @@ mod database;
 mod fault;
 
 pub use self::classify::{During, fault};
+pub(crate) use self::database::query;
 pub use self::database::{Arg, Database, Row, Work};
 pub use self::fault::Fault;

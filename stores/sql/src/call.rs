@@ -1,0 +1,408 @@
+//! [`Call`]: one call, its deadline, and its transactions.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::chance::random_bytes;
+use lock_core::internal::clock::Clock;
+use lock_core::internal::sync::lock;
+use lock_core::store::kit::Backoff;
+use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
+use lock_store_records::{
+    Access, Bell, Change, Changed, Class, Heard, Name, Record, Row as RecordRow, Work as Step,
+};
+use tokio::time::{Instant, timeout_at};
+
+use crate::links::{Link, Links};
+use crate::plumbing::{Arg, During, Fault, Row, fault};
+use crate::records::Sql;
+use crate::statements::{Statements, TABLE};
+
+/// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Maximum length of a record's text in bytes. Each change writes all of it.
+const LARGEST: usize = 256 * 1024;
+
+/// Time in microseconds that may pass between reading the clock and inserting a row. If it was
+/// more, the insert has waited for another program's, and the step is made again.
+const SAME_TIME: i64 = 100_000;
+
+/// Time for which a row is kept that a withdrawal has made, so that a late insert of the withdrawn
+/// request finds it.
+const MARK: Duration = Duration::from_secs(60);
+
+/// What to do about a missing table.
+pub(crate) const NO_TABLE: &str = "connect once as a user who may create it";
+
+/// A step, as it is made in an attempt.
+pub(crate) type Steps<'a, T> = &'a mut (dyn FnMut(&mut Step<'_>) -> T + Send);
+
+/// One call and its deadline.
+pub(crate) struct Call<'a> {
+    pub(crate) sql: &'a Sql,
+    links: &'a Arc<Links>,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+/// The attempts of a call.
+#[derive(Default)]
+pub(crate) struct Tries {
+    backoff: Backoff,
+    /// Whether the table was created.
+    created: bool,
+}
+
+/// Makes attempts until one succeeds or no other would.
+macro_rules! attempts {
+    ($call:expr, $attempt:expr) => {{
+        let mut tries = crate::call::Tries::default();
+        loop {
+            match $attempt.await {
+                Ok(done) => break Ok(done),
+                Err(fault) => $call.retry(&mut tries, fault).await?,
+            }
+        }
+    }};
+}
+pub(crate) use attempts;
+
+/// A row as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) version: String,
+    pub(crate) row: RecordRow,
+}
+
+impl Found {
+    /// Reads a row from the column `at` on; `None` if there is none, or none that may be read.
+    pub(crate) fn read(row: &Row, at: usize) -> Result<Option<Self>, sqlx::Error> {
+        let Some(version) = row.maybe_text(at)? else { return Ok(None) };
+        let text = row.maybe_text(at + 4)?.unwrap_or_default();
+        let row = RecordRow {
+            token: row.int(at + 1)?,
+            until: row.int(at + 2)?,
+            kept_until: row.int(at + 3)?,
+            text,
+        };
+        Ok(Some(Self { version, row }))
+    }
+}
+
+/// The rows of a step, as they were read.
+struct Rows {
+    now: i64,
+    /// In the order of the names: `None` for an absent row.
+    found: Vec<Option<Found>>,
+    /// Indexes of rows that others have locked.
+    skipped: Vec<usize>,
+}
+
+/// Returns the class as the table has it.
+pub(crate) fn text_of(class: Class) -> &'static str {
+    match class {
+        Class::Lock => "lock",
+        Class::Semaphore => "semaphore",
+        Class::Latch => "latch",
+    }
+}
+
+/// Makes the version of a change: a random number that no other change has.
+pub(crate) fn new_version() -> String {
+    random_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn time(micros: i64) -> ServerTime {
+    ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+pub(crate) fn micros(time: ServerTime) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(sql: &'a Sql, links: &'a Arc<Links>, timeout: Duration) -> Self {
+        let deadline = Instant::now() + timeout.min(LONGEST);
+        Self { sql, links, timeout, deadline }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub(crate) fn error(&self, kind: StoreErrorKind, text: impl fmt::Display) -> StoreError {
+        StoreError::new(kind, format!("{}: {text}", self.links.options.name()))
+    }
+
+    /// Returns the fault of an answer that can't be read.
+    pub(crate) fn unreadable(&self, error: &sqlx::Error) -> Fault {
+        fault(self.links.options.name(), error, During::Work)
+    }
+
+    /// Waits for an answer of the database until the deadline.
+    pub(crate) async fn bounded<T>(
+        &self,
+        during: During,
+        step: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Fault> {
+        match timeout_at(self.deadline, step).await {
+            Ok(answer) => answer.map_err(|error| fault(self.links.options.name(), &error, during)),
+            Err(_) => {
+                let kind = match during {
+                    During::Work => StoreErrorKind::NotReady,
+                    During::Commit => StoreErrorKind::Unanswered,
+                };
+                Err(Fault::Failed(self.error(kind, format_args!("no answer within {:?}", self.timeout))))
+            }
+        }
+    }
+
+    /// Prepares for another attempt after `fault`: waits for others that were in the way, or creates
+    /// the missing table. Fails if there is no time, or if another attempt would not help.
+    pub(crate) async fn retry(&self, tries: &mut Tries, fault: Fault) -> Result<(), StoreError> {
+        match fault {
+            Fault::NoTables(_) if !tries.created => {
+                tries.created = true;
+                self.create().await.map_err(|fault| fault.error(NO_TABLE))
+            }
+            Fault::Again(said) => {
+                let pause = tries.backoff.next_pause();
+                if pause >= self.left() {
+                    let text =
+                        format_args!("not done within {:?}, nothing was changed: {said}", self.timeout);
+                    return Err(self.error(StoreErrorKind::NotReady, text));
+                }
+                tokio::time::sleep(pause).await;
+                Ok(())
+            }
+            fault => Err(fault.error(NO_TABLE)),
+        }
+    }
+
+    pub(crate) async fn link(&self) -> Result<Link, Fault> {
+        self.bounded(During::Work, self.links.take()).await
+    }
+
+    /// Runs one statement that changes nothing.
+    pub(crate) async fn read(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+        let mut link = self.link().await?;
+        let rows = self.bounded(During::Work, link.rows(text, args)).await?;
+        link.give_back();
+        Ok(rows)
+    }
+
+    async fn begin(&self) -> Result<Link, Fault> {
+        let mut link = self.link().await?;
+        self.bounded(During::Work, link.run(self.links.options.begin())).await?;
+        Ok(link)
+    }
+
+    async fn commit(&self, mut link: Link) -> Result<(), Fault> {
+        self.bounded(During::Commit, link.run("COMMIT")).await?;
+        link.give_back();
+        Ok(())
+    }
+
+    async fn create(&self) -> Result<(), Fault> {
+        let mut link = self.begin().await?;
+        self.bounded(During::Work, link.run(&self.sql.statements.create)).await?;
+        self.commit(link).await
+    }
+
+    /// Asks for the database's time.
+    pub(crate) async fn time(&self) -> Result<ServerTime, Fault> {
+        let sent = Clock::Boot.now();
+        let rows = self.read(&self.sql.statements.clock, &[]).await?;
+        let now = rows.first().map(|row| row.int(0)).transpose();
+        let time = time(now.map_err(|error| self.unreadable(&error))?.unwrap_or_default());
+        self.sql.observe(time, sent);
+        Ok(time)
+    }
+
+    /// Makes every kind of change to no row. A standby, a read-only file, or a database that does not
+    /// let the user do so refuses that.
+    pub(crate) async fn check(&self) -> Result<(), Fault> {
+        self.time().await?;
+        let mut link = self.begin().await?;
+        let args = [Arg::Text("lock"), Arg::Text("[]")];
+        let Statements { lock, insert, update, remove, .. } = &self.sql.statements;
+        for text in [lock, insert, update, remove] {
+            self.bounded(During::Work, link.rows(text, &args)).await?;
+        }
+        self.commit(link).await
+    }
+
+    /// Makes one attempt of a step, in a transaction that locks the rows.
+    pub(crate) async fn attempt<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
+        let class = change.names.first().map_or(Class::Lock, |name| name.class);
+        let names: Vec<&str> = change.names.iter().map(|name| &*name.text).collect();
+        let names = serde_json::to_string(&names).unwrap_or_default();
+        let args = [Arg::Text(text_of(class)), Arg::Text(&names)];
+        let statements = &self.sql.statements;
+        if change.access == Access::Look {
+            let sent = Clock::Boot.now();
+            let rows = self.read(&statements.look, &args).await?;
+            let rows = self.rows(change, &rows)?;
+            self.sql.observe(time(rows.now), sent);
+            let (mut records, _) = self.records(change, &rows)?;
+            let (answer, _) = self.run(&change.names, time(rows.now), &mut records, &[], step);
+            return Ok(Changed { answer, now: time(rows.now), heard: Heard(false) });
+        }
+        let mut link = self.begin().await?;
+        let text = if change.access == Access::Each { &statements.lock_free } else { &statements.lock };
+        let sent = Clock::Boot.now();
+        let found = self.bounded(During::Work, link.rows(text, &args)).await?;
+        let rows = self.rows(change, &found)?;
+        self.sql.observe(time(rows.now), sent);
+        let (mut records, skipped) = self.records(change, &rows)?;
+        let (answer, bell) = self.run(&change.names, time(rows.now), &mut records, &skipped, step);
+        self.write(&mut link, change, class, &rows, &records).await?;
+        // Also if nothing was changed: others would find the rows locked for a while.
+        self.commit(link).await?;
+        Ok(Changed { answer, now: time(rows.now), heard: bell.ring(change.handle) })
+    }
+
+    /// Runs the step on the records.
+    pub(crate) fn run<T>(
+        &self,
+        names: &[Name],
+        now: ServerTime,
+        records: &mut [Record],
+        skipped: &[usize],
+        step: Steps<'_, T>,
+    ) -> (T, Bell) {
+        let listeners = lock(&self.sql.listeners);
+        let mut work = Step::new(records, names, now, &listeners);
+        work.skipped = skipped;
+        let answer = step(&mut work);
+        let bell = work.bell();
+        (answer, bell)
+    }
+
+    /// Puts the rows in the order of the names.
+    fn rows(&self, change: &Change, rows: &[Row]) -> Result<Rows, Fault> {
+        let read = || {
+            let now = rows.first().map_or(Ok(0), |row| row.int(0))?;
+            let indexes: HashMap<&str, usize> =
+                change.names.iter().enumerate().map(|(index, name)| (&*name.text, index)).collect();
+            let mut found = vec![None; change.names.len()];
+            let mut skipped = Vec::new();
+            for row in rows {
+                let Some(name) = row.maybe_text(1)? else { continue };
+                let Some(index) = indexes.get(name.as_str()) else { continue };
+                match (Found::read(row, 2)?, found.get_mut(*index)) {
+                    (Some(row), Some(place)) => *place = Some(row),
+                    _ => skipped.push(*index),
+                }
+            }
+            Ok(Rows { now, found, skipped })
+        };
+        read().map_err(|error| self.unreadable(&error))
+    }
+
+    /// Returns the record of a row, or an empty one if it is absent.
+    pub(crate) fn record(&self, name: &Name, row: Option<&RecordRow>) -> Result<Record, StoreError> {
+        let record = row.map_or(Ok(Record::empty(name.class)), |row| row.record(name.class));
+        record.map_err(|error| {
+            self.error(StoreErrorKind::ForeignData, format_args!("{name:?} in {TABLE}: {error}"))
+        })
+    }
+
+    /// Returns the records, and the indexes of those that could not be had.
+    fn records(&self, change: &Change, rows: &Rows) -> Result<(Vec<Record>, Vec<usize>), Fault> {
+        let mut skipped = rows.skipped.clone();
+        let mut records = Vec::with_capacity(change.names.len());
+        for (index, (name, found)) in change.names.iter().zip(&rows.found).enumerate() {
+            records.push(match self.record(name, found.as_ref().map(|found| &found.row)) {
+                Err(_) if change.access == Access::Each => {
+                    skipped.push(index);
+                    Record::empty(name.class)
+                }
+                record => record?,
+            });
+        }
+        Ok((records, skipped))
+    }
+
+    /// Returns the row of a changed record.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Refused`] for one that has become too long.
+    pub(crate) fn row(
+        &self,
+        name: &Name,
+        before: Option<&RecordRow>,
+        record: &Record,
+    ) -> Result<RecordRow, StoreError> {
+        let mut row = record.row();
+        row.token = row.token.max(before.map_or(0, |before| before.token));
+        if row.text.len() > LARGEST && before.is_none_or(|before| before.text.len() < row.text.len()) {
+            let text = format_args!(
+                "the record of {name:?} would be longer than {LARGEST} bytes: it has too many waiters or holders"
+            );
+            return Err(self.error(StoreErrorKind::Refused, text));
+        }
+        Ok(row)
+    }
+
+    /// Writes the records that are different.
+    async fn write(
+        &self,
+        link: &mut Link,
+        change: &Change,
+        class: Class,
+        rows: &Rows,
+        records: &[Record],
+    ) -> Result<(), Fault> {
+        let version = new_version();
+        let (mut changed, mut missing) = (Vec::new(), Vec::new());
+        for ((name, found), record) in change.names.iter().zip(&rows.found).zip(records) {
+            let before = found.as_ref().map(|found| &found.row);
+            let mut after = self.row(name, before, record)?;
+            let settles = change.access == Access::Settle;
+            let is_same = before.map_or(record.is_empty(), |before| *before == after);
+            if is_same && !settles {
+                continue;
+            }
+            if settles {
+                after.kept_until = after.kept_until.max(micros(time(rows.now) + MARK));
+            }
+            let row = serde_json::json!({
+                "name": &*name.text,
+                "version": version,
+                "token": after.token,
+                "until": after.until,
+                "kept_until": after.kept_until,
+                "record": after.text,
+            });
+            if before.is_some() {
+                changed.push(row)
+            } else {
+                missing.push(row)
+            }
+            self.sql.known.put(name, Found { version: version.clone(), row: after });
+        }
+        let statements = &self.sql.statements;
+        if !changed.is_empty() {
+            let list = serde_json::Value::from(changed).to_string();
+            let args = [Arg::Text(text_of(class)), Arg::Text(&list)];
+            self.bounded(During::Work, link.rows(&statements.update, &args)).await?;
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let wanted = missing.len();
+        let list = serde_json::Value::from(missing).to_string();
+        let args = [Arg::Text(text_of(class)), Arg::Text(&list)];
+        let inserted = self.bounded(During::Work, link.rows(&statements.insert, &args)).await?;
+        let in_time = |row: &Row| row.int(0).is_ok_and(|now| now - rows.now <= SAME_TIME);
+        if inserted.len() < wanted || !inserted.iter().all(in_time) {
+            return Err(Fault::Again("another program has just made the same lock".to_owned()));
+        }
+        Ok(())
+    }
+}

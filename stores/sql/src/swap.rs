@@ -1,0 +1,191 @@
+//! Compare and swap: a step on one row in one round trip.
+//!
+//! The step is run first, on what is known of the row: the last version that this process has seen,
+//! or nothing at all. The statement writes only if that was right. It says so in terms of the
+//! database's clock, too: within which time the step has the same outcome.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use lock_core::internal::clock::Clock;
+use lock_core::internal::sync::{Mutex, lock};
+use lock_core::store::ServerTime;
+use lock_store_records::{Change, Changed, Name, Record, Row as RecordRow};
+
+use crate::call::{Call, Found, Steps, micros, new_version, text_of, time};
+use crate::plumbing::{Arg, During, Fault};
+
+/// Maximum time by which the database's clock may be behind our estimate of it. Leases count from
+/// the estimate, and are longer by that much.
+pub(crate) const AHEAD: Duration = Duration::from_millis(50);
+
+/// Maximum time by which it may be ahead: leases would be too short by that much.
+const BEHIND: Duration = Duration::from_millis(250);
+
+/// Number of rows that are remembered, at least.
+const KNOWN: usize = 4096;
+
+/// The rows that this process has written last. What is remembered may be out of date: the
+/// statement compares.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<[HashMap<Name, Found>; 2]>);
+
+impl Known {
+    pub(crate) fn put(&self, name: &Name, found: Found) {
+        let mut known = lock(&self.0);
+        let [young, old] = &mut *known;
+        old.remove(name);
+        young.insert(name.clone(), found);
+        if young.len() >= KNOWN {
+            *old = std::mem::take(young);
+        }
+    }
+
+    fn get(&self, name: &Name) -> Option<Found> {
+        let known = lock(&self.0);
+        known.iter().find_map(|found| found.get(name)).cloned()
+    }
+
+    fn forget(&self, name: &Name) {
+        lock(&self.0).iter_mut().for_each(|known| drop(known.remove(name)));
+    }
+}
+
+/// What a step starts from.
+struct Base {
+    /// The row; `None` for one that is absent or over.
+    version: Option<String>,
+    row: RecordRow,
+    /// When the step is made.
+    at: ServerTime,
+    /// Whether the database said so at that time.
+    is_seen: bool,
+}
+
+impl Base {
+    fn of(found: Option<Found>, at: ServerTime, is_seen: bool) -> Self {
+        match found {
+            // Nothing of it counts any more but the counter.
+            Some(Found { row, .. }) if !is_seen && row.until <= micros(at) => {
+                let row = RecordRow { until: 0, text: EMPTY.to_owned(), ..row };
+                Self { version: None, row, at, is_seen }
+            }
+            Some(Found { version, row }) => Self { version: Some(version), row, at, is_seen },
+            None => {
+                let row = RecordRow { text: EMPTY.to_owned(), ..RecordRow::default() };
+                Self { version: None, row, at, is_seen }
+            }
+        }
+    }
+}
+
+/// The text of a record about which nothing is known.
+const EMPTY: &str = "{}";
+
+impl Call<'_> {
+    /// Makes a step on one row; `None` if others have changed it meanwhile, twice.
+    pub(crate) async fn swap<T>(
+        &self,
+        change: &Change,
+        name: &Name,
+        step: Steps<'_, T>,
+    ) -> Result<Option<Changed<T>>, Fault> {
+        let known = self.sql.known.get(name);
+        let mut base = match self.sql.fresh_time() {
+            Some(estimate) => Base::of(known, estimate, false),
+            None => self.look(name).await?,
+        };
+        let mut conflicts = 0;
+        loop {
+            let before = self.record(name, Some(&base.row))?;
+            let mut records = [before.clone()];
+            let (answer, bell) = self.run(&change.names, base.at, &mut records, &[], step);
+            let [record] = &records;
+            if *record == before {
+                if base.is_seen {
+                    return Ok(Some(Changed { answer, now: base.at, heard: bell.ring(change.handle) }));
+                }
+                base = self.look(name).await?;
+                continue;
+            }
+            if conflicts == 2 {
+                return Ok(None);
+            }
+            let after = Found { version: new_version(), row: self.row(name, Some(&base.row), record)? };
+            match self.write_if(change, name, &base, &before, &after).await? {
+                Ok(now) => {
+                    self.sql.known.put(name, after);
+                    return Ok(Some(Changed { answer, now, heard: bell.ring(change.handle) }));
+                }
+                Err(is) => base = is,
+            }
+            conflicts += 1;
+        }
+    }
+
+    /// Reads the row.
+    async fn look(&self, name: &Name) -> Result<Base, Fault> {
+        let names = serde_json::to_string(&[&*name.text]).unwrap_or_default();
+        let args = [Arg::Text(text_of(name.class)), Arg::Text(&names)];
+        let sent = Clock::Boot.now();
+        let rows = self.read(&self.sql.statements.look, &args).await?;
+        let read = || {
+            let Some(row) = rows.first() else { return Ok((time(0), None)) };
+            Ok((time(row.int(0)?), Found::read(row, 2)?))
+        };
+        let (now, found) = read().map_err(|error| self.unreadable(&error))?;
+        self.sql.observe(now, sent);
+        Ok(Base::of(found, now, true))
+    }
+
+    /// Writes the row if it is what the step was made from; returns when, or what it is.
+    async fn write_if(
+        &self,
+        change: &Change,
+        name: &Name,
+        base: &Base,
+        before: &Record,
+        after: &Found,
+    ) -> Result<Result<ServerTime, Base>, Fault> {
+        // What has ended still has, and what is there has not ended.
+        let (from, to) = before.same_around(base.at);
+        let slow = micros(base.at).saturating_sub(i64::try_from(AHEAD.as_micros()).unwrap_or(0));
+        let from = from.map_or(slow, |from| slow.max(micros(from)));
+        let late = micros(base.at + BEHIND);
+        let to = to.map_or(late, |to| late.min(micros(to).saturating_sub(1)));
+        let to = change.latest.map_or(to, |latest| to.min(micros(latest)));
+        // New tokens are larger than this.
+        let largest = base.row.token.max(micros(base.at));
+        let last = base.version.as_deref().map_or(Arg::Int(largest), Arg::Text);
+        let statements = &self.sql.statements;
+        let text = if base.version.is_some() { &statements.swap_version } else { &statements.swap_over };
+        let Found { version, row } = after;
+        let args = [
+            Arg::Text(text_of(name.class)),
+            Arg::Text(&name.text),
+            Arg::Text(version),
+            Arg::Int(row.token),
+            Arg::Int(row.until),
+            Arg::Int(row.kept_until),
+            Arg::Text(&row.text),
+            Arg::Int(from),
+            Arg::Int(to),
+            last,
+        ];
+        let mut link = self.link().await?;
+        let sent = Clock::Boot.now();
+        let rows = self.bounded(During::Commit, link.rows(text, &args)).await?;
+        link.give_back();
+        let read = || {
+            let Some(row) = rows.first() else { return Ok((false, time(0), None)) };
+            Ok((row.int(0)? == 1, time(row.int(1)?), Found::read(row, 2)?))
+        };
+        let (is_done, now, found) = read().map_err(|error| self.unreadable(&error))?;
+        self.sql.observe(now, sent);
+        if is_done {
+            return Ok(Ok(now));
+        }
+        self.sql.known.forget(name);
+        Ok(Err(Base::of(found, now, true)))
+    }
+}
