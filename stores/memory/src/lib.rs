@@ -30,6 +30,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
 
 use lock_core::LockKey;
 use lock_core::store::stock::StockStore;
@@ -89,7 +90,7 @@ impl MemoryStore {
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
     #[must_use]
-    pub fn started_again(&self, ahead: std::time::Duration) -> Arc<Self> {
+    pub fn started_again(&self, ahead: Duration) -> Arc<Self> {
         let memory = self.records.store();
         let ahead = u64::try_from(ahead.as_micros()).unwrap_or(u64::MAX);
         let empty = Memory::with(memory.clock, memory.epoch + ahead, table::Table::default());
@@ -99,14 +100,14 @@ impl MemoryStore {
     /// Makes a marker as if the clock had been `ahead` at that time.
     #[cfg(any(test, feature = "testing"))]
     #[doc(hidden)]
-    pub fn mark_ahead(&self, ahead: std::time::Duration) {
+    pub fn mark_ahead(&self, ahead: Duration) {
         let memory = self.records.store();
         let since = memory.now() + ahead;
         lock_core::internal::sync::lock(&memory.markers).insert(Arc::clone(self.records.prefix()), since);
     }
 
     fn on(memory: Arc<Memory>, prefix: &str) -> Arc<Self> {
-        Arc::new(Self { records: Records::new(memory, prefix) })
+        Arc::new(Self { records: Records::new(memory, prefix, Duration::MAX) })
     }
 }
 

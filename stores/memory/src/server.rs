@@ -88,7 +88,7 @@ impl MemoryServer {
     /// Connects a client.
     #[must_use]
     pub fn connect(&self) -> ServerHandle {
-        ServerHandle(Records::new(Arc::clone(&self.0), ""))
+        ServerHandle(Records::new(Arc::clone(&self.0), "", Duration::MAX))
     }
 
     /// Looks at `key` without a client.

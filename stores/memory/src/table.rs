@@ -44,7 +44,7 @@ impl Table {
     #[cfg(feature = "testing")]
     pub(super) fn drop_expired(&mut self, now: ServerTime) {
         for kept in self.records.values_mut() {
-            kept.record.drop_expired(now);
+            kept.record.purge(now);
         }
     }
 

@@ -12,26 +12,27 @@ use lock_core::store::{
     SemaphoreStore, ServerTime, StoreError, StoreErrorKind, TokenRange, Watch, Withdrawn,
 };
 
+use tokio::time::Instant;
+
 use crate::latches::Latches;
-use crate::listeners::{Channel, HandleId, Watched};
+use crate::listeners::{Channel, HandleId, Listeners, Watched};
 use crate::record::{Class, Name, Record};
 use crate::semaphores::Semaphores;
 use crate::step::{Counting, status_of};
 use crate::store::{Access, Change, Changed, RecordStore, Work};
-
-/// Time-out of a call whose request has none.
-const USUAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One manager's handle on a database: locks, semaphores and latches.
 pub struct Records<R> {
     pub(crate) store: Arc<R>,
     pub(crate) handle: HandleId,
     pub(crate) prefix: Arc<str>,
+    /// Time-out of a call whose request has none.
+    timeout: Duration,
 }
 
 impl<R> Clone for Records<R> {
     fn clone(&self) -> Self {
-        Self { store: Arc::clone(&self.store), handle: self.handle, prefix: Arc::clone(&self.prefix) }
+        Self { store: Arc::clone(&self.store), prefix: Arc::clone(&self.prefix), ..*self }
     }
 }
 
@@ -45,11 +46,12 @@ impl<R> fmt::Debug for Records<R> {
 }
 
 impl<R: RecordStore> Records<R> {
-    /// Creates another handle on `store`. `prefix` is put in front of every key.
+    /// Creates another handle on `store`. `prefix` is put in front of every key, and `timeout` is
+    /// that of calls whose request has none.
     #[must_use]
-    pub fn new(store: Arc<R>, prefix: &str) -> Self {
-        let handle = store.listeners(|listeners| listeners.handle());
-        Self { store, handle, prefix: Arc::from(prefix) }
+    pub fn new(store: Arc<R>, prefix: &str, timeout: Duration) -> Self {
+        let handle = store.listeners(Listeners::handle);
+        Self { store, handle, prefix: Arc::from(prefix), timeout }
     }
 
     /// Returns the database.
@@ -135,10 +137,11 @@ impl<R: RecordStore> Records<R> {
             sees_all: abilities.counts_listeners,
             takes_over: abilities.takeovers,
         };
-        let change = self.change(self.names(&request.items), Access::Change, request.timeout);
+        let (names, places) = self.distinct(Class::Lock, request.items.iter().map(|item| &item.key));
+        let change = self.change(names, Access::Change, request.timeout);
         let change = Change { latest, ..change };
         let own_watch = request.own_watch.clone();
-        let step = move |work: &mut Work<'_>| work.release(&request, latest, counting);
+        let step = move |work: &mut Work<'_>| work.release(&request, &places, latest, counting);
         let Changed { answer, now, heard } = self.store.change(change, step).await?;
         if let Some(own) = own_watch.filter(|_| heard.0) {
             own.expect();
@@ -153,19 +156,48 @@ impl<R: RecordStore> Records<R> {
         request: Arc<RenewRequest>,
         step: fn(&mut Work<'_>, usize, &RenewItem) -> Renewed,
     ) -> Result<Vec<Renewed>, StoreError> {
-        let keys = request.items.iter().map(|kept| &kept.item.key);
-        let (names, indexes) = self.distinct(Class::Lock, keys);
-        let change = self.change(names, Access::Each, request.timeout);
+        let started = Instant::now();
+        let mut answers = self.all(request.items.clone(), request.timeout, step).await?;
+        if request.items.len() == 1 {
+            return Ok(answers);
+        }
+        // A record that somebody else had locked is waited for, now that the others are done.
+        for (kept, answer) in request.items.iter().zip(&mut answers) {
+            let left = request.timeout.saturating_sub(started.elapsed());
+            if *answer == Renewed::Unknown && !left.is_zero() {
+                let again = self.all(vec![kept.clone()], left, step).await;
+                *answer = again.ok().and_then(|again| again.first().copied()).unwrap_or(Renewed::Unknown);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Makes a step for each item, at once.
+    async fn all(
+        &self,
+        items: Vec<RenewItem>,
+        timeout: Duration,
+        step: fn(&mut Work<'_>, usize, &RenewItem) -> Renewed,
+    ) -> Result<Vec<Renewed>, StoreError> {
+        let (names, places) = self.distinct(Class::Lock, items.iter().map(|kept| &kept.item.key));
+        let change = self.change(names, Access::Each, timeout);
         let all = move |work: &mut Work<'_>| {
-            let items = indexes.iter().zip(&request.items);
             let one = |(index, kept): (&usize, _)| match work.skipped.contains(index) {
                 true => Renewed::Unknown,
                 false => step(work, *index, kept),
             };
-            items.map(one).collect()
+            places.iter().zip(&items).map(one).collect()
         };
         Ok(self.store.change(change, all).await?.answer)
     }
+}
+
+fn renew(work: &mut Work<'_>, index: usize, kept: &RenewItem) -> Renewed {
+    work.renew(index, kept)
+}
+
+fn downgrade(work: &mut Work<'_>, index: usize, kept: &RenewItem) -> Renewed {
+    work.downgrade(index, kept)
 }
 
 fn granted(tokens: Few<TokenRange>, now: ServerTime) -> Granted {
@@ -199,20 +231,21 @@ impl<R: RecordStore> LockStore for Records<R> {
 
     fn renew(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         let records = self.clone();
-        Box::pin(async move { records.each(request, |work, index, kept| work.renew(index, kept)).await })
+        Box::pin(async move { records.each(request, renew).await })
     }
 
     fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
         let records = self.clone();
-        Box::pin(async move { records.each(request, |work, index, kept| work.downgrade(index, kept)).await })
+        Box::pin(async move { records.each(request, downgrade).await })
     }
 
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         let records = self.clone();
         Box::pin(async move {
             let latest = request.seal();
-            let change = records.change(records.names(&request.items), Access::Settle, request.timeout);
-            let step = move |work: &mut Work<'_>| work.withdraw(&request);
+            let (names, places) = records.distinct(Class::Lock, request.items.iter().map(|item| &item.key));
+            let change = records.change(names, Access::Settle, request.timeout);
+            let step = move |work: &mut Work<'_>| work.withdraw(&request, &places);
             let Changed { now, .. } = records.store.change(change, step).await?;
             Ok(latest.map_or(Withdrawn::Settled, |latest| Withdrawn::by(latest, now)))
         })
@@ -231,7 +264,7 @@ impl<R: RecordStore> LockStore for Records<R> {
         let records = self.clone();
         Box::pin(async move {
             let change =
-                records.change(Few::one(records.name(Class::Lock, &key)), Access::Look, USUAL_TIMEOUT);
+                records.change(Few::one(records.name(Class::Lock, &key)), Access::Look, records.timeout);
             let step = move |work: &mut Work<'_>| work.status();
             Ok(records.store.change(change, step).await?.answer)
         })
@@ -241,7 +274,7 @@ impl<R: RecordStore> LockStore for Records<R> {
         let records = self.clone();
         Box::pin(async move {
             let change =
-                records.change(Few::one(records.name(Class::Lock, &key)), Access::Change, USUAL_TIMEOUT);
+                records.change(Few::one(records.name(Class::Lock, &key)), Access::Change, records.timeout);
             let step = move |work: &mut Work<'_>| work.force_release(&key);
             Ok(records.store.change(change, step).await?.answer)
         })

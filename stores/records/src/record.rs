@@ -99,6 +99,15 @@ impl Record {
         each!(self, it => it.drop_expired(now));
     }
 
+    /// Throws all expired data away, whatever a later step would see of it.
+    #[doc(hidden)]
+    pub fn purge(&mut self, now: ServerTime) {
+        if let Self::Lock(lock) = self {
+            lock.queue.purge(now);
+        }
+        self.drop_expired(now);
+    }
+
     /// Returns the lock; an empty one replaces a record of another class.
     pub(crate) fn lock(&mut self) -> &mut Lock {
         if !matches!(self, Self::Lock(_)) {

@@ -71,8 +71,8 @@ pub enum Access {
     Look,
     /// It may change the records.
     Change,
-    /// It may change the records, each independently of the others. Those that can't be had at once
-    /// are [skipped](Work::skipped).
+    /// It may change the records, each independently of the others. Those of several that can't be
+    /// had at once are [skipped](Work::skipped).
     Each,
     /// It waits for every step that is under way on these names, also on absent ones. Later ones
     /// see that it was made.

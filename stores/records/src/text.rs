@@ -160,8 +160,9 @@ impl Row {
             Class::Lock => {
                 let text: LockText = serde_json::from_str(text).map_err(Unreadable)?;
                 let expires = Some(self.kept_until).filter(|kept| *kept != FOREVER);
-                let counter =
-                    Counter { top: unsigned(self.token), expires: expires.map(|kept| time(unsigned(kept))) };
+                // A counter that is ahead of the clock is needed for longer.
+                let expires = expires.map(|kept| time(unsigned(kept.max(self.token))));
+                let counter = Counter { top: unsigned(self.token), expires };
                 Record::Lock(text.lock(Some(counter).filter(|counter| counter.top > 0)))
             }
             Class::Semaphore => {
@@ -224,6 +225,105 @@ impl LockText {
                 intent: self.intent.map(hold),
             },
             counter,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn owner() -> impl Strategy<Value = OwnerId> {
+        "[a-z\"\\\\ü:0-9]{0,8}".prop_map(OwnerId::new)
+    }
+
+    fn held() -> impl Strategy<Value = Held> {
+        (owner(), any::<u64>()).prop_map(|(owner, expires)| Held { owner, expires: time(expires) })
+    }
+
+    fn waiter() -> impl Strategy<Value = Waiter> {
+        (owner(), any::<u32>(), option::of(any::<u32>()), any::<bool>(), any::<u64>()).prop_map(
+            |(owner, lease, kept, direct, alive)| Waiter {
+                owner,
+                lease: Duration::from_micros(lease.into()),
+                retention: kept.map_or(TokenRetention::Keep, |kept| {
+                    TokenRetention::For(Duration::from_micros(kept.into()))
+                }),
+                direct,
+                alive_until: time(alive),
+            },
+        )
+    }
+
+    prop_compose! {
+        fn lock()(
+            sole in option::of(held()),
+            writer in option::of(held()),
+            readers in vec(held(), 0..3),
+            intent in option::of(held()),
+            waiters in vec(waiter(), 0..3),
+            unheard in any::<bool>(),
+            counter in option::of((1..i64::MAX as u64, option::of(0..i64::MAX as u64))),
+        ) -> Record {
+            let counter = counter
+                .map(|(top, expires)| Counter { top, expires: expires.map(|kept| time(kept.max(top))) });
+            let queue = Queue { waiters: waiters.into(), unheard };
+            Record::Lock(Lock { sole, queue, read_write: ReadWrite { writer, readers, intent }, counter })
+        }
+    }
+
+    fn semaphore() -> impl Strategy<Value = Record> {
+        let held = vec((any::<[u8; 16]>(), any::<u64>()), 0..3);
+        (option::of(any::<i32>()), held).prop_map(|(left, held)| {
+            let held = held.into_iter().map(|(id, expires)| (PermitId::from_bytes(id), time(expires)));
+            Record::Semaphore(Semaphore { left: left.map(i64::from), held: held.collect() })
+        })
+    }
+
+    fn latch() -> impl Strategy<Value = Record> {
+        (any::<u64>(), vec(("[a-z]{1,3}", any::<u64>()), 0..3)).prop_map(|(count, done)| {
+            let done = done.into_iter().map(|(id, until)| (id, time(until)));
+            Record::Latch(Latch { count, done: done.collect() })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_row_has_everything_of_its_record(record in prop_oneof![lock(), semaphore(), latch()]) {
+            let class = match record {
+                Record::Lock(_) => Class::Lock,
+                Record::Semaphore(_) => Class::Semaphore,
+                Record::Latch(_) => Class::Latch,
+            };
+            prop_assert_eq!(record.row().record(class).unwrap(), record);
+        }
+
+        /// A blind write trusts `until`.
+        #[test]
+        fn nothing_counts_after_the_end_of_a_row(record in lock()) {
+            let Record::Lock(lock) = &record else { unreachable!() };
+            let until = time(unsigned(record.row().until));
+            prop_assert!(until == time(FOREVER as u64) || (lock.ends(until).is_none() && lock.queue.head(until).is_none()));
+        }
+
+        /// A step has the same outcome for as long as nothing begins or stops to count.
+        #[test]
+        fn a_record_means_the_same_within_its_time(record in lock(), at in any::<u64>(), other in any::<u64>()) {
+            let (at, other) = (time(at), time(other));
+            let Record::Lock(lock) = &record else { unreachable!() };
+            let (from, to) = record.same_around(at);
+            prop_assert!(from.is_none_or(|from| from <= at) && to.is_none_or(|to| to > at));
+            for then in [from, Some(other), to.map(|to| time(to.as_micros() - 1))].into_iter().flatten() {
+                if from.is_none_or(|from| from <= then) && to.is_none_or(|to| to > then) {
+                    prop_assert_eq!(lock.ends(at), lock.ends(then));
+                    prop_assert_eq!(lock.queue.live(at).count(), lock.queue.live(then).count());
+                    prop_assert_eq!(lock.counter(at), lock.counter(then));
+                }
+            }
         }
     }
 }

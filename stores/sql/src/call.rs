@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::chance::random_bytes;
@@ -34,6 +33,9 @@ const SAME_TIME: i64 = 100_000;
 /// request finds it.
 const MARK: Duration = Duration::from_secs(60);
 
+/// Maximum length in bytes of a name in PostgreSQL, whose index has no room for more.
+const LONGEST_NAME: usize = 2500;
+
 /// What to do about a missing table.
 pub(crate) const NO_TABLE: &str = "connect once as a user who may create it";
 
@@ -43,7 +45,7 @@ pub(crate) type Steps<'a, T> = &'a mut (dyn FnMut(&mut Step<'_>) -> T + Send);
 /// One call and its deadline.
 pub(crate) struct Call<'a> {
     pub(crate) sql: &'a Sql,
-    links: &'a Arc<Links>,
+    links: &'a Links,
     timeout: Duration,
     deadline: Instant,
 }
@@ -101,6 +103,11 @@ struct Rows {
     skipped: Vec<usize>,
 }
 
+/// Returns the class of a step's records, which is the same for all.
+fn class_of(change: &Change) -> Class {
+    change.names.first().map_or(Class::Lock, |name| name.class)
+}
+
 /// Returns the class as the table has it.
 pub(crate) fn text_of(class: Class) -> &'static str {
     match class {
@@ -124,7 +131,7 @@ pub(crate) fn micros(time: ServerTime) -> i64 {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(sql: &'a Sql, links: &'a Arc<Links>, timeout: Duration) -> Self {
+    pub(crate) fn new(sql: &'a Sql, links: &'a Links, timeout: Duration) -> Self {
         let deadline = Instant::now() + timeout.min(LONGEST);
         Self { sql, links, timeout, deadline }
     }
@@ -164,10 +171,15 @@ impl<'a> Call<'a> {
     /// the missing table. Fails if there is no time, or if another attempt would not help.
     pub(crate) async fn retry(&self, tries: &mut Tries, fault: Fault) -> Result<(), StoreError> {
         match fault {
-            Fault::NoTables(_) if !tries.created => {
-                tries.created = true;
-                self.create().await.map_err(|fault| fault.error(NO_TABLE))
-            }
+            Fault::NoTables(_) if !tries.created => match self.create().await {
+                // Another program creates it.
+                Err(Fault::Again(_)) => Ok(()),
+                Err(fault) => Err(fault.error(NO_TABLE)),
+                Ok(()) => {
+                    tries.created = true;
+                    Ok(())
+                }
+            },
             Fault::Again(said) => {
                 let pause = tries.backoff.next_pause();
                 if pause >= self.left() {
@@ -182,6 +194,21 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Refuses names that the table can't have.
+    pub(crate) fn check_names(&self, names: &[Name]) -> Result<(), StoreError> {
+        let is_long = |name: &&Name| name.text.len() > LONGEST_NAME;
+        match names.iter().find(is_long) {
+            Some(name) if self.links.options.has_short_names() => {
+                let text = format_args!(
+                    "a key has at most {LONGEST_NAME} bytes with its prefix, and this one has {}; use a shorter one",
+                    name.text.len()
+                );
+                Err(self.error(StoreErrorKind::Refused, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) async fn link(&self) -> Result<Link, Fault> {
         self.bounded(During::Work, self.links.take()).await
     }
@@ -189,9 +216,9 @@ impl<'a> Call<'a> {
     /// Runs one statement that changes nothing.
     pub(crate) async fn read(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
         let mut link = self.link().await?;
-        let rows = self.bounded(During::Work, link.rows(text, args)).await?;
+        let rows = self.bounded(During::Work, link.rows(text, args)).await;
         link.give_back();
-        Ok(rows)
+        rows
     }
 
     async fn begin(&self) -> Result<Link, Fault> {
@@ -206,10 +233,22 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
+    /// Ends a transaction that did not do what it should.
+    async fn roll_back(&self, mut link: Link) {
+        if link.is_clean() && self.bounded(During::Work, link.run("ROLLBACK")).await.is_ok() {
+            link.give_back();
+        }
+    }
+
     async fn create(&self) -> Result<(), Fault> {
         let mut link = self.begin().await?;
-        self.bounded(During::Work, link.run(&self.sql.statements.create)).await?;
-        self.commit(link).await
+        match self.bounded(During::Work, link.run(&self.sql.statements.create)).await {
+            Ok(()) => self.commit(link).await,
+            Err(fault) => {
+                self.roll_back(link).await;
+                Err(fault)
+            }
+        }
     }
 
     /// Asks for the database's time.
@@ -237,7 +276,7 @@ impl<'a> Call<'a> {
 
     /// Makes one attempt of a step, in a transaction that locks the rows.
     pub(crate) async fn attempt<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
-        let class = change.names.first().map_or(Class::Lock, |name| name.class);
+        let class = class_of(change);
         let names: Vec<&str> = change.names.iter().map(|name| &*name.text).collect();
         let names = serde_json::to_string(&names).unwrap_or_default();
         let args = [Arg::Text(text_of(class)), Arg::Text(&names)];
@@ -252,17 +291,50 @@ impl<'a> Call<'a> {
             return Ok(Changed { answer, now: time(rows.now), heard: Heard(false) });
         }
         let mut link = self.begin().await?;
-        let text = if change.access == Access::Each { &statements.lock_free } else { &statements.lock };
+        match self.locked(&mut link, change, &args, step).await {
+            Ok((answer, now, bell)) => {
+                // Also if nothing was changed: others would find the rows locked for a while.
+                self.commit(link).await?;
+                Ok(Changed { answer, now, heard: bell.ring(change.handle) })
+            }
+            Err(fault) => {
+                self.roll_back(link).await;
+                Err(fault)
+            }
+        }
+    }
+
+    /// Locks the rows, makes the step, and writes them.
+    async fn locked<T>(
+        &self,
+        link: &mut Link,
+        change: &Change,
+        args: &[Arg<'_>],
+        step: Steps<'_, T>,
+    ) -> Result<(T, ServerTime, Bell), Fault> {
+        let statements = &self.sql.statements;
+        // One row is waited for: there are no others that it could keep waiting.
+        let skips = change.access == Access::Each && change.names.len() > 1;
+        let text = if skips { &statements.lock_free } else { &statements.lock };
         let sent = Clock::Boot.now();
-        let found = self.bounded(During::Work, link.rows(text, &args)).await?;
+        let found = self.bounded(During::Work, link.rows(text, args)).await?;
         let rows = self.rows(change, &found)?;
-        self.sql.observe(time(rows.now), sent);
-        let (mut records, skipped) = self.records(change, &rows)?;
-        let (answer, bell) = self.run(&change.names, time(rows.now), &mut records, &skipped, step);
-        self.write(&mut link, change, class, &rows, &records).await?;
-        // Also if nothing was changed: others would find the rows locked for a while.
-        self.commit(link).await?;
-        Ok(Changed { answer, now: time(rows.now), heard: bell.ring(change.handle) })
+        let now = time(rows.now);
+        self.sql.observe(now, sent);
+        let (before, mut skipped) = self.records(change, &rows)?;
+        loop {
+            let mut records = before.clone();
+            let (answer, bell) = self.run(&change.names, now, &mut records, &skipped, step);
+            match self.texts(change, &rows, &records, &skipped) {
+                Ok(texts) => {
+                    self.write(link, change, &rows, texts).await?;
+                    return Ok((answer, now, bell));
+                }
+                // One record that has grown too long costs no other.
+                Err((index, _)) if skips => skipped.push(index),
+                Err((_, error)) => return Err(error.into()),
+            }
+        }
     }
 
     /// Runs the step on the records.
@@ -349,42 +421,59 @@ impl<'a> Call<'a> {
         Ok(row)
     }
 
-    /// Writes the records that are different.
+    /// Returns the rows of the records that are different, or the first that is too long.
+    fn texts(
+        &self,
+        change: &Change,
+        rows: &Rows,
+        records: &[Record],
+        skipped: &[usize],
+    ) -> Result<Vec<(usize, RecordRow)>, (usize, StoreError)> {
+        let mut texts = Vec::new();
+        let all = change.names.iter().zip(&rows.found).zip(records).enumerate();
+        for (index, ((name, found), record)) in all.filter(|(index, _)| !skipped.contains(index)) {
+            let before = found.as_ref().map(|found| &found.row);
+            let mut after = self.row(name, before, record).map_err(|error| (index, error))?;
+            let is_same = before.map_or(record.is_empty(), |before| *before == after);
+            let settles = change.access == Access::Settle;
+            if settles {
+                after.kept_until = after.kept_until.max(micros(time(rows.now) + MARK));
+            }
+            if settles || !is_same {
+                texts.push((index, after));
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Writes rows.
     async fn write(
         &self,
         link: &mut Link,
         change: &Change,
-        class: Class,
         rows: &Rows,
-        records: &[Record],
+        texts: Vec<(usize, RecordRow)>,
     ) -> Result<(), Fault> {
+        let class = class_of(change);
         let version = new_version();
         let (mut changed, mut missing) = (Vec::new(), Vec::new());
-        for ((name, found), record) in change.names.iter().zip(&rows.found).zip(records) {
-            let before = found.as_ref().map(|found| &found.row);
-            let mut after = self.row(name, before, record)?;
-            let settles = change.access == Access::Settle;
-            let is_same = before.map_or(record.is_empty(), |before| *before == after);
-            if is_same && !settles {
-                continue;
-            }
-            if settles {
-                after.kept_until = after.kept_until.max(micros(time(rows.now) + MARK));
-            }
-            let row = serde_json::json!({
+        for (index, row) in texts {
+            let Some(name) = change.names.get(index) else { continue };
+            let text = serde_json::json!({
                 "name": &*name.text,
                 "version": version,
-                "token": after.token,
-                "until": after.until,
-                "kept_until": after.kept_until,
-                "record": after.text,
+                "token": row.token,
+                "until": row.until,
+                "kept_until": row.kept_until,
+                "record": row.text,
             });
-            if before.is_some() {
-                changed.push(row)
+            let is_there = rows.found.get(index).is_some_and(Option::is_some);
+            if is_there {
+                changed.push(text);
             } else {
-                missing.push(row)
+                missing.push(text);
             }
-            self.sql.known.put(name, Found { version: version.clone(), row: after });
+            self.sql.known.put(name, Found { version: version.clone(), row });
         }
         let statements = &self.sql.statements;
         if !changed.is_empty() {

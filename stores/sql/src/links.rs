@@ -5,13 +5,15 @@
 //! may never come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
-use sqlx::ConnectOptions;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Row as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::plumbing::{Arg, Row, query};
@@ -46,10 +48,27 @@ impl Options {
         }
     }
 
+    /// Whether the table's index limits the length of names.
+    pub(crate) fn has_short_names(&self) -> bool {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => false,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => true,
+        }
+    }
+
     async fn connect(&self) -> Result<Connection, sqlx::Error> {
         Ok(match self {
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(options) => Connection::Sqlite(options.connect().await?),
+            Self::Sqlite(options) => {
+                let mut connection = options.connect().await?;
+                let main = sqlx::query("PRAGMA database_list").fetch_one(&mut connection).await?;
+                if main.try_get::<&str, _>(2)?.is_empty() {
+                    return Err(sqlx::Error::Configuration(IN_MEMORY.into()));
+                }
+                Connection::Sqlite(connection)
+            }
             #[cfg(feature = "postgres")]
             Self::Postgres(options) => {
                 let mut connection = options.connect().await?;
@@ -61,14 +80,23 @@ impl Options {
 }
 
 /// Settings of a session of PostgreSQL. A row that somebody has locked is waited for no longer than
-/// a second, and a stalled program keeps a row locked no longer than five. A grant that a crash
-/// undoes would let two in, so a commit waits for the disk.
+/// a second, and a stalled program keeps a row locked no longer than that. A grant that a crash undoes
+/// would let two in, so a commit waits for the disk. The time-out of a statement would end a commit's
+/// wait for a standby, and report success.
 #[cfg(feature = "postgres")]
 const SESSION: &str = "\
 SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET lock_timeout = '1s';
-SET idle_in_transaction_session_timeout = '5s';
+SET idle_in_transaction_session_timeout = '1s';
+SET statement_timeout = 0;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+
+#[cfg(feature = "sqlite")]
+const IN_MEMORY: &str =
+    "a database in memory is seen by one connection only; name a file, or use the store `memory:`";
+
+/// Time after which an idle connection is not used again: a firewall may have forgotten it.
+const IDLE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 enum Connection {
@@ -79,43 +107,71 @@ enum Connection {
 }
 
 /// At most a number of connections to one database, made when they are needed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Links {
     pub(crate) options: Options,
-    idle: Mutex<Vec<Connection>>,
+    idle: Arc<Mutex<Vec<(Connection, Tick)>>>,
     /// Callers get a connection in the order in which they ask.
     permits: Arc<Semaphore>,
+    /// Where callers wait that let others go first: only one of them at a time asks for a
+    /// connection.
+    gate: Option<Arc<Semaphore>>,
 }
 
 impl Links {
-    pub(crate) fn new(options: Options, most: usize) -> Arc<Self> {
-        Arc::new(Self { options, idle: Mutex::default(), permits: Arc::new(Semaphore::new(most)) })
+    pub(crate) fn new(options: Options, most: usize) -> Self {
+        Self { options, idle: Arc::default(), permits: Arc::new(Semaphore::new(most)), gate: None }
+    }
+
+    /// Returns the same connections for callers that let those of `self` go first.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn behind(&self) -> Self {
+        Self { gate: Some(Arc::new(Semaphore::new(1))), ..self.clone() }
     }
 
     /// Waits for a connection.
-    pub(crate) async fn take(self: &Arc<Self>) -> Result<Link, sqlx::Error> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
-        let idle = lock(&self.idle).pop();
+    pub(crate) async fn take(&self) -> Result<Link, sqlx::Error> {
+        let closed = |_| sqlx::Error::PoolClosed;
+        let turn = match &self.gate {
+            Some(gate) => Some(gate.acquire().await.map_err(closed)?),
+            None => None,
+        };
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(closed)?;
+        drop(turn);
+        let now = Clock::Boot.now();
+        let idle = {
+            let mut idle = lock(&self.idle);
+            let fresh = idle.pop().filter(|(_, since)| now.since(*since) < IDLE);
+            // The others are older.
+            let stale = if fresh.is_none() { std::mem::take(&mut *idle) } else { Vec::new() };
+            drop(idle);
+            drop(stale);
+            fresh
+        };
         let connection = match idle {
-            Some(connection) => connection,
+            Some((connection, _)) => connection,
             None => self.options.connect().await?,
         };
-        Ok(Link { connection: Some(connection), links: Arc::clone(self), _permit: permit })
+        let idle = Arc::clone(&self.idle);
+        Ok(Link { connection: Some(connection), is_clean: true, idle, _permit: permit })
     }
 }
 
-/// A connection in use. It is closed on drop, unless it is given back.
+/// A connection in use. If it is dropped and not given back, it is closed, and so are the idle ones:
+/// whatever has happened to it may have happened to them.
 #[derive(Debug)]
 pub(crate) struct Link {
     connection: Option<Connection>,
-    links: Arc<Links>,
+    /// Whether the last statement was answered.
+    is_clean: bool,
+    idle: Arc<Mutex<Vec<(Connection, Tick)>>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Link {
     /// Runs one statement.
     pub(crate) async fn rows(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+        self.is_clean = false;
         let answer = match &mut self.connection {
             #[cfg(feature = "sqlite")]
             Some(Connection::Sqlite(connection)) => query!(text, args)
@@ -129,13 +185,15 @@ impl Link {
                 .map(|rows| rows.into_iter().map(|row| Row::Postgres(Box::new(row))).collect()),
             None => Err(sqlx::Error::PoolClosed),
         };
-        answer.inspect_err(|error| self.failed(error))
+        self.is_clean = is_answer(&answer);
+        answer
     }
 
     /// Runs any number of statements without arguments.
     pub(crate) async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
         use sqlx::Executor;
 
+        self.is_clean = false;
         let answer = match &mut self.connection {
             #[cfg(feature = "sqlite")]
             Some(Connection::Sqlite(connection)) => connection.execute(text).await.map(drop),
@@ -143,21 +201,41 @@ impl Link {
             Some(Connection::Postgres(connection)) => connection.execute(text).await.map(drop),
             None => Err(sqlx::Error::PoolClosed),
         };
-        answer.inspect_err(|error| self.failed(error))
+        self.is_clean = is_answer(&answer);
+        answer
     }
 
-    /// If the server has gone, so have the other connections.
-    fn failed(&self, error: &sqlx::Error) {
-        if !matches!(error, sqlx::Error::Database(_)) {
-            let gone = std::mem::take(&mut *lock(&self.links.idle));
-            drop(gone);
-        }
+    /// Whether the last statement was answered, so that the connection can be used again.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.is_clean
     }
 
     /// Lets others use the connection. It must not be in a transaction.
     pub(crate) fn give_back(mut self) {
-        if let Some(connection) = self.connection.take() {
-            lock(&self.links.idle).push(connection);
+        if let Some(connection) = self.connection.take_if(|_| self.is_clean) {
+            lock(&self.idle).push((connection, Clock::Boot.now()));
         }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if self.connection.take().is_some() {
+            let others = std::mem::take(&mut *lock(&self.idle));
+            drop(others);
+        }
+    }
+}
+
+/// Whether the server has answered, and goes on. An operator or a shutdown ends the connection with
+/// an answer of the classes 57 and 08.
+fn is_answer<T>(answer: &Result<T, sqlx::Error>) -> bool {
+    match answer {
+        Ok(_) => true,
+        Err(sqlx::Error::Database(error)) => {
+            let code = error.code().unwrap_or_default();
+            code.len() < 5 || !(code.starts_with("57") || code.starts_with("08"))
+        }
+        Err(_) => false,
     }
 }

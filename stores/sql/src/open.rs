@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::store::{Abilities, StoreError, StoreErrorKind};
+use lock_core::store::Abilities;
 use lock_store_records::Records;
-use tokio::runtime::Handle;
 
 use crate::links::{Links, Options};
 use crate::records::Sql;
@@ -38,10 +37,8 @@ const STEADY: usize = 2;
 pub struct Settings {
     /// What is put in front of every key.
     pub prefix: String,
-    /// Maximum time to wait for a connection.
-    pub connect_timeout: Duration,
-    /// The manager's runtime.
-    pub runtime: Handle,
+    /// Time-out of calls for operators. Others bring their own.
+    pub call_timeout: Duration,
 }
 
 /// Opens PostgreSQL. Connects on first use.
@@ -51,41 +48,31 @@ pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) 
     let options = Options::Postgres(Box::new(options.application_name("lock-runtime")));
     let links = |most| Links::new(options.clone(), most);
     let abilities = Abilities { name: "the PostgreSQL store", lease_grain: AHEAD, ..ABILITIES };
-    Arc::new(Records::new(Sql::new(links(CONNECTIONS), links(STEADY), abilities), &settings.prefix))
+    Arc::new(Records::new(
+        Sql::new(links(CONNECTIONS), links(STEADY), abilities),
+        &settings.prefix,
+        settings.call_timeout,
+    ))
 }
 
-/// Opens SQLite. Opens the file on first use, and creates it if it is missing.
-///
-/// # Errors
-///
-/// [`StoreErrorKind::Unsupported`] for a database in memory, which no other process can see.
+/// Opens SQLite. Opens the file on first use, and creates it if it is missing. A database in memory
+/// is refused then.
+#[must_use]
 #[cfg(feature = "sqlite")]
-pub fn sqlite(
-    options: sqlx::sqlite::SqliteConnectOptions,
-    settings: &Settings,
-) -> Result<Arc<SqlStore>, StoreError> {
+pub fn sqlite(options: sqlx::sqlite::SqliteConnectOptions, settings: &Settings) -> Arc<SqlStore> {
     use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 
-    let path = options.get_filename().to_string_lossy();
-    if path.is_empty()
-        || path.contains(":memory:")
-        || path.contains("mode=memory")
-        || path.contains("sqlx-in-memory")
-    {
-        let text = "SQLite in memory is a database for each connection; name a file, or use `memory:`";
-        return Err(StoreError::new(StoreErrorKind::Unsupported, text));
-    }
     let options = options
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .busy_timeout(BUSY);
     // SQLite has one writer at a time. Those of this process queue for the connection, and are
-    // woken; SQLite itself would poll.
-    let links = Links::new(Options::Sqlite(Box::new(options)), 1);
+    // woken; SQLite itself would poll. Renewals go first.
+    let steady = Links::new(Options::Sqlite(Box::new(options)), 1);
     let abilities = Abilities { name: "the SQLite store", ..ABILITIES };
-    let sql = Sql::new(Arc::clone(&links), links, abilities);
-    Ok(Arc::new(Records::new(sql, &settings.prefix)))
+    let sql = Sql::new(steady.behind(), steady, abilities);
+    Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout))
 }
 
 /// Time for which SQLite itself waits for another process that writes.

@@ -23,16 +23,21 @@ const PAGE: i64 = 500;
 /// Maximum time of a check. Its caller has a shorter one.
 const CHECK: Duration = Duration::from_secs(60);
 
-/// Time for which an estimate of the clock is good enough to count a lease from it: two clocks
-/// drift apart by some milliseconds meanwhile.
-const FRESH: Duration = Duration::from_secs(10);
+/// Time for which an estimate of the clock is good enough to count a lease from it.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// Time for which it is good enough to limit a request.
+const STAMPS: Duration = Duration::from_secs(60);
+
+/// What an estimate may be behind at once: the resolution of clocks.
+const GRAIN: Duration = Duration::from_millis(2);
 
 /// A database that keeps records.
 pub struct Sql {
     /// For steps.
-    links: Arc<Links>,
+    links: Links,
     /// For renewals, so that no queue of steps delays them.
-    steady: Arc<Links>,
+    steady: Links,
     pub(crate) statements: Statements,
     abilities: Abilities,
     /// The estimate of the database's clock.
@@ -45,10 +50,10 @@ pub struct Sql {
 }
 
 impl Sql {
-    pub(crate) fn new(links: Arc<Links>, steady: Arc<Links>, abilities: Abilities) -> Arc<Self> {
+    pub(crate) fn new(links: Links, steady: Links, abilities: Abilities) -> Arc<Self> {
         let statements = Statements::of(&links.options);
         Arc::new(Self {
-            sweeper: Arc::new(Sweeper::new(Arc::clone(&steady), statements.clone())),
+            sweeper: Arc::new(Sweeper::new(steady.clone(), statements.clone())),
             links,
             steady,
             statements,
@@ -66,12 +71,24 @@ impl Sql {
         *lock(&self.heard) = Some(sent);
     }
 
-    /// Returns the database's time, if it is known well enough to count a lease from it.
+    /// Returns the database's time, if it is known well enough to count a lease from it: an upper
+    /// bound, as long as the rates of the two clocks differ by no more than 1 % (P1).
     pub(crate) fn fresh_time(&self) -> Option<ServerTime> {
+        let (estimate, age) = self.estimate(FRESH)?;
+        Some(estimate + age / 100 + GRAIN)
+    }
+
+    /// Returns the estimated time, and the age of the answer that it comes from.
+    fn estimate(&self, oldest: Duration) -> Option<(ServerTime, Duration)> {
         let now = Clock::Boot.now();
-        let heard = *lock(&self.heard);
-        heard.filter(|heard| now.since(*heard) < FRESH)?;
-        self.clock.estimate(now)
+        let age = now.since((*lock(&self.heard))?);
+        Some((self.clock.estimate(now)?, age)).filter(|_| age < oldest)
+    }
+
+    /// Sweeps a page of the table.
+    #[cfg(test)]
+    pub(crate) async fn sweep(&self) -> Result<bool, sqlx::Error> {
+        self.sweeper.page().await
     }
 
     /// Whether a step may be one statement. In SQLite a transaction needs no round trips.
@@ -96,7 +113,7 @@ impl RecordStore for Sql {
     }
 
     async fn time(&self, timeout: Duration) -> Result<ServerTime, StoreError> {
-        if let Some(estimate) = self.clock.estimate(Clock::Boot.now()) {
+        if let Some((estimate, _)) = self.estimate(STAMPS) {
             return Ok(estimate);
         }
         let call = self.call(timeout);
@@ -110,8 +127,10 @@ impl RecordStore for Sql {
     {
         let links = if change.access == Access::Each { &self.steady } else { &self.links };
         let call = Call::new(self, links, change.timeout);
+        call.check_names(&change.names)?;
         self.sweeper.go_on();
-        if let ([name], Access::Change, true) = (&*change.names, change.access, self.swaps()) {
+        let changes = matches!(change.access, Access::Change | Access::Each);
+        if let ([name], true, true) = (&*change.names, changes, self.swaps()) {
             let swapped: Result<_, StoreError> = attempts!(call, call.swap(&change, name, &mut step));
             if let Some(changed) = swapped? {
                 return Ok(changed);

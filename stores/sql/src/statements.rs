@@ -64,11 +64,13 @@ impl Statements {
         let values = "SELECT value ->> 'name' AS name, value ->> 'version' AS version, value ->> 'token' AS token, \
                       value ->> 'until' AS until, value ->> 'kept_until' AS kept_until, \
                       value ->> 'record' AS record FROM json_each($2)";
+        // Otherwise all rows of the class are compared with the list.
+        let by_name = " AND r.name IN (SELECT value ->> 'name' FROM json_each($2))";
         let look = format!(
             "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
              LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
         );
-        let common = Self::common(clock, "", values);
+        let common = Self::common(clock, "", by_name, values);
         Self {
             create: format!(
                 "CREATE TABLE IF NOT EXISTS {TABLE} (class TEXT NOT NULL, name TEXT NOT NULL, \
@@ -123,12 +125,15 @@ impl Statements {
             // The row is locked first, since an update that waits for somebody who only locks the
             // row does not look at the clock again.
             swap_version: format!(
-                "WITH l AS MATERIALIZED (SELECT version FROM {TABLE} WHERE class = $1 AND name = $2 FOR UPDATE), \
+                "WITH l AS MATERIALIZED (SELECT * FROM {TABLE} WHERE class = $1 AND name = $2 FOR UPDATE), \
                  t AS MATERIALIZED (SELECT max(version) AS version, {clock} AS now FROM l), \
-                 done AS (UPDATE {TABLE} AS r SET version = $3::text, token = $4::bigint, until = $5::bigint, \
-                 kept_until = $6::bigint, record = $7::text FROM t WHERE r.class = $1 AND r.name = $2 \
+                 done AS (UPDATE {TABLE} AS r SET version = $3::text, \
+                 token = GREATEST(r.token, $4::bigint), until = $5::bigint, \
+                 kept_until = GREATEST(r.kept_until, $6::bigint), record = $7::text FROM t WHERE r.class = $1 AND r.name = $2 \
                  AND t.version = $10::text AND t.now BETWEEN $8::bigint AND $9::bigint RETURNING t.now) \
-                 SELECT 1::bigint, now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text FROM done {else_row}"
+                 SELECT 1::bigint, now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text FROM done \
+                 UNION ALL SELECT 0::bigint, t.now, l.version, l.token, l.until, l.kept_until, l.record \
+                 FROM t LEFT JOIN l ON true WHERE NOT EXISTS (SELECT 1 FROM done)"
             ),
             create: format!(
                 "SELECT pg_advisory_xact_lock(7236834782); \
@@ -155,19 +160,20 @@ impl Statements {
                  WHERE class = $1 AND {names} AND {over} FOR UPDATE SKIP LOCKED)) AND {over}",
                 over = over(clock)
             ),
-            ..Self::common(clock, " COLLATE \"C\"", values)
+            ..Self::common(clock, " COLLATE \"C\"", "", values)
         }
     }
 
-    /// Returns the statements that are alike. `values` selects rows from a JSON list.
-    fn common(clock: &str, bytes: &str, values: &str) -> Self {
+    /// Returns the statements that are alike. `bytes` orders names by their bytes, `by_name` limits an
+    /// update to its names, and `values` selects rows from a JSON list.
+    fn common(clock: &str, bytes: &str, by_name: &str, values: &str) -> Self {
         let none = String::new;
         Self {
             clock: format!("SELECT {clock}"),
             update: format!(
                 "UPDATE {TABLE} AS r SET version = w.version, token = w.token, until = w.until, \
                  kept_until = w.kept_until, record = w.record FROM ({values}) AS w \
-                 WHERE r.class = $1 AND r.name = w.name"
+                 WHERE r.class = $1 AND r.name = w.name{by_name}"
             ),
             insert: format!(
                 "INSERT INTO {TABLE} (class, name, version, token, until, kept_until, record) \
@@ -180,7 +186,7 @@ impl Statements {
             ),
             over: format!(
                 "SELECT class, name, CAST(CASE WHEN {} THEN 1 ELSE 0 END AS BIGINT) FROM {TABLE} \
-                 WHERE class > $1 OR (class = $1 AND name > $2) ORDER BY class, name LIMIT $3",
+                 WHERE (class, name) > ($1, $2) ORDER BY class, name LIMIT $3",
                 over(clock)
             ),
             create: none(),
@@ -197,5 +203,5 @@ impl Statements {
 /// Whether a row may be removed: nothing in it counts any more, and the next token will be larger
 /// without it.
 fn over(clock: &str) -> String {
-    format!("until < {clock} AND kept_until < {clock} AND token < {clock}")
+    format!("until < {clock} AND kept_until < {clock} AND token < {clock} - 1000000")
 }

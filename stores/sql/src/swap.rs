@@ -7,20 +7,24 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use lock_core::internal::clock::Clock;
+use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
-use lock_core::store::ServerTime;
+use lock_core::store::{ServerTime, StoreErrorKind};
 use lock_store_records::{Change, Changed, Name, Record, Row as RecordRow};
 
 use crate::call::{Call, Found, Steps, micros, new_version, text_of, time};
+use crate::links::Link;
 use crate::plumbing::{Arg, During, Fault};
 
-/// Maximum time by which the database's clock may be behind our estimate of it. Leases count from
-/// the estimate, and are longer by that much.
-pub(crate) const AHEAD: Duration = Duration::from_millis(50);
+/// Maximum time by which the database's clock may be behind our upper bound of it. Leases count from
+/// the bound, and are longer by that much.
+pub(crate) const AHEAD: Duration = Duration::from_millis(100);
 
-/// Maximum time by which it may be ahead: leases would be too short by that much.
+/// Maximum time by which it may be ahead, because the statement takes time to arrive.
 const BEHIND: Duration = Duration::from_millis(250);
+
+/// Maximum length of a row's text that is remembered.
+const SHORT: usize = 4096;
 
 /// Number of rows that are remembered, at least.
 const KNOWN: usize = 4096;
@@ -32,6 +36,9 @@ pub(crate) struct Known(Mutex<[HashMap<Name, Found>; 2]>);
 
 impl Known {
     pub(crate) fn put(&self, name: &Name, found: Found) {
+        if found.row.text.len() > SHORT {
+            return self.forget(name);
+        }
         let mut known = lock(&self.0);
         let [young, old] = &mut *known;
         old.remove(name);
@@ -58,22 +65,25 @@ struct Base {
     row: RecordRow,
     /// When the step is made.
     at: ServerTime,
-    /// Whether the database said so at that time.
+    /// When that time was estimated; `None` if the database has said it.
+    estimated: Option<Tick>,
+    /// Whether the database said that the row was so at that time.
     is_seen: bool,
 }
 
 impl Base {
     fn of(found: Option<Found>, at: ServerTime, is_seen: bool) -> Self {
+        let estimated = None;
         match found {
             // Nothing of it counts any more but the counter.
             Some(Found { row, .. }) if !is_seen && row.until <= micros(at) => {
                 let row = RecordRow { until: 0, text: EMPTY.to_owned(), ..row };
-                Self { version: None, row, at, is_seen }
+                Self { version: None, row, at, estimated, is_seen }
             }
-            Some(Found { version, row }) => Self { version: Some(version), row, at, is_seen },
+            Some(Found { version, row }) => Self { version: Some(version), row, at, estimated, is_seen },
             None => {
                 let row = RecordRow { text: EMPTY.to_owned(), ..RecordRow::default() };
-                Self { version: None, row, at, is_seen }
+                Self { version: None, row, at, estimated, is_seen }
             }
         }
     }
@@ -83,21 +93,36 @@ impl Base {
 const EMPTY: &str = "{}";
 
 impl Call<'_> {
-    /// Makes a step on one row; `None` if others have changed it meanwhile, twice.
+    /// Makes a step on one row; `None` if others have changed it meanwhile, twice, or if it is
+    /// unreadable.
     pub(crate) async fn swap<T>(
         &self,
         change: &Change,
         name: &Name,
         step: Steps<'_, T>,
     ) -> Result<Option<Changed<T>>, Fault> {
+        let mut link = self.link().await?;
+        let swapped = self.swap_on(&mut link, change, name, step).await;
+        link.give_back();
+        swapped
+    }
+
+    async fn swap_on<T>(
+        &self,
+        link: &mut Link,
+        change: &Change,
+        name: &Name,
+        step: Steps<'_, T>,
+    ) -> Result<Option<Changed<T>>, Fault> {
         let known = self.sql.known.get(name);
+        let now = Clock::Boot.now();
         let mut base = match self.sql.fresh_time() {
-            Some(estimate) => Base::of(known, estimate, false),
-            None => self.look(name).await?,
+            Some(estimate) => Base { estimated: Some(now), ..Base::of(known, estimate, false) },
+            None => self.look(link, name).await?,
         };
         let mut conflicts = 0;
         loop {
-            let before = self.record(name, Some(&base.row))?;
+            let Ok(before) = self.record(name, Some(&base.row)) else { return Ok(None) };
             let mut records = [before.clone()];
             let (answer, bell) = self.run(&change.names, base.at, &mut records, &[], step);
             let [record] = &records;
@@ -105,14 +130,15 @@ impl Call<'_> {
                 if base.is_seen {
                     return Ok(Some(Changed { answer, now: base.at, heard: bell.ring(change.handle) }));
                 }
-                base = self.look(name).await?;
+                base = self.look(link, name).await?;
                 continue;
             }
             if conflicts == 2 {
                 return Ok(None);
             }
-            let after = Found { version: new_version(), row: self.row(name, Some(&base.row), record)? };
-            match self.write_if(change, name, &base, &before, &after).await? {
+            let Ok(row) = self.row(name, Some(&base.row), record) else { return Ok(None) };
+            let after = Found { version: new_version(), row };
+            match self.write_if(link, change, name, &base, &before, &after).await? {
                 Ok(now) => {
                     self.sql.known.put(name, after);
                     return Ok(Some(Changed { answer, now, heard: bell.ring(change.handle) }));
@@ -124,11 +150,11 @@ impl Call<'_> {
     }
 
     /// Reads the row.
-    async fn look(&self, name: &Name) -> Result<Base, Fault> {
+    async fn look(&self, link: &mut Link, name: &Name) -> Result<Base, Fault> {
         let names = serde_json::to_string(&[&*name.text]).unwrap_or_default();
         let args = [Arg::Text(text_of(name.class)), Arg::Text(&names)];
         let sent = Clock::Boot.now();
-        let rows = self.read(&self.sql.statements.look, &args).await?;
+        let rows = self.bounded(During::Work, link.rows(&self.sql.statements.look, &args)).await?;
         let read = || {
             let Some(row) = rows.first() else { return Ok((time(0), None)) };
             Ok((time(row.int(0)?), Found::read(row, 2)?))
@@ -141,6 +167,7 @@ impl Call<'_> {
     /// Writes the row if it is what the step was made from; returns when, or what it is.
     async fn write_if(
         &self,
+        link: &mut Link,
         change: &Change,
         name: &Name,
         base: &Base,
@@ -172,10 +199,9 @@ impl Call<'_> {
             Arg::Int(to),
             last,
         ];
-        let mut link = self.link().await?;
         let sent = Clock::Boot.now();
         let rows = self.bounded(During::Commit, link.rows(text, &args)).await?;
-        link.give_back();
+        let answered = Clock::Boot.now();
         let read = || {
             let Some(row) = rows.first() else { return Ok((false, time(0), None)) };
             Ok((row.int(0)? == 1, time(row.int(1)?), Found::read(row, 2)?))
@@ -183,9 +209,17 @@ impl Call<'_> {
         let (is_done, now, found) = read().map_err(|error| self.unreadable(&error))?;
         self.sql.observe(now, sent);
         if is_done {
+            // An upper bound of the time that was none, since the clock was set forward, or an insert
+            // that has waited for another one: it has to be undone.
+            let was_early = base.estimated.is_some_and(|estimated| now > base.at + answered.since(estimated));
+            if was_early || micros(now) > to {
+                let text = "the database's clock was set forward, or the row was written late";
+                return Err(self.error(StoreErrorKind::Unanswered, text).into());
+            }
             return Ok(Ok(now));
         }
         self.sql.known.forget(name);
-        Ok(Err(Base::of(found, now, true)))
+        // Beside an insert, the row was read before the clock, and before others were waited for.
+        Ok(Err(Base::of(found, now, base.version.is_some())))
     }
 }

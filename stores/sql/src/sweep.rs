@@ -6,6 +6,8 @@ use std::time::Duration;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 
+use tokio::time::timeout;
+
 use crate::links::Links;
 use crate::plumbing::Arg;
 use crate::statements::Statements;
@@ -18,7 +20,7 @@ const PAGE: i64 = 500;
 
 /// Goes through the table, a page at a time. Every process does so, as long as it makes steps.
 pub(crate) struct Sweeper {
-    links: Arc<Links>,
+    links: Links,
     statements: Statements,
     state: Mutex<State>,
 }
@@ -33,7 +35,7 @@ struct State {
 }
 
 impl Sweeper {
-    pub(crate) fn new(links: Arc<Links>, statements: Statements) -> Self {
+    pub(crate) fn new(links: Links, statements: Statements) -> Self {
         Self { links, statements, state: Mutex::default() }
     }
 
@@ -49,17 +51,12 @@ impl Sweeper {
         }
         state.due = None;
         drop(state);
-        let sweeper = Arc::clone(self);
-        tokio::spawn(async move {
-            // A failure is no reason to tell anyone: the next page is tried later.
-            let full = sweeper.page().await.unwrap_or(false);
-            let pause = if full { PAUSE / 50 } else { PAUSE };
-            lock(&sweeper.state).due = Some(Clock::Boot.now() + pause);
-        });
+        let sweep = Sweep { sweeper: Arc::clone(self), pause: PAUSE };
+        tokio::spawn(sweep.run());
     }
 
     /// Sweeps a page; returns whether most of it was over.
-    async fn page(&self) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn page(&self) -> Result<bool, sqlx::Error> {
         let (class, name) = lock(&self.state).after.clone();
         let args = [Arg::Text(&class), Arg::Text(&name), Arg::Int(PAGE)];
         let mut link = self.links.take().await?;
@@ -86,5 +83,26 @@ impl Sweeper {
         }
         link.give_back();
         Ok(removed > rows.len() / 2 && !is_last)
+    }
+}
+
+/// A page that is being swept. The next one is due some time after its end, whatever that is.
+struct Sweep {
+    sweeper: Arc<Sweeper>,
+    pause: Duration,
+}
+
+impl Sweep {
+    async fn run(mut self) {
+        // A failure is no reason to tell anyone: the next page is tried later.
+        if let Ok(Ok(true)) = timeout(PAUSE, self.sweeper.page()).await {
+            self.pause = PAUSE / 50;
+        }
+    }
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        lock(&self.sweeper.state).due = Some(Clock::Boot.now() + self.pause);
     }
 }

@@ -129,18 +129,21 @@ impl Work<'_> {
         }
     }
 
-    /// Gives the items back. `latest` is the latest time of the takeover, if there is one.
+    /// Gives the items back; each has its record at one of `places`. `latest` is the latest time of
+    /// the takeover, if there is one.
     pub(crate) fn release(
         &mut self,
         request: &ReleaseRequest,
+        places: &[usize],
         latest: Option<ServerTime>,
         counting: Counting,
     ) -> Ended {
         let now = self.now;
         let mut held = Few::new();
         let mut listeners = Vec::new();
-        for (index, (item, name)) in request.items.iter().zip(self.names).enumerate() {
-            let Some(lock) = self.records.get_mut(index).map(Record::lock) else { continue };
+        for (&index, item) in places.iter().zip(&request.items) {
+            let found = self.records.get_mut(index).map(Record::lock).zip(self.names.get(index));
+            let Some((lock, name)) = found else { continue };
             let ended = lock.end(item, request.linger, now);
             held.push(ended);
             if ended && (!request.linger.is_zero() || lock.ends(now).is_none()) {
@@ -154,16 +157,15 @@ impl Work<'_> {
         };
         let freed = request.linger.is_zero() && held.iter().all(|held| *held);
         let then = match &request.then {
-            Some(takeover) if freed && counting.takes_over => {
+            Some(takeover) if freed && counting.takes_over && self.records.len() == places.len() => {
                 self.take_over(request, takeover, latest, rivals)
             }
             _ => None,
         };
         // After a takeover the key is still taken: nobody needs to be woken.
         if then.is_none() {
-            for (index, (item, _)) in
-                request.items.iter().zip(&held).enumerate().filter(|(_, (_, held))| **held)
-            {
+            let all = places.iter().zip(&request.items).zip(&held);
+            for ((&index, item), _) in all.filter(|(_, held)| **held) {
                 self.wake(index, &item.key, request.linger);
             }
         }
@@ -229,10 +231,10 @@ impl Work<'_> {
         Renewed::Held
     }
 
-    /// Releases the request's holds, and forgets that it waits.
-    pub(crate) fn withdraw(&mut self, request: &AcquireRequest) {
+    /// Releases the request's holds, each at one of `places`, and forgets that it waits.
+    pub(crate) fn withdraw(&mut self, request: &AcquireRequest, places: &[usize]) {
         let now = self.now;
-        for (index, item) in request.items.iter().enumerate() {
+        for (&index, item) in places.iter().zip(&request.items) {
             let Some(lock) = self.lock(index) else { continue };
             if item.kind == Kind::Fair {
                 lock.queue.leave(&item.owner);

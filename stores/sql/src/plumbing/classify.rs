@@ -29,6 +29,7 @@ pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
         sqlx::Error::PoolTimedOut => {
             (StoreErrorKind::NotReady, "no connection of the pool became free in time".to_owned())
         }
+        sqlx::Error::Configuration(error) => (StoreErrorKind::Unsupported, error.to_string()),
         sqlx::Error::PoolClosed => (StoreErrorKind::Unsupported, "the pool is closed".to_owned()),
         // The answer is not what this version expects.
         sqlx::Error::ColumnDecode { .. }
