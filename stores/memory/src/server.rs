@@ -104,7 +104,7 @@ impl MemoryServer {
 }
 
 impl ServerHandle {
-    /// Acquires, as [`LockStore::acquire`](lock_core::store::LockStore::acquire) does, unless the
+    /// Acquires, as [`LockStore::acquire`] does, unless the
     /// server's time is past `latest`.
     ///
     /// # Errors

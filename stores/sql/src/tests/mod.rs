@@ -1,6 +1,5 @@
 //! The contract on real databases, and what is particular to them.
 
-mod postgres_faults;
 mod rows;
 
 use std::sync::LazyLock;
@@ -31,8 +30,11 @@ mod on_sqlite {
     conformance!(subject);
 }
 
+/// `xtask` runs these where PostgreSQL is installed.
 mod on_postgres {
     use super::*;
+
+    mod faults;
 
     static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
     static SUBJECTS: AtomicU64 = AtomicU64::new(0);

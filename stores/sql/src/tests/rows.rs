@@ -13,23 +13,23 @@ use sqlx::{Connection, Row, SqliteConnection};
 use super::*;
 use crate::SqlStore;
 
-pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-pub(super) fn item(key: &str, owner: &str) -> Item {
+pub(crate) fn item(key: &str, owner: &str) -> Item {
     Item { key: LockKey::new(key).unwrap(), kind: Kind::Mutex, owner: OwnerId::new(owner) }
 }
 
-pub(super) fn request(keys: &[&str], owner: &str, lease: Duration, timeout: Duration) -> Arc<AcquireRequest> {
+pub(crate) fn request(keys: &[&str], owner: &str, lease: Duration, timeout: Duration) -> Arc<AcquireRequest> {
     let items: Vec<_> = keys.iter().map(|key| item(key, owner)).collect();
     Arc::new(AcquireRequest::new(items, lease, timeout).retention(TokenRetention::For(Duration::ZERO)))
 }
 
-pub(super) async fn granted(store: &SqlStore, key: &str, owner: &str) -> bool {
+pub(crate) async fn granted(store: &SqlStore, key: &str, owner: &str) -> bool {
     let answer = store.acquire(request(&[key], owner, 60 * SECOND, 5 * SECOND)).await.unwrap();
     matches!(answer, Acquired::Granted(_))
 }
 
-pub(super) async fn released(store: &SqlStore, key: &str, owner: &str) -> bool {
+pub(crate) async fn released(store: &SqlStore, key: &str, owner: &str) -> bool {
     let items = vec![item(key, owner)].into();
     let release =
         ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watch: None, timeout: 5 * SECOND };

@@ -3,9 +3,9 @@
 use lock_core::store::{LockStore, StoreErrorKind, Withdrawn};
 use sqlx::{Connection, Executor, PgConnection, Row};
 
-use super::rows::{SECOND, granted, item, released, request};
 use super::*;
 use crate::SqlStore;
+use crate::tests::rows::{SECOND, granted, item, released, request};
 
 struct Server {
     server: PostgresServer,
