@@ -9,6 +9,7 @@
 //! cargo run --example quickstart                                     # in memory
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run --example quickstart     # on Redis; start two of them at once
 //! cargo xtask servers cluster                                        # prints a LOCK_URL; or single, sentinel, quorum
+//! LOCK_URL=sqlite:locks.db cargo run --example quickstart --features sqlite    # in a file; or postgres
 //! ```
 //!
 //! The exit status is 1 if anything was not as it should be.
@@ -89,7 +90,9 @@ async fn run(summary: &mut Summary) -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("LOCK_URL").ok().filter(|url| !url.is_empty());
     let locks = match &url {
         Some(_) => LockManager::from_env().await.map_err(|error| {
-            format!("{error}\n       Is Redis running at LOCK_URL? Without LOCK_URL everything is in memory.")
+            format!(
+                "{error}\n       Is the server at LOCK_URL running? Without LOCK_URL everything is in memory."
+            )
         })?,
         None => LockManager::connect("memory:").await?,
     };

@@ -149,7 +149,7 @@
 //! | `axum` | | path parameters and extractors as keys, responses made from errors |
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
-//! | `sqlite`, `postgres` | | stocks in a database: `segmented::SqlStocks` on a pool of `sqlx` |
+//! | `sqlite`, `postgres` | | locks at `sqlite:` and `postgres://`; stocks: `segmented::SqlStocks` on a pool of `sqlx` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!
@@ -285,9 +285,11 @@ mod documents {
         StoresCluster = "docs/book/src/stores/cluster.md",
         StoresMemory = "docs/book/src/stores/memory.md",
         StoresPlain = "docs/book/src/stores/plain.md",
+        StoresPostgres = "docs/book/src/stores/postgres.md",
         StoresQuorum = "docs/book/src/stores/quorum.md",
         StoresRedis = "docs/book/src/stores/redis.md",
         StoresSentinel = "docs/book/src/stores/sentinel.md",
+        StoresSqlite = "docs/book/src/stores/sqlite.md",
         Testing = "docs/book/src/testing.md",
         WriteAStore = "docs/book/src/write-a-store.md",
     }

@@ -24,7 +24,7 @@ Commands:
   book      the guide, docs/book, as HTML
   direction whether the files of each crate import only from rooms below them; draws the rooms
   lines     the lines of code in each crate and folder
-  servers   redis-servers to try things on, until Ctrl-C: one, Sentinel, a cluster, or a quorum
+  servers   servers to try things on, until Ctrl-C: Redis (one, Sentinel, a cluster, a quorum) or PostgreSQL
   chaos     rival processes while servers, network and processes fail in all known ways
   deep      models and simulation, thousands of seeds of each kind
   spec      the TLA+ modules of spec/, and that TLC refutes each twin of them
@@ -65,8 +65,9 @@ Parts:
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
   redlock   redis-py, redsync and node-redlock beside ours in the plain layout (needs redis-server, Python 3.10 or newer
             with pip, Go 1.19 or newer, Node.js 18 or newer with npm, which bring the clients the first time)
-  postgres  stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, and redis-server)
-  examples  all examples, in memory and on Redis servers, two processes at once (needs redis-server)
+  postgres  locks and stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, and redis-server)
+  examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL
+            and SQLite too (needs redis-server and PostgreSQL)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
 Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,
@@ -170,16 +171,17 @@ separate rows.
 Exit status: 0 if all was counted, 1 if not, 2 for a command line that is not understood.";
 
 const HELP_SERVERS: &str = "\
-Starts redis-servers on free ports of the loopback interface and prints the line that makes examples use them:
+Starts servers on free ports of the loopback interface and prints the line that makes examples use them:
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers [single|sentinel|cluster|quorum]
+Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres]
 
-  single    one server (without an argument too)
+  single    one redis-server (without an argument too)
   sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
   cluster   three primaries with a replica each: redis+cluster://
   quorum    three servers that know nothing of each other: quorum:
+  postgres  a PostgreSQL server: postgres:// (examples need `--features postgres` for it)
 
 Addresses and process ids go to stderr, to stop or kill a server. When one of several servers ends, the
 others go on. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
@@ -660,7 +662,7 @@ mod tests {
             ("book now", "now"),
             ("lines now", "now"),
             ("servers now", "now"),
-            ("servers now", "single, sentinel, cluster, quorum"),
+            ("servers now", "single, sentinel, cluster, quorum, postgres"),
             ("servers quorum now", "now"),
             ("deep now", "now"),
             ("direction now", "now"),

@@ -1,7 +1,9 @@
-//! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, and as
-//! two processes at once. Servers are also run with an instance that joins later. Recipes run in
-//! memory and on one Redis server only.
+//! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, in
+//! PostgreSQL and SQLite, and as two processes at once. Servers are also run with an instance that
+//! joins later. Recipes run in memory and on single stores only. The flash sale needs a stock,
+//! which stores of the plain layout and of SQL don't have.
 
+use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::Scope;
+use crate::install::{Found, Tool};
 use crate::servers::{Running as Servers, Topology};
 use crate::test::{Lane, Outcome, Part, Programs};
 use lock_tests::process::Process;
@@ -46,8 +49,14 @@ const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-
 /// Maximum time for an example. They take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &Programs) {
+pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Programs) {
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
+    let postgres = LazyCell::new(|| {
+        if found.is_missing(Tool::PostgreSql) {
+            return Err(Outcome::Skipped("missing: PostgreSQL".to_owned()));
+        }
+        Servers::start(Topology::Postgres).map_err(|error| Outcome::Failed(error.to_string()))
+    });
     for (name, args) in EXAMPLES.into_iter().chain(RECIPES) {
         let Some(program) = programs.example(name) else {
             step(&format!("examples: {name}"), &|| Outcome::Failed("cargo has not built it".to_owned()));
@@ -57,7 +66,16 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &P
         if scope == Scope::Quick {
             continue;
         }
-        if !has_servers {
+        if name != FLASH_SALE {
+            // A recipe runs once, and other examples as two processes.
+            let count = if RECIPES.contains(&(name, args)) { 1 } else { 2 };
+            step(&format!("examples: {name}, on SQLite"), &|| on_sqlite(program, args, count));
+            step(&format!("examples: {name}, on PostgreSQL"), &|| match &*postgres {
+                Ok(server) => all_at_once(program, args, &server.url(), count),
+                Err(outcome) => outcome.clone(),
+            });
+        }
+        if found.is_missing(Tool::RedisServer) {
             lane.skip(Part::Examples, &format!("examples: {name}, on Redis"), "missing: redis-server");
             continue;
         }
@@ -78,7 +96,7 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &P
         if RECIPES.contains(&(name, args)) {
             continue;
         }
-        for topology in Topology::ALL {
+        for topology in Topology::REDIS {
             let text = format!("examples: {name}, two processes, {}", topology.name());
             step(&text, &|| on_redis(program, args, (topology, Layout::Hash), 2));
         }
@@ -86,6 +104,17 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, has_servers: bool, programs: &P
             let text = format!("examples: {name}, a second instance");
             step(&text, &|| or_failed(second_instance(program, serve, args)));
         }
+    }
+}
+
+/// Runs `count` processes at once on a fresh file.
+fn on_sqlite(program: &Path, args: &[&str], count: usize) -> Outcome {
+    match tempfile::tempdir() {
+        Ok(folder) => {
+            let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+            all_at_once(program, args, &url, count)
+        }
+        Err(error) => Outcome::Failed(error.to_string()),
     }
 }
 
@@ -104,14 +133,17 @@ fn on_redis(program: &Path, args: &[&str], (topology, layout): (Topology, Layout
         Err(error) => return Outcome::Failed(error.to_string()),
     };
     let url = layout.url(&servers.url());
-    let running: Vec<_> = (0..count).map(|_| start(program, args, Some(&url))).collect();
-    let outcomes: Vec<Outcome> = running.into_iter().map(finish).collect();
-    for outcome in outcomes {
-        if outcome != Outcome::Ok {
-            return outcome;
-        }
+    match all_at_once(program, args, &url, count) {
+        Outcome::Ok => nothing_is_left(&servers, layout),
+        failed => failed,
     }
-    nothing_is_left(&servers, layout)
+}
+
+/// Runs `count` processes at once on the store at `url`.
+fn all_at_once(program: &Path, args: &[&str], url: &str, count: usize) -> Outcome {
+    let running: Vec<_> = (0..count).map(|_| start(program, args, Some(url))).collect();
+    let outcomes: Vec<Outcome> = running.into_iter().map(finish).collect();
+    outcomes.into_iter().find(|outcome| *outcome != Outcome::Ok).unwrap_or(Outcome::Ok)
 }
 
 fn or_failed(outcome: Result<Outcome, String>) -> Outcome {

@@ -1,10 +1,10 @@
 //! `cargo xtask servers`: servers to try things on.
 
+use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock_tests::redis::StartError;
-use lock_tests::{Cluster, Quorum, RedisServer, Sentinels, cluster, sentinels};
+use lock_tests::{Cluster, PostgresServer, Quorum, RedisServer, Sentinels, cluster, sentinels};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -15,10 +15,15 @@ pub(crate) enum Topology {
     Sentinel,
     Cluster,
     Quorum,
+    Postgres,
 }
 
 impl Topology {
-    pub(crate) const ALL: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Postgres];
+
+    /// Those of Redis servers.
+    pub(crate) const REDIS: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -26,6 +31,7 @@ impl Topology {
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
+            Self::Postgres => "postgres",
         }
     }
 
@@ -40,6 +46,7 @@ impl Topology {
             Self::Sentinel => "a primary, two replicas and three sentinels run until Ctrl-C",
             Self::Cluster => "a cluster of three primaries with a replica each runs until Ctrl-C",
             Self::Quorum => "three redis-servers that know nothing of each other run until Ctrl-C",
+            Self::Postgres => "a PostgreSQL server runs until Ctrl-C",
         }
     }
 }
@@ -50,10 +57,11 @@ pub(crate) enum Running {
     Sentinel(Sentinels),
     Cluster(Cluster),
     Quorum(Quorum),
+    Postgres(PostgresServer),
 }
 
 impl Running {
-    pub(crate) fn start(topology: Topology) -> Result<Self, StartError> {
+    pub(crate) fn start(topology: Topology) -> Result<Self, Box<dyn Error>> {
         // People pause and debug the processes they try, so a longer pause than in tests counts as
         // death.
         let patience = Duration::from_secs(5);
@@ -68,6 +76,7 @@ impl Running {
                 Self::Cluster(Cluster::try_start_with(options)?)
             }
             Topology::Quorum => Self::Quorum(Quorum::try_start_with(3, &[])?),
+            Topology::Postgres => Self::Postgres(PostgresServer::try_start()?),
         })
     }
 
@@ -77,10 +86,11 @@ impl Running {
             Self::Sentinel(sentinels) => sentinels.url(),
             Self::Cluster(cluster) => cluster.url(),
             Self::Quorum(quorum) => quorum.url(),
+            Self::Postgres(server) => server.url(),
         }
     }
 
-    /// Returns all servers that take writes.
+    /// Returns all Redis servers that take writes.
     pub(crate) fn primaries(&self) -> Vec<&RedisServer> {
         match self {
             Self::Single(server) => vec![server],
@@ -89,6 +99,7 @@ impl Running {
                 cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
             }
             Self::Quorum(quorum) => quorum.servers().iter().collect(),
+            Self::Postgres(_) => Vec::new(),
         }
     }
 
@@ -103,6 +114,11 @@ impl Running {
             Self::Sentinel(sentinels) => sentinels.ended(),
             Self::Cluster(cluster) => cluster.ended(),
             Self::Quorum(quorum) => quorum.ended(),
+            Self::Postgres(server) => {
+                let status = server.ended();
+                let say = |status| format!("postgres ended with {status}:\n{}", server.log());
+                status.map(say).into_iter().collect()
+            }
         }
     }
 
@@ -120,6 +136,7 @@ impl Running {
             }
             Self::Cluster(cluster) => all("node", cluster.nodes()),
             Self::Quorum(quorum) => all("redis-server", quorum.servers()),
+            Self::Postgres(server) => vec![format!("postgres {}, process {}", server.addr(), server.pid())],
         }
     }
 }
@@ -157,7 +174,7 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
             eprintln!("error: {what}");
         }
         // One of several may end, since the user may be trying just that; the others go on.
-        if !ended.is_empty() && topology == Topology::Single {
+        if !ended.is_empty() && matches!(topology, Topology::Single | Topology::Postgres) {
             return ExitCode::FAILURE;
         }
         reported = ended.len();

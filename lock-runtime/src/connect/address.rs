@@ -17,8 +17,14 @@ use lock_store_redis::{
     Layout, Login, RedisOptions, RedisStore,
     url::{self, Servers},
 };
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnectOptions;
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::SqliteConnectOptions;
 use tokio::runtime::Handle;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use super::sql;
 use crate::builder::LockManagerBuilder;
 use crate::error::ConnectError;
 
@@ -26,6 +32,7 @@ use crate::error::ConnectError;
 pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
+                                   `postgres://[user:password@]host[:port]/database`, `sqlite:FILE`, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -38,6 +45,10 @@ pub(crate) enum Address {
     Memory(Option<String>),
     #[cfg(feature = "redis")]
     Redis(Box<Servers>, Layout),
+    #[cfg(feature = "postgres")]
+    Postgres(Box<PgConnectOptions>),
+    #[cfg(feature = "sqlite")]
+    Sqlite(Box<SqliteConnectOptions>),
     Quorum(Vec<Address>),
 }
 
@@ -57,15 +68,19 @@ impl Address {
             }
             return Ok(Self::Memory(Some(name.to_owned()).filter(|name| !name.is_empty())));
         }
+        if url.starts_with("sqlite:") {
+            return Self::sqlite(url);
+        }
         match url.split_once("://") {
             Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
+            Some(("postgres" | "postgresql", _)) => Self::postgres(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
             }
             Some(_) => Err(refused(&format!("this is not a lock URL; use {ACCEPTED}"))),
-            None if url.starts_with("redis") && url.contains(':') => {
+            None if ["redis", "postgres"].iter().any(|it| url.starts_with(it)) && url.contains(':') => {
                 Err(refused(&format!("`//` is missing behind the first `:` of the lock URL; use {ACCEPTED}")))
             }
             None => Err(refused(&format!(
@@ -86,6 +101,12 @@ impl Address {
             address => address,
         });
         let each = each.collect::<Result<Vec<_>, _>>()?;
+        if each.iter().any(Self::is_sql) {
+            return Err(refused(
+                "PostgreSQL and SQLite can't be servers of a quorum, because they keep no marker that shows a loss of \
+                 locks; use Redis servers",
+            ));
+        }
         if each
             .iter()
             .enumerate()
@@ -126,6 +147,17 @@ impl Address {
         }
     }
 
+    /// Whether it is a database.
+    fn is_sql(&self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => true,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => true,
+            _ => false,
+        }
+    }
+
     #[cfg(feature = "redis")]
     fn redis(url: &str) -> Result<Self, ConnectError> {
         Ok(Self::Redis(Box::new(url::servers(url)?), url::layout(url)))
@@ -138,13 +170,33 @@ impl Address {
         Err(refused(what))
     }
 
+    #[cfg(feature = "postgres")]
+    fn postgres(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::Postgres(Box::new(sql::postgres(url)?)))
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    fn postgres(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no PostgreSQL store; switch on the feature `postgres` of lock-runtime"))
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn sqlite(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::Sqlite(Box::new(sql::sqlite(url)?)))
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    fn sqlite(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no SQLite store; switch on the feature `sqlite` of lock-runtime"))
+    }
+
     /// Returns the clock that a manager on this store goes by.
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Self::Memory(_) => Clock::tokio(),
-            #[cfg(feature = "redis")]
-            Self::Redis(..) => Clock::Boot,
             Self::Quorum(each) => each.first().map_or(Clock::Boot, Self::clock),
+            #[cfg(any(feature = "redis", feature = "postgres", feature = "sqlite"))]
+            _ => Clock::Boot,
         }
     }
 
@@ -193,6 +245,10 @@ impl Address {
                     Servers::Cluster(seeds) => RedisStore::cluster(&seeds, options)?,
                 })
             }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) => lock_store_sql::postgres(*options, &sql_settings(settings)),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(options) => lock_store_sql::sqlite(*options, &sql_settings(settings)),
             Self::Quorum(each) => {
                 if engine.lease > store.max_lease {
                     let (lease, most) = (engine.lease, store.max_lease);
@@ -207,6 +263,12 @@ impl Address {
             }
         })
     }
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn sql_settings(settings: &LockManagerBuilder) -> lock_store_sql::Settings {
+    let (prefix, call_timeout) = (settings.store.prefix.clone(), settings.engine.call_timeout);
+    lock_store_sql::Settings { prefix, call_timeout }
 }
 
 /// Returns the options of a quorum for these settings.

@@ -1,6 +1,9 @@
-//! The constructors of [`LockManager`]: from a URL, from a Redis client, or from a store.
+//! The constructors of [`LockManager`]: from a URL, from a Redis client, from a pool of SQL
+//! connections, or from a store.
 
 pub(crate) mod address;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod sql;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +12,6 @@ use lock_core::internal::clock::Clock;
 use lock_core::store::LockStore;
 #[cfg(feature = "redis")]
 use lock_store_redis::{Layout, url::Servers};
-#[cfg(feature = "redis")]
-use tokio::runtime::Handle;
 
 use self::address::{ACCEPTED, Address};
 use crate::builder::LockManagerBuilder;
@@ -30,6 +31,10 @@ impl LockManager {
     /// | `quorum:url1\|url2\|url3` | a majority of independent servers |
     /// | `redis+plain…://` | the same with the locks of `SET NX PX`, mutexes only |
     /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
+    /// | `postgres://[user:password@]host[:port]/database` | a table in PostgreSQL; needs feature `postgres` |
+    /// | `sqlite:FILE`, `sqlite://FILE` | a table in an SQLite file of this machine; needs feature `sqlite` |
+    ///
+    /// `postgresql://` is the same as `postgres://`.
     ///
     /// # Errors
     ///
@@ -86,7 +91,11 @@ impl LockManagerBuilder {
     ///
     /// [`ConnectError::Misconfigured`] for a bad URL or settings that contradict each other.
     pub fn connect_lazy(self, url: impl AsRef<str>) -> Result<LockManager, ConnectError> {
-        let address = Address::parse(url.as_ref())?;
+        self.open(Address::parse(url.as_ref())?)
+    }
+
+    /// Makes a manager on the store at this address, without asking it.
+    fn open(self, address: Address) -> Result<LockManager, ConnectError> {
         let clock = address.clock();
         let engine = self.start(clock, |settings, runtime| address.open(settings, clock, runtime))?;
         Ok(LockManager::on(engine))
@@ -130,8 +139,41 @@ impl LockManagerBuilder {
     pub async fn connect_client(self, client: redis::Client) -> Result<LockManager, ConnectError> {
         let limit = self.store.connect_timeout;
         let address = Address::Redis(Box::new(Servers::One(client)), Layout::Hash);
-        let open = |settings: &Self, runtime: &Handle| address.open(settings, Clock::Boot, runtime);
-        checked(LockManager::on(self.start(Clock::Boot, open)?), limit).await
+        checked(self.open(address)?, limit).await
+    }
+
+    /// Makes a manager with the connect options of the caller's PostgreSQL pool: its address,
+    /// credentials and TLS settings.
+    ///
+    /// The manager makes its own connections and takes none from the pool. Handlers that wait for
+    /// a lock inside a transaction may hold all connections of the pool. A renewal that waited
+    /// for one of them would come too late, and the holder's lock would be lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[cfg(feature = "postgres")]
+    pub async fn connect_postgres(self, pool: &sqlx::PgPool) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        let address = Address::Postgres(Box::new((*pool.connect_options()).clone()));
+        checked(self.open(address)?, limit).await
+    }
+
+    /// Makes a manager on the file of the caller's SQLite pool, with the pool's connect options.
+    ///
+    /// The manager opens the file by itself, in WAL mode, and takes no connection from the pool.
+    /// A transaction of the pool that has written keeps all other writers out, including the
+    /// manager: wait for locks before it begins.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and [`ConnectError::Misconfigured`] for a database in memory,
+    /// which is a separate one for each connection.
+    #[cfg(feature = "sqlite")]
+    pub async fn connect_sqlite(self, pool: &sqlx::SqlitePool) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        let address = Address::Sqlite(Box::new((*pool.connect_options()).clone()));
+        checked(self.open(address)?, limit).await
     }
 }
 

@@ -285,6 +285,9 @@ fn a_url_of_no_store_is_refused_with_those_that_there_are() {
         ("ann:hunter2://h", "`memory:`"),
         ("hunter2@h://y", "`memory:`"),
         ("redis:hunter2@h", "`//` is missing"),
+        ("postgres:hunter2@h", "`//` is missing"),
+        ("mysql://ann:hunter2@h/db", "can't begin with \"mysql\""),
+        ("sqlite+postgres://ann:hunter2@h/db", "can't begin with"),
     ]);
 }
 
@@ -476,5 +479,93 @@ mod redis {
             ("rediss+cluster://:hunter2@h#insecure", ""),
             ("rediss://:hunter2@h/#insecur", "`#insecure`"),
         ]);
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+#[test]
+fn postgresql_that_is_not_built_in_is_named() {
+    check_urls(&[
+        ("postgres://ann:hunter2@h/db", "the feature `postgres`"),
+        ("postgresql://ann:hunter2@h/db", "the feature `postgres`"),
+    ]);
+}
+
+#[cfg(not(feature = "sqlite"))]
+#[test]
+fn sqlite_that_is_not_built_in_is_named() {
+    check_urls(&[
+        ("sqlite:locks.db", "the feature `sqlite`"),
+        ("sqlite:///x/locks.db", "the feature `sqlite`"),
+    ]);
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::*;
+
+    #[test]
+    fn a_database_that_is_none_is_refused_and_its_password_not_shown() {
+        check_urls(&[
+            ("postgres://h", ""),
+            ("postgresql://ann:hunter2@h:5432/db", ""),
+            ("postgres://ann:hunter2@[::1]/db?sslmode=require", ""),
+            ("postgres://ann:hunter2%40%2f%25@h/db", ""),
+            ("postgres:///db?host=/run/postgresql&user=ann&password=hunter2", ""),
+            ("postgres://h/db?options[search_path]=locks&application_name=shop", ""),
+            ("postgres://ann:hunter2@h:0x1/db", "is not understood"),
+            ("postgres://ann:hunter2@h:65536/db", "is not understood"),
+            ("postgres://ann:hunter2@:5432/db", "is not understood"),
+            // The `@` is missing, so the password is in the place of the port.
+            ("postgres://ann:hunter2", "is not understood"),
+            ("postgres://ann:hunter2/db", "is not understood"),
+            ("postgres://:hunter2", "is not understood"),
+            ("postgres://ann:hun/hunter2@h/db", "is not understood"),
+            ("postgres://ann:hunter2%ff@h/db", "is not understood"),
+            ("postgres://ann:1#hunter2@h/db", "`%23`"),
+            ("postgres://ann:1?hunter2@h/db", "option that is not known"),
+            ("postgres://h/db?pasword=hunter2", "`password`"),
+            ("postgres://h/db?sslmode=hunter2", "unknown `sslmode`"),
+            ("postgres://h/db?port=hunter2", "is not understood"),
+            ("postgres://ann:hunter2@a,b:5433/db", "several hosts"),
+            ("postgres://ann:hunter2@a:5432,b:5433/db", "several hosts"),
+        ]);
+    }
+
+    #[test]
+    fn a_quorum_has_no_database() {
+        check_urls(&[
+            (
+                "quorum:postgres://ann:hunter2@a/x|postgres://b/x|postgres://c/x",
+                "can't be servers of a quorum",
+            ),
+            ("quorum:memory:|memory:|postgres://ann:hunter2@a/x", "can't be servers of a quorum"),
+        ]);
+    }
+}
+
+#[cfg(feature = "sqlite")]
+mod sqlite {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_none_is_refused() {
+        check_urls(&[
+            ("sqlite:locks.db", ""),
+            ("sqlite://locks.db?mode=rwc", ""),
+            ("sqlite:///var/lib/shop/locks%20.db", ""),
+            ("sqlite:", "names no file"),
+            ("sqlite://", "names no file"),
+            ("sqlite:?mode=rwc", "names no file"),
+            ("sqlite://a.db?mode=memory", "option that is not known"),
+            ("sqlite:a.db?mode=ro", "option that is not known"),
+            ("sqlite:a.db?key=hunter2", "`mode=rwc`"),
+            ("sqlite:hunter2%ff", "is not understood"),
+        ]);
+    }
+
+    #[test]
+    fn a_quorum_has_no_file() {
+        check_urls(&[("quorum:sqlite:a.db|sqlite:b.db|sqlite:c.db", "can't be servers of a quorum")]);
     }
 }

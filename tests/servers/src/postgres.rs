@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -92,10 +92,19 @@ impl PostgresServer {
     #[track_caller]
     #[must_use]
     pub fn start() -> Self {
-        match Self::try_start(None) {
+        match Self::try_start() {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// As [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// When PostgreSQL is missing, or refuses to run.
+    pub fn try_start() -> io::Result<Self> {
+        Self::try_launch(None)
     }
 
     /// Like [`start`](Self::start), with a wall clock that can be set while the server runs.
@@ -106,13 +115,13 @@ impl PostgresServer {
     #[track_caller]
     #[must_use]
     pub fn start_with_clock(clock: &ServerClock) -> Self {
-        match Self::try_start(Some(clock.clone())) {
+        match Self::try_launch(Some(clock.clone())) {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn try_start(clock: Option<ServerClock>) -> io::Result<Self> {
+    fn try_launch(clock: Option<ServerClock>) -> io::Result<Self> {
         let programs =
             programs().ok_or_else(|| io::Error::other("PostgreSQL's `initdb` and `postgres` are missing"))?;
         let user = User::find()?;
@@ -153,6 +162,23 @@ impl PostgresServer {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Returns the id of the main process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Returns how the server ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.ended()
+    }
+
+    /// Returns what the server has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
     /// Sends SIGKILL, as in a crash. PostgreSQL's child processes end by themselves.

@@ -262,7 +262,8 @@ impl World {
                 let Some(kind) = status.kind else { continue };
                 let item = |(owner, _)| Item { key: key.clone(), kind, owner };
                 let items = status.holders.into_iter().map(item).map(|item| RenewItem::hold(item, lease));
-                let _ = handle.renew(&RenewRequest { items: items.collect(), timeout: lease });
+                let request = RenewRequest { items: items.collect(), timeout: lease };
+                let _ = handle.renew(&Arc::new(request));
             }
             self.executed(place, keys);
         }

@@ -1,4 +1,4 @@
-//! Stocks in SQLite. Those in PostgreSQL are in `stock_postgres.rs`.
+//! Stocks in SQLite. Those in PostgreSQL are in `tests/postgres`.
 
 use lock_tests::stock_sql::{scenarios, sqlite_in};
 use tempfile::TempDir;

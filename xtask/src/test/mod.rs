@@ -142,7 +142,7 @@ impl Part {
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Redlock => &[Tool::RedisServer, Tool::OpenSsl, Tool::Python, Tool::Go, Tool::Node],
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
-            Self::Examples => &[Tool::RedisServer],
+            Self::Examples => &[Tool::RedisServer, Tool::PostgreSql],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
     }
@@ -150,12 +150,14 @@ impl Part {
 
 /// The crates that users compile, and their features. Each crate must work without features, and
 /// with each one alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [(&str, &[&str]); 7] = [
+const FEATURES: [(&str, &[&str]); 9] = [
     ("lock-core", &["testing"]),
     ("lock-engine", &["metrics", "testing"]),
     ("lock-store-memory", &["testing"]),
     ("lock-store-quorum", &[]),
+    ("lock-store-records", &["text"]),
     ("lock-store-redis", &["testing", "tls-rustls"]),
+    ("lock-store-sql", &["postgres", "sqlite"]),
     ("lock-store-conformance", &[]),
     (
         "lock-runtime",
@@ -276,7 +278,8 @@ impl Parts<'_> {
     fn missing(&self, part: Part) -> Vec<&'static str> {
         let needed = part.tools().iter().filter(|tool| match part {
             // These parts have tests that need no server.
-            Part::Test | Part::Examples | Part::Tls => **tool != Tool::RedisServer,
+            Part::Test | Part::Tls => **tool != Tool::RedisServer,
+            Part::Examples => false,
             // Each client needs only its own language.
             Part::Redlock => !Client::ALL.map(language).contains(tool),
             _ => true,
@@ -373,9 +376,10 @@ impl Parts<'_> {
             Part::Interop => interop(lane, programs),
             Part::Redlock => self.redlock(lane, programs),
             Part::Postgres => {
-                lane.step(part, "postgres", |step| step.run(&mut programs.named("stock_postgres")));
+                lane.step(part, "postgres", |step| step.run(&mut programs.named("postgres")));
+                lane.step(part, "postgres: the contract", |step| step.run(&mut programs.sql_store()));
             }
-            Part::Examples => examples::run(lane, self.scope, self.has_servers(), programs),
+            Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {
                 lane.step(part, "page", |step| {
                     let mut test = programs.named("flash_sale_page");

@@ -11,8 +11,7 @@ use crate::cli::Scope;
 use crate::runner::{self, Output};
 
 /// The tests that need other languages, PostgreSQL or a browser. They only run if they are named.
-pub(super) const NAMED: [&str; 6] =
-    ["--test", "interop", "--test", "stock_postgres", "--test", "flash_sale_page"];
+pub(super) const NAMED: [&str; 6] = ["--test", "interop", "--test", "postgres", "--test", "flash_sale_page"];
 
 /// The command for the tests in the documentation. The attribute's are part of `lock-runtime`'s,
 /// since `lock-macros` alone has no runtime.
@@ -27,6 +26,12 @@ const INTEGRATION: &str = "tests/it";
 
 /// Label of the store whose `server_tests` need servers.
 const REDIS: &str = "stores/redis/lib";
+
+/// Label of the store whose module [`ON_POSTGRES`] needs PostgreSQL.
+const SQL: &str = "stores/sql/lib";
+
+/// The tests of [`SQL`] that belong to the part `postgres`.
+const ON_POSTGRES: &str = "on_postgres::";
 
 /// Label of the program whose `targets` need servers.
 const TELEMETRY: &str = "lock-runtime/telemetry";
@@ -95,6 +100,11 @@ impl Programs {
         self.labelled(&format!("tests/{name}"), &[])
     }
 
+    /// Returns the command that runs the tests of the SQL store on PostgreSQL.
+    pub(super) fn sql_store(&self) -> Command {
+        self.labelled(SQL, &[ON_POSTGRES])
+    }
+
     /// Returns the path of an example.
     pub(crate) fn example(&self, name: &str) -> Option<&Path> {
         self.examples.iter().find(|program| program.name == name).map(|program| program.path.as_path())
@@ -124,6 +134,9 @@ impl Programs {
                 },
             };
             let name = format!("test: {label}");
+            if label == SQL {
+                args.extend(["--skip", ON_POSTGRES]);
+            }
             if !has_servers {
                 let needs = ["tests/", "benches/", "examples/my-store/suite", "examples/my-store/with"];
                 if needs.iter().any(|needs| label.starts_with(needs)) {

@@ -7,9 +7,9 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::kit::Backoff;
 use lock_core::store::stock::StockCall;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
+use lock_store_sql::plumbing::{Arg, During, Fault, Row, Work, fault};
 use tokio::time::{Instant, timeout_at};
 
-use lock_store_sql::plumbing::{Arg, During, Fault, Row, Work, fault};
 use super::numbers::{micros, unsigned};
 use super::tables::Tables;
 

@@ -8,9 +8,9 @@ use lock_core::LockKey;
 use lock_core::internal::plan::fill;
 use lock_core::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest, StockCall};
 use lock_core::store::{StoreError, StoreErrorKind};
+use lock_store_sql::plumbing::{Arg, Fault};
 
 use super::call::{Call, Open};
-use lock_store_sql::plumbing::{Arg, Fault};
 use super::numbers::{signed, unsigned};
 use super::statements::Statements;
 use super::stocks::SqlStocks;

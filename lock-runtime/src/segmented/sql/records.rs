@@ -3,9 +3,9 @@
 use lock_core::internal::clock::Clock;
 use lock_core::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
 use lock_core::store::{Few, StoreError};
+use lock_store_sql::plumbing::{Fault, Row};
 
 use super::call::Call;
-use lock_store_sql::plumbing::{Fault, Row};
 use super::numbers::unsigned;
 
 /// The record of an operation.

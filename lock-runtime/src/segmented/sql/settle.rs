@@ -10,9 +10,9 @@ use lock_core::store::StoreError;
 use lock_core::store::stock::{
     OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
 };
+use lock_store_sql::plumbing::{Arg, Fault};
 
 use super::call::{Call, Open};
-use lock_store_sql::plumbing::{Arg, Fault};
 use super::numbers::{signed, unsigned};
 use super::records::{Record, letter, read_parts, write_parts};
 use super::statements::Statements;

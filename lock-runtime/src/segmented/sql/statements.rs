@@ -1,5 +1,7 @@
 //! The tables and the statements, in the dialect of either database.
 
+use lock_store_sql::plumbing::Database;
+
 /// The differences between the databases' SQL.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialect {

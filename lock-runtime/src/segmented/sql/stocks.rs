@@ -8,9 +8,9 @@ use lock_core::store::stock::{
     Swept, TakeAnswer, TakeRequest,
 };
 use lock_core::store::{BoxFuture, StoreError};
+use lock_store_sql::plumbing::Database;
 
 use super::call::Call;
-use lock_store_sql::plumbing::Database;
 use super::tables::Tables;
 use crate::manager::LockManager;
 

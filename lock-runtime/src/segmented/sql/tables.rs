@@ -1,8 +1,8 @@
 //! [`Tables`]: the tables of a database, with the statements for them.
 
 use lock_core::store::kit::ServerClock;
-
 use lock_store_sql::plumbing::Database;
+
 use super::statements::{Dialect, Statements};
 
 /// The tables of one database.

@@ -9,9 +9,9 @@ use lock_core::internal::plan::few_parts;
 use lock_core::store::kit::Backoff;
 use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use lock_core::store::{Few, StoreError, StoreErrorKind};
-
-use super::call::{Call, Open};
 use lock_store_sql::plumbing::Fault;
+
+use super::call::{Call, NO_TABLES, Open};
 use super::numbers::{micros, signed, unsigned};
 use super::records::{Look, Record, letter};
 use super::settle::End;

@@ -1,4 +1,4 @@
-//! Stocks in PostgreSQL: `cargo xtask test --only postgres`.
+//! Stocks in PostgreSQL.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

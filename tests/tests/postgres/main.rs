@@ -1,0 +1,4 @@
+//! Locks and stocks in PostgreSQL: `cargo xtask test --only postgres`.
+
+mod locks;
+mod stock;
