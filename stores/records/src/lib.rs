@@ -6,7 +6,7 @@
 //! counts, leases, lingering and withdrawals. They have no clock, no mutex and no I/O: a step gets
 //! the records and the time, and says who has to hear of it.
 //!
-//! All times are those of the database, as [`ServerTime`].
+//! All times are those of the database, as [`ServerTime`](lock_core::store::ServerTime).
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -25,11 +25,11 @@ type WatchId = u64;
 pub struct Event {
     /// Index of the record in the step.
     pub index: usize,
-    /// What happened to it.
+    /// The change.
     pub what: What,
 }
 
-/// What happened to a record.
+/// A change of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A hold has ended, or ends sooner: all waiters but those in the queue may try.
@@ -48,7 +48,7 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard(pub bool);
 
-/// What a listener wants to hear of a record.
+/// The events that a listener wants to hear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
     /// Releases, waiting for a mutex.

@@ -150,7 +150,7 @@ impl<R: RecordStore> Records<R> {
         Ok(Released { held: answer.held, rivals: answer.rivals, then })
     }
 
-    /// Makes a step for each item. What is wrong with one costs no other.
+    /// Makes a step for each item. An error of one costs no other.
     async fn each(
         &self,
         request: Arc<RenewRequest>,

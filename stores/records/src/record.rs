@@ -9,7 +9,7 @@ use crate::latch::Latch;
 use crate::lock::Lock;
 use crate::semaphore::Semaphore;
 
-/// What a record is about. A lock, a semaphore and a latch may have the same key.
+/// The subject of a record. A lock, a semaphore and a latch may have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// A lock of any kind.
@@ -23,7 +23,7 @@ pub enum Class {
 /// The name of a record: the prefix of the store's handle and the key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
-    /// What the record is about.
+    /// The subject of the record.
     pub class: Class,
     /// Prefix and key.
     pub text: Arc<str>,
@@ -81,8 +81,8 @@ impl Record {
         each!(self, it => it.due())
     }
 
-    /// Returns the part of time around `at` in which the record means the same: from the last end
-    /// until then, if there was one, up to the first end after it.
+    /// Returns the part of time around `at` in which the record means the same. It begins with the
+    /// last end until then, if there was one, and ends before the first one after it.
     #[must_use]
     pub fn same_around(&self, at: ServerTime) -> (Option<ServerTime>, Option<ServerTime>) {
         let (mut from, mut to) = (None, None);

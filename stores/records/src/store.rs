@@ -53,18 +53,18 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
 pub struct Change {
     /// The records, all different.
     pub names: Few<Name>,
-    /// What the step may do.
+    /// The rights of the step.
     pub access: Access,
     /// The handle that makes the step.
     pub handle: HandleId,
-    /// A step that is made later has another answer, which it gives itself. For databases that run a
-    /// step first, and then write only what it made.
+    /// A step that is made later has another answer, which it gives itself. For databases that run
+    /// a step first, and then write only what it made.
     pub latest: Option<ServerTime>,
     /// The call resolves within about this time.
     pub timeout: Duration,
 }
 
-/// What a step may do.
+/// The rights of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It only looks. Nothing is written or locked.
@@ -92,7 +92,7 @@ pub struct Work<'a> {
     pub now: ServerTime,
     /// The listeners of this process.
     pub listeners: &'a Listeners,
-    /// What listeners have to hear.
+    /// The events that listeners have to hear.
     pub events: Vec<Event>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Work<'a> {
 /// The outcome of a step.
 #[derive(Debug)]
 pub struct Changed<T> {
-    /// What the step returned.
+    /// The answer of the step.
     pub answer: T,
     /// When the step was made. Not earlier than that of any step before it on the same records,
     /// unless the database's clock was set back.

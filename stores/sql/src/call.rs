@@ -36,7 +36,7 @@ const MARK: Duration = Duration::from_secs(60);
 /// Maximum length in bytes of a name in PostgreSQL, whose index has no room for more.
 const LONGEST_NAME: usize = 2500;
 
-/// What to do about a missing table.
+/// Advice about a missing table.
 pub(crate) const NO_TABLE: &str = "connect once as a user who may create it";
 
 /// A step, as it is made in an attempt.
@@ -167,8 +167,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Prepares for another attempt after `fault`: waits for others that were in the way, or creates
-    /// the missing table. Fails if there is no time, or if another attempt would not help.
+    /// Prepares for another attempt after `fault`: waits for others that were in the way, or
+    /// creates the missing table. Fails if there is no time, or if another attempt would not help.
     pub(crate) async fn retry(&self, tries: &mut Tries, fault: Fault) -> Result<(), StoreError> {
         match fault {
             Fault::NoTables(_) if !tries.created => match self.create().await {
@@ -261,8 +261,8 @@ impl<'a> Call<'a> {
         Ok(time)
     }
 
-    /// Makes every kind of change to no row. A standby, a read-only file, or a database that does not
-    /// let the user do so refuses that.
+    /// Makes every kind of change to no row. A standby, a read-only file, or a database that does
+    /// not let the user do so refuses that.
     pub(crate) async fn check(&self) -> Result<(), Fault> {
         self.time().await?;
         let mut link = self.begin().await?;

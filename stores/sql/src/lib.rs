@@ -1,8 +1,9 @@
 //! [`SqlStore`]: locks, semaphores and latches in PostgreSQL or SQLite.
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
-//! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only one
-//! round trip, `statements` their text in both dialects. `links` has the connections, and `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
+//! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
+//! one round trip, `statements` their text in both dialects. `links` has the connections, and
+//! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
+use sqlx::ConnectOptions;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, Row as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::plumbing::{Arg, Row, query};
@@ -62,6 +62,8 @@ impl Options {
         Ok(match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(options) => {
+                use sqlx::Row as _;
+
                 let mut connection = options.connect().await?;
                 let main = sqlx::query("PRAGMA database_list").fetch_one(&mut connection).await?;
                 if main.try_get::<&str, _>(2)?.is_empty() {
@@ -80,9 +82,9 @@ impl Options {
 }
 
 /// Settings of a session of PostgreSQL. A row that somebody has locked is waited for no longer than
-/// a second, and a stalled program keeps a row locked no longer than that. A grant that a crash undoes
-/// would let two in, so a commit waits for the disk. The time-out of a statement would end a commit's
-/// wait for a standby, and report success.
+/// a second, and a stalled program keeps a row locked no longer than that. A grant that a crash
+/// undoes would let two in, so a commit waits for the disk. The time-out of a statement would end a
+/// commit's wait for a standby, and report success.
 #[cfg(feature = "postgres")]
 const SESSION: &str = "\
 SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -157,8 +159,8 @@ impl Links {
     }
 }
 
-/// A connection in use. If it is dropped and not given back, it is closed, and so are the idle ones:
-/// whatever has happened to it may have happened to them.
+/// A connection in use. If it is dropped and not given back, it is closed, and so are the idle
+/// ones: whatever has happened to it may have happened to them.
 #[derive(Debug)]
 pub(crate) struct Link {
     connection: Option<Connection>,

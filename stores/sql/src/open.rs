@@ -27,15 +27,17 @@ const ABILITIES: Abilities = Abilities {
 };
 
 /// Maximum number of connections for the steps of a manager.
+#[cfg(feature = "postgres")]
 const CONNECTIONS: usize = 8;
 
 /// Maximum number of connections for renewals and sweeping.
+#[cfg(feature = "postgres")]
 const STEADY: usize = 2;
 
 /// Settings of a handle.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What is put in front of every key.
+    /// Prefix of every key.
     pub prefix: String,
     /// Time-out of calls for operators. Others bring their own.
     pub call_timeout: Duration,
@@ -45,7 +47,11 @@ pub struct Settings {
 #[cfg(feature = "postgres")]
 #[must_use]
 pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
-    let options = Options::Postgres(Box::new(options.application_name("lock-runtime")));
+    let options = match options.get_application_name() {
+        Some(_) => options,
+        None => options.application_name("lock-runtime"),
+    };
+    let options = Options::Postgres(Box::new(options));
     let links = |most| Links::new(options.clone(), most);
     let abilities = Abilities { name: "the PostgreSQL store", lease_grain: AHEAD, ..ABILITIES };
     Arc::new(Records::new(

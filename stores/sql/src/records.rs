@@ -29,7 +29,7 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Time for which it is good enough to limit a request.
 const STAMPS: Duration = Duration::from_secs(60);
 
-/// What an estimate may be behind at once: the resolution of clocks.
+/// Resolution of clocks, by which an estimate may be behind at once.
 const GRAIN: Duration = Duration::from_millis(2);
 
 /// A database that keeps records.
@@ -71,8 +71,8 @@ impl Sql {
         *lock(&self.heard) = Some(sent);
     }
 
-    /// Returns the database's time, if it is known well enough to count a lease from it: an upper
-    /// bound, as long as the rates of the two clocks differ by no more than 1 % (P1).
+    /// Returns an upper bound of the database's time, if it is known well enough to count a lease
+    /// from it. The rates of the two clocks may differ by 1 % (P1).
     pub(crate) fn fresh_time(&self) -> Option<ServerTime> {
         let (estimate, age) = self.estimate(FRESH)?;
         Some(estimate + age / 100 + GRAIN)

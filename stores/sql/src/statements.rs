@@ -164,8 +164,8 @@ impl Statements {
         }
     }
 
-    /// Returns the statements that are alike. `bytes` orders names by their bytes, `by_name` limits an
-    /// update to its names, and `values` selects rows from a JSON list.
+    /// Returns the statements that are alike. `bytes` orders names by their bytes, `by_name` limits
+    /// an update to its names, and `values` selects rows from a JSON list.
     fn common(clock: &str, bytes: &str, by_name: &str, values: &str) -> Self {
         let none = String::new;
         Self {

@@ -16,8 +16,8 @@ use crate::call::{Call, Found, Steps, micros, new_version, text_of, time};
 use crate::links::Link;
 use crate::plumbing::{Arg, During, Fault};
 
-/// Maximum time by which the database's clock may be behind our upper bound of it. Leases count from
-/// the bound, and are longer by that much.
+/// Maximum time by which the database's clock may be behind our upper bound of it. Leases count
+/// from the bound, and are longer by that much.
 pub(crate) const AHEAD: Duration = Duration::from_millis(100);
 
 /// Maximum time by which it may be ahead, because the statement takes time to arrive.
@@ -29,8 +29,8 @@ const SHORT: usize = 4096;
 /// Number of rows that are remembered, at least.
 const KNOWN: usize = 4096;
 
-/// The rows that this process has written last. What is remembered may be out of date: the
-/// statement compares.
+/// The rows that this process has written last. They may be out of date: the statement
+/// compares.
 #[derive(Debug, Default)]
 pub(crate) struct Known(Mutex<[HashMap<Name, Found>; 2]>);
 
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-/// What a step starts from.
+/// The row that a step starts from.
 struct Base {
     /// The row; `None` for one that is absent or over.
     version: Option<String>,
@@ -209,8 +209,8 @@ impl Call<'_> {
         let (is_done, now, found) = read().map_err(|error| self.unreadable(&error))?;
         self.sql.observe(now, sent);
         if is_done {
-            // An upper bound of the time that was none, since the clock was set forward, or an insert
-            // that has waited for another one: it has to be undone.
+            // An upper bound of the time that was none, since the clock was set forward, or an
+            // insert that has waited for another one: it has to be undone.
             let was_early = base.estimated.is_some_and(|estimated| now > base.at + answered.since(estimated));
             if was_early || micros(now) > to {
                 let text = "the database's clock was set forward, or the row was written late";

@@ -16,7 +16,7 @@ use super::tables::Tables;
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What to do about missing tables.
+/// Advice about missing tables.
 pub(super) const NO_TABLES: &str =
     "create the tables once with `SqlStocks::create_tables`, as a user with that right";
 

@@ -38,7 +38,7 @@ pub fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::TooLate, what))
 }
 
-/// What a release may know and do.
+/// The knowledge and the rights of a release.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counting {
     /// The handle that releases.

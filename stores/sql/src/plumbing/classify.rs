@@ -93,6 +93,8 @@ fn of_postgres(code: &str) -> Meaning {
         "55P03" => Meaning::Again,
         _ if code.starts_with("40") => Meaning::Again,
         "42P01" => Meaning::NoTables,
+        // No such database.
+        "3D000" => Meaning::Kind(StoreErrorKind::Unsupported),
         "25006" => Meaning::Kind(StoreErrorKind::ReadOnly),
         // `idle_in_transaction_session_timeout` expired: rolled back, even if this answers a
         // COMMIT.

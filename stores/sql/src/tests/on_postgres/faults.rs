@@ -1,4 +1,4 @@
-//! What other sessions of PostgreSQL may do to a statement.
+//! Statements that meet other sessions, a server that dies, and missing rights.
 
 use lock_core::store::{LockStore, StoreErrorKind, Withdrawn};
 use sqlx::{Connection, Executor, PgConnection, Row};
