@@ -42,18 +42,31 @@ impl Queue {
         self.waiters.iter().filter(move |waiter| waiter.alive_until > now)
     }
 
-    /// Records a sign of life of `owner`, if it is queued.
-    pub(super) fn renew(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
+    fn live_of(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
         let mut alive = self.waiters.iter_mut().filter(|waiter| waiter.alive_until > now);
-        let waiter = alive.find(|waiter| waiter.owner == *owner)?;
-        waiter.alive_until = now + WAITER_LIFE;
+        alive.find(|waiter| waiter.owner == *owner)
+    }
+
+    /// Records a sign of life of `owner`; returns whether it is queued.
+    pub(super) fn renew(&mut self, owner: &OwnerId, now: ServerTime) -> bool {
+        let waiter = self.live_of(owner, now);
+        waiter.map(|waiter| waiter.alive_until = now + WAITER_LIFE).is_some()
+    }
+
+    /// Records that `owner` asks again, if it is queued. A waiter that polls does so often, and is
+    /// renewed besides: in the first half of its life, nothing has to be written.
+    pub(super) fn asks_again(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
+        let waiter = self.live_of(owner, now)?;
+        if waiter.alive_until <= now + WAITER_LIFE / 2 {
+            waiter.alive_until = now + WAITER_LIFE;
+        }
         Some(waiter)
     }
 
     /// Queues `owner` at the end, unless it has a place already.
     pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: ServerTime) {
         let direct = request.items.len() == 1 && request.floor() == 0;
-        if let Some(waiter) = self.renew(owner, now) {
+        if let Some(waiter) = self.asks_again(owner, now) {
             (waiter.lease, waiter.retention) = (request.lease, request.retention);
             waiter.direct = direct;
             return;

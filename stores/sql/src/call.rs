@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::links::{Link, Links};
 use crate::plumbing::{Arg, During, Fault, Row, fault};
 use crate::records::Sql;
-use crate::statements::{Statements, TABLE};
+use crate::statements::{Statements, TABLE, filled};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -198,7 +198,7 @@ impl<'a> Call<'a> {
     pub(crate) fn check_names(&self, names: &[Name]) -> Result<(), StoreError> {
         let is_long = |name: &&Name| name.text.len() > LONGEST_NAME;
         match names.iter().find(is_long) {
-            Some(name) if self.links.options.has_short_names() => {
+            Some(name) if self.links.options.is_postgres() => {
                 let text = format_args!(
                     "a key has at most {LONGEST_NAME} bytes with its prefix, and this one has {}; use a shorter one",
                     name.text.len()
@@ -293,8 +293,7 @@ impl<'a> Call<'a> {
         let mut link = self.begin().await?;
         match self.locked(&mut link, change, &args, step).await {
             Ok((answer, now, bell)) => {
-                // Also if nothing was changed: others would find the rows locked for a while.
-                self.commit(link).await?;
+                link.give_back();
                 Ok(Changed { answer, now, heard: bell.ring(change.handle) })
             }
             Err(fault) => {
@@ -304,7 +303,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Locks the rows, makes the step, and writes them.
+    /// Locks the rows, makes the step, writes them, and commits.
     async fn locked<T>(
         &self,
         link: &mut Link,
@@ -446,7 +445,8 @@ impl<'a> Call<'a> {
         Ok(texts)
     }
 
-    /// Writes rows.
+    /// Writes rows and commits. Also if there are none: others would find the rows locked for a
+    /// while.
     async fn write(
         &self,
         link: &mut Link,
@@ -475,19 +475,38 @@ impl<'a> Call<'a> {
             }
             self.sql.known.put(name, Found { version: version.clone(), row });
         }
-        let statements = &self.sql.statements;
-        if !changed.is_empty() {
-            let list = serde_json::Value::from(changed).to_string();
-            let args = [Arg::Text(text_of(class)), Arg::Text(&list)];
-            self.bounded(During::Work, link.rows(&statements.update, &args)).await?;
+        let update = &self.sql.statements.update;
+        let (class, list) = (text_of(class), serde_json::Value::from(changed).to_string());
+        match (list.as_str(), self.links.options.is_postgres()) {
+            ("[]", _) => {}
+            // Rows are locked until the commit, so it goes with the update.
+            (_, true) if missing.is_empty() => {
+                let both = format!("{}; COMMIT", filled(update, class, &list));
+                return self.bounded(During::Commit, link.run(&both)).await;
+            }
+            _ => {
+                let args = [Arg::Text(class), Arg::Text(&list)];
+                self.bounded(During::Work, link.rows(update, &args)).await?;
+            }
         }
-        if missing.is_empty() {
-            return Ok(());
+        if !missing.is_empty() {
+            self.insert(link, rows, class, missing).await?;
         }
+        self.bounded(During::Commit, link.run("COMMIT")).await
+    }
+
+    /// Inserts rows that were missing.
+    async fn insert(
+        &self,
+        link: &mut Link,
+        rows: &Rows,
+        class: &str,
+        missing: Vec<serde_json::Value>,
+    ) -> Result<(), Fault> {
         let wanted = missing.len();
         let list = serde_json::Value::from(missing).to_string();
-        let args = [Arg::Text(text_of(class)), Arg::Text(&list)];
-        let inserted = self.bounded(During::Work, link.rows(&statements.insert, &args)).await?;
+        let args = [Arg::Text(class), Arg::Text(&list)];
+        let inserted = self.bounded(During::Work, link.rows(&self.sql.statements.insert, &args)).await?;
         let in_time = |row: &Row| row.int(0).is_ok_and(|now| now - rows.now <= SAME_TIME);
         if inserted.len() < wanted || !inserted.iter().all(in_time) {
             return Err(Fault::Again("another program has just made the same lock".to_owned()));

@@ -48,8 +48,9 @@ impl Options {
         }
     }
 
-    /// Whether the table's index limits the length of names.
-    pub(crate) fn has_short_names(&self) -> bool {
+    /// Whether it is PostgreSQL, whose index limits the length of names, and which is asked over a
+    /// network.
+    pub(crate) fn is_postgres(&self) -> bool {
         match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => false,
@@ -91,6 +92,7 @@ SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
 SET lock_timeout = '1s';
 SET idle_in_transaction_session_timeout = '1s';
 SET statement_timeout = 0;
+SET standard_conforming_strings = on;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 
 #[cfg(feature = "sqlite")]
@@ -98,7 +100,7 @@ const IN_MEMORY: &str =
     "a database in memory is seen by one connection only; name a file, or use the store `memory:`";
 
 /// Time after which an idle connection is not used again: a firewall may have forgotten it.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 enum Connection {
@@ -155,18 +157,19 @@ impl Links {
             None => self.options.connect().await?,
         };
         let idle = Arc::clone(&self.idle);
-        Ok(Link { connection: Some(connection), is_clean: true, idle, _permit: permit })
+        Ok(Link { connection: Some(connection), is_clean: true, idle, taken: now, _permit: permit })
     }
 }
 
-/// A connection in use. If it is dropped and not given back, it is closed, and so are the idle
-/// ones: whatever has happened to it may have happened to them.
+/// A connection in use. If it is dropped and not given back, it is closed, and so are those that
+/// were idle meanwhile: whatever has happened to it may have happened to them.
 #[derive(Debug)]
 pub(crate) struct Link {
     connection: Option<Connection>,
     /// Whether the last statement was answered.
     is_clean: bool,
     idle: Arc<Mutex<Vec<(Connection, Tick)>>>,
+    taken: Tick,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -215,7 +218,14 @@ impl Link {
     /// Lets others use the connection. It must not be in a transaction.
     pub(crate) fn give_back(mut self) {
         if let Some(connection) = self.connection.take_if(|_| self.is_clean) {
-            lock(&self.idle).push((connection, Clock::Boot.now()));
+            let now = Clock::Boot.now();
+            let mut idle = lock(&self.idle);
+            // After a burst, most are not needed any more.
+            let is_old = |(_, since): &mut (_, Tick)| now.since(*since) >= IDLE;
+            let old: Vec<_> = idle.extract_if(.., is_old).collect();
+            idle.push((connection, now));
+            drop(idle);
+            drop(old);
         }
     }
 }
@@ -223,7 +233,8 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if self.connection.take().is_some() {
-            let others = std::mem::take(&mut *lock(&self.idle));
+            let is_older = |(_, since): &mut (_, Tick)| *since <= self.taken;
+            let others: Vec<_> = lock(&self.idle).extract_if(.., is_older).collect();
             drop(others);
         }
     }

@@ -28,7 +28,7 @@ const ABILITIES: Abilities = Abilities {
 
 /// Maximum number of connections for the steps of a manager.
 #[cfg(feature = "postgres")]
-const CONNECTIONS: usize = 8;
+const CONNECTIONS: usize = 4;
 
 /// Maximum number of connections for renewals and sweeping.
 #[cfg(feature = "postgres")]

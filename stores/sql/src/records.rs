@@ -91,11 +91,6 @@ impl Sql {
         self.sweeper.page().await
     }
 
-    /// Whether a step may be one statement. In SQLite a transaction needs no round trips.
-    fn swaps(&self) -> bool {
-        !self.statements.swap_over.is_empty()
-    }
-
     fn call(&self, timeout: Duration) -> Call<'_> {
         Call::new(self, &self.links, timeout)
     }
@@ -129,8 +124,9 @@ impl RecordStore for Sql {
         let call = Call::new(self, links, change.timeout);
         call.check_names(&change.names)?;
         self.sweeper.go_on();
+        // In SQLite a transaction needs no round trips.
         let changes = matches!(change.access, Access::Change | Access::Each);
-        if let ([name], true, true) = (&*change.names, changes, self.swaps()) {
+        if let ([name], true, true) = (&*change.names, changes, self.links.options.is_postgres()) {
             let swapped: Result<_, StoreError> = attempts!(call, call.swap(&change, name, &mut step));
             if let Some(changed) = swapped? {
                 return Ok(changed);

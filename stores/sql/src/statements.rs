@@ -205,3 +205,10 @@ impl Statements {
 fn over(clock: &str) -> String {
     format!("until < {clock} AND kept_until < {clock} AND token < {clock} - 1000000")
 }
+
+/// Puts both arguments into a statement: a message of several statements has none.
+pub(crate) fn filled(statement: &str, class: &str, list: &str) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+    // The list comes last: nothing in it is taken for an argument.
+    statement.replace("$1", &quoted(class)).replace("$2", &quoted(list))
+}

@@ -29,26 +29,30 @@ const SHORT: usize = 4096;
 /// Number of rows that are remembered, at least.
 const KNOWN: usize = 4096;
 
-/// The rows that this process has written last. They may be out of date: the statement
-/// compares.
+/// The rows that this process has seen last. They may be out of date: the statement compares.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<[HashMap<Name, Found>; 2]>);
+pub(crate) struct Known(Mutex<[HashMap<Name, Seen>; 2]>);
+
+#[derive(Clone, Debug)]
+enum Seen {
+    Row(Found),
+    /// Too long to be remembered: it is looked at before each step.
+    Long,
+}
 
 impl Known {
     pub(crate) fn put(&self, name: &Name, found: Found) {
-        if found.row.text.len() > SHORT {
-            return self.forget(name);
-        }
+        let seen = if found.row.text.len() > SHORT { Seen::Long } else { Seen::Row(found) };
         let mut known = lock(&self.0);
         let [young, old] = &mut *known;
         old.remove(name);
-        young.insert(name.clone(), found);
+        young.insert(name.clone(), seen);
         if young.len() >= KNOWN {
             *old = std::mem::take(young);
         }
     }
 
-    fn get(&self, name: &Name) -> Option<Found> {
+    fn get(&self, name: &Name) -> Option<Seen> {
         let known = lock(&self.0);
         known.iter().find_map(|found| found.get(name)).cloned()
     }
@@ -93,7 +97,7 @@ impl Base {
 const EMPTY: &str = "{}";
 
 impl Call<'_> {
-    /// Makes a step on one row; `None` if others have changed it meanwhile, twice, or if it is
+    /// Makes a step on one row; `None` if others have changed it meanwhile, or if it is
     /// unreadable.
     pub(crate) async fn swap<T>(
         &self,
@@ -116,11 +120,14 @@ impl Call<'_> {
     ) -> Result<Option<Changed<T>>, Fault> {
         let known = self.sql.known.get(name);
         let now = Clock::Boot.now();
-        let mut base = match self.sql.fresh_time() {
-            Some(estimate) => Base { estimated: Some(now), ..Base::of(known, estimate, false) },
-            None => self.look(link, name).await?,
+        let mut base = match (self.sql.fresh_time(), known) {
+            (None, _) | (_, Some(Seen::Long)) => self.look(link, name).await?,
+            (Some(estimate), Some(Seen::Row(found))) => {
+                Base { estimated: Some(now), ..Base::of(Some(found), estimate, false) }
+            }
+            (Some(estimate), None) => Base { estimated: Some(now), ..Base::of(None, estimate, false) },
         };
-        let mut conflicts = 0;
+        let mut has_conflicted = false;
         loop {
             let Ok(before) = self.record(name, Some(&base.row)) else { return Ok(None) };
             let mut records = [before.clone()];
@@ -133,7 +140,7 @@ impl Call<'_> {
                 base = self.look(link, name).await?;
                 continue;
             }
-            if conflicts == 2 {
+            if has_conflicted {
                 return Ok(None);
             }
             let Ok(row) = self.row(name, Some(&base.row), record) else { return Ok(None) };
@@ -145,7 +152,15 @@ impl Call<'_> {
                 }
                 Err(is) => base = is,
             }
-            conflicts += 1;
+            has_conflicted = true;
+        }
+    }
+
+    /// Remembers the row, so that the next step knows whether it has to write.
+    fn see(&self, name: &Name, found: Option<&Found>) {
+        match found {
+            Some(found) => self.sql.known.put(name, found.clone()),
+            None => self.sql.known.forget(name),
         }
     }
 
@@ -161,6 +176,7 @@ impl Call<'_> {
         };
         let (now, found) = read().map_err(|error| self.unreadable(&error))?;
         self.sql.observe(now, sent);
+        self.see(name, found.as_ref());
         Ok(Base::of(found, now, true))
     }
 
@@ -218,7 +234,7 @@ impl Call<'_> {
             }
             return Ok(Ok(now));
         }
-        self.sql.known.forget(name);
+        self.see(name, found.as_ref());
         // Beside an insert, the row was read before the clock, and before others were waited for.
         Ok(Err(Base::of(found, now, base.version.is_some())))
     }

@@ -118,7 +118,7 @@ impl Work<'_> {
                     if waits {
                         lock.queue.join(&item.owner, request, now);
                     } else {
-                        lock.queue.renew(&item.owner, now);
+                        lock.queue.asks_again(&item.owner, now);
                     }
                     self.settle(index, &item.key, Turn::Tell);
                 }

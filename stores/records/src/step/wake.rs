@@ -78,7 +78,7 @@ impl Work<'_> {
         let Some(lock) = self.lock(index) else { return Renewed::Gone };
         match item.kind {
             Kind::Fair => {
-                let queued = lock.queue.renew(&item.owner, now).is_some();
+                let queued = lock.queue.renew(&item.owner, now);
                 self.settle(index, &item.key, Turn::Tell);
                 if !queued {
                     return Renewed::Gone;
