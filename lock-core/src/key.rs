@@ -104,6 +104,18 @@ impl LockKey {
         &self.0
     }
 
+    /// Returns `prefix` and the key as one text.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn prefixed(&self, prefix: &str) -> Arc<str> {
+        if prefix.is_empty() {
+            return Arc::clone(&self.0);
+        }
+        let mut text = smallvec::SmallVec::<[u8; 128]>::new();
+        [prefix, self.as_str()].iter().for_each(|piece| text.extend_from_slice(piece.as_bytes()));
+        std::str::from_utf8(&text).map_or_else(|_| Arc::from([prefix, self.as_str()].concat()), Arc::from)
+    }
+
     /// Whether `text` is printable ASCII without braces, so that only its length can make it an
     /// invalid key.
     #[doc(hidden)]

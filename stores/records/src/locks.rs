@@ -67,20 +67,20 @@ impl<R: RecordStore> Records<R> {
     }
 
     pub(crate) fn name(&self, class: Class, key: &LockKey) -> Name {
-        let text = match self.prefix.is_empty() {
-            true => Arc::from(key.as_str()),
-            false => Arc::from(format!("{}{key}", self.prefix)),
-        };
-        Name { class, text }
+        Name { class, text: key.prefixed(&self.prefix) }
     }
 
     /// Returns the names of these keys, each once, and for each key the index of its name.
     pub(crate) fn distinct<'a>(
         &self,
         class: Class,
-        keys: impl Iterator<Item = &'a LockKey>,
+        keys: impl ExactSizeIterator<Item = &'a LockKey>,
     ) -> (Few<Name>, Few<usize>) {
         let (mut names, mut indexes) = (Few::new(), Few::new());
+        if keys.len() == 1 {
+            names.extend(keys.map(|key| self.name(class, key)));
+            return (names, Few::one(0));
+        }
         let mut found = HashMap::new();
         for key in keys {
             let index = *found.entry(key).or_insert_with(|| {

@@ -53,11 +53,11 @@ impl Queue {
         waiter.map(|waiter| waiter.alive_until = now + WAITER_LIFE).is_some()
     }
 
-    /// Records that `owner` asks again, if it is queued. A waiter that polls does so often, and is
-    /// renewed besides: in the first half of its life, nothing has to be written.
+    /// Records that `owner` asks again, if it is queued. A waiter that polls does so often: in the
+    /// first eighth of its life, nothing has to be written.
     pub(super) fn asks_again(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
         let waiter = self.live_of(owner, now)?;
-        if waiter.alive_until <= now + WAITER_LIFE / 2 {
+        if waiter.alive_until <= now + WAITER_LIFE * 7 / 8 {
             waiter.alive_until = now + WAITER_LIFE;
         }
         Some(waiter)

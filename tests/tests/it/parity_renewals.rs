@@ -158,5 +158,5 @@ fn no_clients_wall_clock_is_read() {
     for folder in ["lock-core/src", "lock-engine/src", "lock-runtime/src", "stores"] {
         look(&root.join(folder), root, &mut found);
     }
-    assert_eq!(found, ["stores/memory/src/handle.rs"]);
+    assert_eq!(found, ["stores/memory/src/memory.rs"]);
 }
