@@ -39,7 +39,8 @@ static ALLOCATOR: Counting = Counting;
 const PAIRS: u64 = 1000;
 
 /// Allocations of one acquire and release: the key, the future, the key's machine, the waiter, the
-/// owner, the request, the hold, the grant, and the tasks and calls of both. The store names records.
+/// owner, the request, the hold, the grant, and the tasks and calls of both. The store names the
+/// records.
 const A_PAIR: u64 = 21;
 
 async fn pairs(locks: &LockManager, keys: &[String]) -> u64 {

@@ -294,7 +294,7 @@ impl Run {
 
     fn line(&self, verdict: &str, states: u64, took: Duration) -> String {
         let seconds = took.as_secs_f64();
-        format!("{:6} {:22} {states:>9} states {seconds:>6.1} s  {verdict}", self.module, self.name)
+        format!("{:7} {:22} {states:>9} states {seconds:>6.1} s  {verdict}", self.module, self.name)
     }
 }
 
