@@ -173,6 +173,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
         );
     }
     let mut kept = result.unwrap_or_default().into_iter();
+    let abilities = engine.store.abilities();
     for ((lane, queued), standing) in lanes.iter().zip(queued).zip(standings) {
         let each: Vec<Renewed> = kept.by_ref().take(queued.request.items.len()).collect();
         let about = PlaceKept {
@@ -182,7 +183,7 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             standing,
             // A far waiter may have come near meanwhile.
             next: if standing == Standing::Far { engine.crowds.standing(lane) } else { standing },
-            is_seen: engine.store.abilities().far_waiters,
+            is_seen: abilities.far_waiters || abilities.queues_mutexes,
             fallback: engine.settings.fallback_poll,
         };
         // The answer is outdated for a request that is gone meanwhile, or is being re-sent.

@@ -12,6 +12,7 @@ use crate::token::{FencingToken, OwnerId};
 #[non_exhaustive]
 pub struct LockStatus {
     /// How it is held; `None` when the key is free. A fair lock without waiters looks like a mutex.
+    /// A mutex with waiters looks like a fair lock, if the store [queues](super::Abilities) it.
     pub kind: Option<Kind>,
     /// The holders and their hold counts; empty when the key is free. A writer that also reads is
     /// listed twice.

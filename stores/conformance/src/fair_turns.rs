@@ -6,15 +6,15 @@ use super::fair::outlast_short;
 use super::*;
 
 fn fair(name: &str, number: u32) -> Item {
-    item_of(Kind::Fair, name, number)
+    item_of(queued(), name, number)
 }
 
 fn waiter(name: &str, number: u32) -> Arc<AcquireRequest> {
-    Arc::new(waiting(Kind::Fair, name, number))
+    Arc::new(waiting(queued(), name, number))
 }
 
 pub async fn waiters_are_served_in_the_order_they_came(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let mut line = Vec::new();
     for number in [3, 1, 2] {
         let store = Arc::clone(if number == 1 { &other } else { &store });
@@ -22,7 +22,7 @@ pub async fn waiters_are_served_in_the_order_they_came(Subject { store, other, .
         let watch = wait_in_line(&store, &request).await;
         line.push((store, request, watch));
     }
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
     for turn in 0..line.len() {
         let (store, request, watch) = &mut line[turn];
         assert_hears_grant(watch).await;
@@ -40,10 +40,10 @@ pub async fn waiters_are_served_in_the_order_they_came(Subject { store, other, .
 }
 
 pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other, .. }: Subject) {
-    let before = grant(&store, wish(Kind::Fair, "a", 9)).await;
+    let before = grant(&store, wish(queued(), "a", 9)).await;
     let request = waiter("a", 1);
     let mut watch = wait_in_line(&other, &request).await;
-    let released = give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    let released = give_back(&store, &wish(queued(), "a", 9)).await;
     assert_eq!(released.held, [true]);
 
     let notice = tokio::time::timeout(PATIENCE, watch.notice()).await.unwrap();
@@ -68,10 +68,10 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
 
 pub async fn a_direct_grant_is_no_longer_than_the_lease(Subject { store, other, .. }: Subject) {
     let lease = short().max(DIRECT_LEASE / 2);
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let request = Arc::new(AcquireRequest::new(vec![fair("a", 1)], lease, PATIENCE).queued(long()));
     let mut watch = wait_in_line(&other, &request).await;
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
     assert_hears_grant(&mut watch).await;
     assert!(remaining(&store, "a").await <= lease + grain());
 }
@@ -86,7 +86,7 @@ pub async fn a_withdrawal_of_the_holder_grants_the_key(Subject { store, other, .
 }
 
 pub async fn a_forced_release_grants_the_key_and_keeps_the_queue(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let mut first = wait_in_line(&other, &waiter("a", 1)).await;
     let mut second = wait_in_line(&other, &waiter("a", 2)).await;
     assert!(force_release(&store, "a").await);
@@ -99,10 +99,10 @@ pub async fn a_forced_release_grants_the_key_and_keeps_the_queue(Subject { store
 }
 
 pub async fn a_waiter_that_missed_its_grant_learns_of_it(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let request = waiter("a", 1);
     let _unread = wait_in_line(&other, &request).await;
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
     assert_eq!(keep_waiter(&other, fair("a", 1)).await, Renewed::Held);
     grant(&other, request).await;
     assert_held_by(&store, "a", 1).await;
@@ -111,12 +111,12 @@ pub async fn a_waiter_that_missed_its_grant_learns_of_it(Subject { store, other,
 
 /// Whether a release grants the key, or only wakes the waiters.
 pub async fn waiters_get_their_turns_in_the_order_they_came(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let line = [3, 1, 2].map(|number| waiter("a", number));
     for request in &line {
         busy(&other, Arc::clone(request)).await;
     }
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
     for turn in 0..line.len() {
         for behind in &line[turn + 1..] {
             busy(&other, Arc::clone(behind)).await;
@@ -128,10 +128,10 @@ pub async fn waiters_get_their_turns_in_the_order_they_came(Subject { store, oth
 }
 
 pub async fn a_waiter_that_does_not_listen_gets_its_turn(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     busy(&other, waiter("a", 1)).await;
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
-    busy(&store, wish(Kind::Fair, "a", 2)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
+    busy(&store, wish(queued(), "a", 2)).await;
     assert_ne!(keep_waiter(&other, fair("a", 1)).await, Renewed::Gone);
     grant(&other, waiter("a", 1)).await;
 }
@@ -178,12 +178,12 @@ pub async fn the_next_hears_when_the_first_of_a_free_key_is_found_dead(
     rest(waiter_life() * 2 / 3).await;
     assert_eq!(watch.try_notice(), None);
     // Another request notices the dead waiter.
-    busy(&store, wish(Kind::Fair, "a", 3)).await;
+    busy(&store, wish(queued(), "a", 3)).await;
     assert_gets_its_turn(&other, &mut watch, &second).await;
 }
 
 pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let mut dead = wait_in_line(&store, &waiter("a", 1)).await;
     let mut dead_too = wait_in_line(&store, &waiter("a", 2)).await;
     let request = waiter("a", 3);
@@ -191,7 +191,7 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
     rest(waiter_life() / 2).await;
     assert!(matches!(keep_waiter(&other, fair("a", 3)).await, Renewed::Waiting(_)));
     rest(waiter_life() * 2 / 3).await;
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
     assert_hears_grant(&mut watch).await;
     assert_held_by(&store, "a", 3).await;
     assert_waiters(&store, "a", 0).await;
@@ -205,21 +205,21 @@ pub async fn the_dead_are_passed_over(Subject { store, other, .. }: Subject) {
 }
 
 pub async fn a_waiter_that_vanished_with_its_grant_loses_it(Subject { store, other, .. }: Subject) {
-    grant(&store, wish(Kind::Fair, "a", 9)).await;
+    grant(&store, wish(queued(), "a", 9)).await;
     let vanishing = AcquireRequest::new(vec![fair("a", 1)], short(), PATIENCE).queued(long());
     let mut watch = wait_in_line(&store, &Arc::new(vanishing)).await;
     busy(&other, waiter("a", 2)).await;
-    give_back(&store, &wish(Kind::Fair, "a", 9)).await;
+    give_back(&store, &wish(queued(), "a", 9)).await;
     assert_hears_grant(&mut watch).await;
     rest(short_is_over()).await;
     grant(&other, waiter("a", 2)).await;
 }
 
 pub async fn tokens_grow_across_direct_grants(Subject { store, other, .. }: Subject) {
-    let mut last = grant(&store, wish(Kind::Fair, "a", 1).tokens(1000)).await.tokens[0].last;
+    let mut last = grant(&store, wish(queued(), "a", 1).tokens(1000)).await.tokens[0].last;
     for number in 1..20 {
         let mut watch = wait_in_line(&other, &waiter("a", number + 1)).await;
-        give_back(&store, &wish(Kind::Fair, "a", number)).await;
+        give_back(&store, &wish(queued(), "a", number)).await;
         let token = assert_hears_grant(&mut watch).await.get();
         assert!(token > last, "{token} after {last}");
         last = token;

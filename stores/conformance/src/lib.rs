@@ -93,6 +93,7 @@
 //! | `takeover` | `Takeovers` | a release that acquires the key for the next owner |
 //! | `fair` | `Fair` | the queue: who is in it, and for how long |
 //! | `fair_turns` | `Fair` | how the key passes to the first of the queue |
+//! | `mutex_queue`, `mutex_turns` | `Queues` | the same for mutexes |
 //! | `read_write` | `ReadWrite` | many readers or one writer |
 //! | `intent` | `ReadWrite` | a waiting writer keeps new readers out |
 //! | `downgrade` | `Downgrade` | a writer becomes a reader |
@@ -124,6 +125,7 @@
 //! | `OwnTokens` | [`own_tokens`](Abilities::own_tokens) | the last token of a key is not known |
 //! | `ByClock` | [`late_requests`](Abilities::late_requests) | |
 //! | `Floors` | [`member`](LockStore::member) | |
+//! | `Queues` | [`queues_mutexes`](Abilities::queues_mutexes) | |
 //! | `Races` | no [`queues_mutexes`](Abilities::queues_mutexes) | |
 //!
 //! Refused means [`Unsupported`][unsupported], and that nothing is taken or changed. Each test that
@@ -167,6 +169,15 @@ pub mod kinds;
 #[doc(hidden)]
 pub mod latch;
 mod needs;
+/// The tests of the queue with mutexes in it.
+#[doc(hidden)]
+pub mod mutex_queue {
+    pub use super::fair::*;
+}
+#[doc(hidden)]
+pub mod mutex_turns {
+    pub use super::fair_turns::*;
+}
 #[doc(hidden)]
 pub mod read_write;
 mod refusals;
@@ -210,7 +221,7 @@ use lock_core::{FencingToken, LockKey, OwnerId, TokenRetention};
 pub use needs::Need;
 #[doc(hidden)]
 pub use run::run;
-use run::{abilities, rest};
+use run::{abilities, queued, rest};
 use times::*;
 use tokio::time::Instant;
 

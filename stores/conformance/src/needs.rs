@@ -38,6 +38,8 @@ pub enum Need {
     ByClock,
     /// Mutexes that do not queue.
     Races,
+    /// Mutexes that queue.
+    Queues,
     /// Semaphores.
     Semaphores,
     /// Latches.
@@ -53,7 +55,7 @@ pub(super) fn lacked(store: &dyn LockStore, needs: &[Need]) -> Vec<Need> {
 
 impl Need {
     /// All needs.
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Several,
         Self::Fair,
         Self::ReadWrite,
@@ -69,6 +71,7 @@ impl Need {
         Self::Floors,
         Self::ByClock,
         Self::Races,
+        Self::Queues,
         Self::Semaphores,
         Self::Latches,
         Self::Scan,
@@ -93,6 +96,7 @@ impl Need {
             Self::Floors => store.member().is_some(),
             Self::ByClock => abilities.late_requests == LateRequests::ByClock,
             Self::Races => !abilities.queues(Kind::Mutex),
+            Self::Queues => abilities.queues(Kind::Mutex),
             Self::Semaphores => store.semaphores().is_some(),
             Self::Latches => store.latches().is_some(),
             Self::Scan => abilities.scan,
@@ -120,6 +124,7 @@ impl Need {
             Self::Floors => return "has no place in a quorum".to_owned(),
             Self::ByClock => return "has no clock that refuses late requests".to_owned(),
             Self::Races => return "has queues for its mutexes".to_owned(),
+            Self::Queues => return "has no queues for its mutexes".to_owned(),
         };
         lacked.to_string()
     }

@@ -27,7 +27,8 @@ pub(super) async fn check(Subject { store, _keeps, .. }: Subject, lacked: Vec<Ne
             | Need::OwnTokens
             | Need::Floors
             | Need::ByClock
-            | Need::Races => {}
+            | Need::Races
+            | Need::Queues => {}
         }
     }
 }

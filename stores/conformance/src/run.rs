@@ -10,6 +10,8 @@ use super::*;
 /// The store and the time of the running test.
 struct Current {
     abilities: Abilities,
+    /// The kind of the queue under test.
+    queued: Kind,
     began: TokioInstant,
     /// Time that the test has let pass on purpose.
     rested: Mutex<Duration>,
@@ -22,6 +24,11 @@ tokio::task_local! {
 /// Returns what `look` makes of the abilities of the store under test.
 pub(super) fn abilities<T>(look: impl FnOnce(&Abilities) -> T) -> T {
     CURRENT.with(|current| look(&current.abilities))
+}
+
+/// Returns the kind of the queue under test.
+pub(super) fn queued() -> Kind {
+    CURRENT.with(|current| current.queued)
 }
 
 /// Lets time pass on purpose.
@@ -79,7 +86,9 @@ pub async fn run<M, S, T>(
                 Box::pin(refusals::check(subject, lacked))
             }
         };
-        let current = Arc::new(Current { abilities, began: TokioInstant::now(), rested: Mutex::default() });
+        let queued = if name.starts_with("mutex_") { Kind::Mutex } else { Kind::Fair };
+        let (began, rested) = (TokioInstant::now(), Mutex::default());
+        let current = Arc::new(Current { abilities, queued, began, rested });
         let began = Instant::now();
         let Err(failure) = tokio::spawn(CURRENT.scope(Arc::clone(&current), call)).await else { return };
         let stopped = began.elapsed().saturating_sub(*current.rested.lock().unwrap());

@@ -120,13 +120,13 @@ macro_rules! conformance {
                 requests_of_every_kind_can_be_late [ByClock]
             }
             watch [Pushed] {
-                watch_hears_release_force_release_and_withdraw
-                watch_does_not_hear_its_owners_releases
-                watch_of_two_keys_hears_both [Several]
-                watch_hears_a_lingering_release [Shortens]
+                watch_hears_release_force_release_and_withdraw [Races]
+                watch_does_not_hear_its_owners_releases [Races]
+                watch_of_two_keys_hears_both [Several Races]
+                watch_hears_a_lingering_release [Shortens Races]
                 watch_does_not_hear_what_frees_nothing
                 watch_does_not_hear_other_keys
-                all_watches_of_a_key_hear
+                all_watches_of_a_key_hear [Races]
                 listeners_are_counted_without_our_own [Listeners]
                 readers_and_writers_listen_to_each_other [Listeners ReadWrite]
             }
@@ -161,6 +161,37 @@ macro_rules! conformance {
                 takeover_is_declined
             }
             fair_turns [Fair] {
+                waiters_are_served_in_the_order_they_came [Direct Pushed]
+                a_release_grants_the_key_to_the_first_waiter [Direct Pushed]
+                a_direct_grant_is_no_longer_than_the_lease [Direct Pushed]
+                a_withdrawal_of_the_holder_grants_the_key [Direct Pushed]
+                a_forced_release_grants_the_key_and_keeps_the_queue [Direct Pushed]
+                a_waiter_that_missed_its_grant_learns_of_it [Direct Pushed]
+                the_dead_are_passed_over [Direct Pushed]
+                a_waiter_that_vanished_with_its_grant_loses_it [Direct Pushed]
+                tokens_grow_across_direct_grants [Direct Pushed]
+                waiters_get_their_turns_in_the_order_they_came
+                a_waiter_that_does_not_listen_gets_its_turn
+                an_expired_hold_leaves_the_key_to_the_first_waiter
+                the_next_hears_when_the_first_of_a_free_key_withdraws
+                the_next_hears_when_the_first_of_a_free_key_is_found_dead
+            }
+            mutex_queue [Queues] {
+                a_free_key_is_granted_and_a_held_one_is_busy
+                who_asks_without_waiting_leaves_no_trace
+                who_asks_without_waiting_is_refused_while_others_wait
+                who_asks_again_keeps_its_place
+                status_counts_the_queue
+                renew_says_how_long_a_waiter_has_to_wait
+                keeping_a_place_outside_the_queue_answers_gone
+                withdraw_gives_up_the_place
+                a_late_request_does_not_join [ByClock]
+                a_place_that_is_not_kept_is_lost
+                a_place_that_is_kept_lasts
+                resent_acquire_of_the_holder_is_the_same_grant
+                a_lingering_release_is_told_and_grants_nothing [Shortens]
+            }
+            mutex_turns [Queues] {
                 waiters_are_served_in_the_order_they_came [Direct Pushed]
                 a_release_grants_the_key_to_the_first_waiter [Direct Pushed]
                 a_direct_grant_is_no_longer_than_the_lease [Direct Pushed]
@@ -227,7 +258,7 @@ macro_rules! conformance {
                 a_refused_request_joins_every_queue [Fair]
                 a_request_that_lost_one_place_queues_again_for_all_keys [Fair]
                 a_refused_request_that_does_not_wait_leaves_no_trace [Fair ReadWrite]
-                a_refused_request_announces_its_writers [ReadWrite]
+                a_refused_request_announces_its_writers [ReadWrite Races]
                 a_request_of_several_is_told_and_not_granted [Fair]
                 its_places_are_given_up_when_it_is_granted [Fair]
                 its_places_are_given_up_when_it_is_withdrawn [Fair]

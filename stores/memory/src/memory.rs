@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, MutexGuard, lock};
 use lock_core::store::{Abilities, Cursor, Few, Mark, Marked, Notices, ServerTime, StoreError};
-use lock_store_records::{Change, Changed, Listeners, Page, Record, RecordStore, Work};
+use lock_store_records::{Change, Changed, Listeners, Name, Page, Record, RecordStore, Work};
 
 use super::stock::Stocks;
 use super::table::Table;
@@ -78,7 +78,7 @@ impl Memory {
         let now = self.now();
         table.purge(now, 2 * names.len() + 2);
         let mut records: Few<Record> = names.iter().map(|name| table.take(name)).collect();
-        let mut work = Work::new(&mut records, names, now, &table.listeners);
+        let mut work = Work::new(&mut records, names, now, &table.listeners, &ABILITIES);
         let answer = step(&mut work);
         let bell = work.bell();
         for (name, record) in names.iter().zip(records) {
@@ -134,6 +134,10 @@ impl RecordStore for Memory {
 
     async fn check(&self) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    async fn listen(&self, _: Vec<Name>, _: Duration) -> Result<bool, StoreError> {
+        Ok(true)
     }
 
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T {

@@ -59,7 +59,7 @@ impl<R: RecordStore> Latches<R> {
                 let [record] = &mut *work.records else { unreachable!("one name, one record") };
                 let (answer, tell) = step(record.latch(), now);
                 if tell {
-                    work.events.push(Event { index: 0, what: What::Changed });
+                    work.events.push(Event { index: 0, what: What::Changed, to: None });
                 }
                 answer
             };
@@ -108,11 +108,11 @@ impl<R: RecordStore> LatchStore for Latches<R> {
         })
     }
 
-    fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
+    fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
         let records = self.0.clone();
         Box::pin(async move {
             let name = Self::name(&records, &key)?;
-            Ok(records.listen(vec![(name, Channel::Changes)]))
+            records.listen(vec![(name, Channel::Changes)], timeout).await
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lock_core::store::{Item, Kind, Notice, ServerTime};
+use lock_core::store::{Abilities, Item, Kind, Notice, ServerTime};
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::mpsc;
 
@@ -13,9 +13,17 @@ use crate::record::Name;
 /// will be ignored as an echo, and must not hide another owner's.
 const QUEUE: usize = 16;
 
+/// The place where a waiter hears of its grant: one of the processes on the database.
+pub type ListenerId = Arc<str>;
+
 /// One handle on a store. The releases of a manager are echoes to the watches of the same manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct HandleId(u64);
+
+impl HandleId {
+    /// A handle of another process.
+    pub const ELSEWHERE: Self = Self(0);
+}
 
 /// The number of a watch within a process.
 type WatchId = u64;
@@ -27,6 +35,8 @@ pub struct Event {
     pub index: usize,
     /// The change.
     pub what: What,
+    /// Where the waiter is that it concerns; `None` if all who listen have to hear of it.
+    pub to: Option<ListenerId>,
 }
 
 /// A change of a record.
@@ -56,18 +66,23 @@ pub(crate) enum Channel {
     /// Releases, waiting to read or write.
     ReadWrite,
     /// Events of this waiter in the queue.
-    Fair(OwnerId),
+    Queue(OwnerId),
     /// Changes of a semaphore or a latch.
     Changes,
 }
 
 impl Channel {
-    pub(crate) fn of(item: &Item) -> Self {
+    pub(crate) fn of(item: &Item, abilities: &Abilities) -> Self {
         match item.kind {
             Kind::Read | Kind::Write => Self::ReadWrite,
-            Kind::Fair => Self::Fair(item.owner.clone()),
+            kind if abilities.queues(kind) => Self::Queue(item.owner.clone()),
             _ => Self::Mutex,
         }
+    }
+
+    /// Whether every release of the key has to be heard here.
+    pub(crate) fn is_public(&self) -> bool {
+        !matches!(self, Self::Queue(_))
     }
 
     /// Whether this channel hears of the end of holds of this kind.
@@ -75,7 +90,7 @@ impl Channel {
         match self {
             Self::Mutex => kind == Kind::Mutex,
             Self::ReadWrite => matches!(kind, Kind::Read | Kind::Write),
-            Self::Fair(_) => kind == Kind::Fair,
+            Self::Queue(_) => kind == Kind::Fair,
             Self::Changes => false,
         }
     }
@@ -84,7 +99,7 @@ impl Channel {
         match what {
             What::Freed => matches!(self, Self::Mutex | Self::ReadWrite),
             What::Readable => *self == Self::ReadWrite,
-            What::Told(owner) | What::Granted(owner, _) => matches!(self, Self::Fair(of) if of == owner),
+            What::Told(owner) | What::Granted(owner, _) => matches!(self, Self::Queue(of) if of == owner),
             What::Changed => *self == Self::Changes,
         }
     }
@@ -112,10 +127,22 @@ pub(crate) struct Watched {
     names: Vec<Name>,
 }
 
+/// The way in which grants are heard.
+#[derive(Debug, Default)]
+enum Station {
+    /// All steps are made in this process.
+    #[default]
+    Here,
+    /// Others make steps, too, and send what this listener has to hear; `None` if nothing arrives.
+    Shared(Option<ListenerId>),
+}
+
 /// The watches of all handles of a process on one database.
 #[derive(Debug, Default)]
 pub struct Listeners {
     by_name: HashMap<Name, Vec<Listener>>,
+    /// Where the waiters of this process hear of grants by other processes.
+    station: Station,
     last_watch: WatchId,
     last_handle: u64,
 }
@@ -125,6 +152,51 @@ impl Listeners {
     pub fn handle(&mut self) -> HandleId {
         self.last_handle += 1;
         HandleId(self.last_handle)
+    }
+
+    /// Says where this process hears of the steps of other processes; `None` if it does not.
+    pub fn listen_at(&mut self, listener: Option<ListenerId>) {
+        self.station = Station::Shared(listener);
+    }
+
+    /// Returns what a waiter of this process leaves in the record, so that others know where it is.
+    pub(crate) fn here(&self) -> Option<ListenerId> {
+        match &self.station {
+            Station::Here => None,
+            Station::Shared(listener) => listener.clone(),
+        }
+    }
+
+    /// Returns where this waiter hears of its grant, if it has left `listener` in the record.
+    pub(crate) fn reach(
+        &self,
+        name: &Name,
+        owner: &OwnerId,
+        listener: Option<&ListenerId>,
+    ) -> Option<ListenerId> {
+        match &self.station {
+            Station::Here => self.hears(name, owner).then(ListenerId::default),
+            Station::Shared(_) => listener.cloned(),
+        }
+    }
+
+    /// Returns the records of which some watch has to hear every release.
+    #[must_use]
+    pub fn public_names(&self) -> Vec<Name> {
+        let is_public =
+            |listeners: &[Listener]| listeners.iter().any(|listener| listener.channel.is_public());
+        let names = self.by_name.iter().filter(|(_, listeners)| is_public(listeners));
+        names.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns all watches: some messages were lost.
+    pub fn missed(&self) -> Bell {
+        let told = |listener: &Listener| Told {
+            watcher: Arc::clone(&listener.watcher),
+            notice: Notice::Resubscribed,
+            public: false,
+        };
+        Bell { told: self.by_name.values().flatten().map(told).collect() }
     }
 
     /// Returns how many records have a listener.
@@ -167,8 +239,8 @@ impl Listeners {
     }
 
     /// Whether a waiter in the queue listens.
-    pub(crate) fn hears(&self, name: &Name, owner: &OwnerId) -> bool {
-        let mine = |listener: &Listener| matches!(&listener.channel, Channel::Fair(of) if of == owner);
+    fn hears(&self, name: &Name, owner: &OwnerId) -> bool {
+        let mine = |listener: &Listener| matches!(&listener.channel, Channel::Queue(of) if of == owner);
         self.of(name).any(|listener| mine(listener) && !listener.watcher.notices.is_closed())
     }
 
@@ -180,7 +252,7 @@ impl Listeners {
 
     /// Returns how many handles listen for releases.
     pub(crate) fn handles(&self, name: &Name) -> usize {
-        let public = self.of(name).filter(|listener| !matches!(listener.channel, Channel::Fair(_)));
+        let public = self.of(name).filter(|listener| listener.channel.is_public());
         let mut handles = public.map(|listener| listener.watcher.handle).collect::<Vec<_>>();
         handles.sort_unstable();
         handles.dedup();
@@ -190,14 +262,14 @@ impl Listeners {
     /// Returns the watches that have to hear of the events of a step, which was made at `now`.
     pub fn bell(&self, names: &[Name], events: &[Event], now: ServerTime) -> Bell {
         let mut told = Vec::new();
-        for Event { index, what } in events {
+        for Event { index, what, .. } in events {
             let Some(name) = names.get(*index) else { continue };
             let notice = match what {
                 What::Granted(_, token) => Notice::Granted { token: *token, moment: now.into() },
                 _ => Notice::Retry,
             };
             for listener in self.of(name).filter(|listener| listener.channel.hears(what)) {
-                let public = !matches!(listener.channel, Channel::Fair(_));
+                let public = listener.channel.is_public();
                 told.push(Told { watcher: Arc::clone(&listener.watcher), notice, public });
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::store::{Item, Kind, ServerTime};
+use lock_core::store::{Abilities, Item, Kind, ServerTime};
 use lock_core::{OwnerId, TokenRetention};
 
 use super::queue::Queue;
@@ -69,14 +69,14 @@ impl Lock {
     }
 
     /// Returns until when `item` can't be had; `None` when it can.
-    pub(super) fn refuses(&self, item: &Item, now: ServerTime) -> Option<ServerTime> {
+    pub(super) fn refuses(&self, item: &Item, abilities: &Abilities, now: ServerTime) -> Option<ServerTime> {
         let owner = &item.owner;
         match item.kind {
             Kind::Read | Kind::Write if self.sole(now).is_some() => self.ends(now),
             Kind::Read => self.read_write.refuses_read(owner, now),
             Kind::Write => self.read_write.refuses_write(owner, now),
             _ if self.is_sole(owner, now) => None,
-            Kind::Fair => self.ends(now).or_else(|| {
+            kind if abilities.queues(kind) => self.ends(now).or_else(|| {
                 let head = self.queue.head(now).filter(|head| head.owner != *owner);
                 head.map(|head| head.alive_until)
             }),
@@ -86,16 +86,17 @@ impl Lock {
 
     /// Takes an item that is not refused. A re-sent request counts as the same grant, which is
     /// never shortened.
-    pub(super) fn take(&mut self, item: &Item, expires: ServerTime, now: ServerTime) {
+    pub(super) fn take(&mut self, item: &Item, expires: ServerTime, abilities: &Abilities, now: ServerTime) {
         let owner = &item.owner;
         match item.kind {
-            Kind::Fair => {
-                self.queue.leave(owner);
-                self.take_sole(owner, expires, now);
-            }
             Kind::Read => self.read_write.read(owner, expires, now),
             Kind::Write => self.read_write.write(owner, expires, now),
-            _ => self.take_sole(owner, expires, now),
+            kind => {
+                if abilities.queues(kind) {
+                    self.queue.leave(owner);
+                }
+                self.take_sole(owner, expires, now);
+            }
         }
     }
 

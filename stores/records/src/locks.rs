@@ -18,7 +18,7 @@ use crate::latches::Latches;
 use crate::listeners::{Channel, HandleId, Listeners, Watched};
 use crate::record::{Class, Name, Record};
 use crate::semaphores::Semaphores;
-use crate::step::{Counting, status_of};
+use crate::step::status_of;
 use crate::store::{Access, Change, Changed, RecordStore, Work};
 
 /// One manager's handle on a database: locks, semaphores and latches.
@@ -131,17 +131,11 @@ impl<R: RecordStore> Records<R> {
         request: Arc<ReleaseRequest>,
         latest: Option<ServerTime>,
     ) -> Result<Released, StoreError> {
-        let abilities = self.store.abilities();
-        let counting = Counting {
-            handle: self.handle,
-            sees_all: abilities.counts_listeners,
-            takes_over: abilities.takeovers,
-        };
         let (names, places) = self.distinct(Class::Lock, request.items.iter().map(|item| &item.key));
         let change = self.change(names, Access::Change, request.timeout);
         let change = Change { latest, ..change };
-        let own_watch = request.own_watch.clone();
-        let step = move |work: &mut Work<'_>| work.release(&request, &places, latest, counting);
+        let (own_watch, handle) = (request.own_watch.clone(), self.handle);
+        let step = move |work: &mut Work<'_>| work.release(&request, &places, latest, handle);
         let Changed { answer, now, heard } = self.store.change(change, step).await?;
         if let Some(own) = own_watch.filter(|_| heard.0) {
             own.expect();
@@ -254,9 +248,9 @@ impl<R: RecordStore> LockStore for Records<R> {
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let records = self.clone();
         Box::pin(async move {
-            let channels =
-                request.items.iter().map(|item| (records.name(Class::Lock, &item.key), Channel::of(item)));
-            Ok(records.listen(channels.collect()))
+            let abilities = records.abilities();
+            let channel = |item: &Item| (records.name(Class::Lock, &item.key), Channel::of(item, abilities));
+            records.listen(request.items.iter().map(channel).collect(), request.timeout).await
         })
     }
 
@@ -313,14 +307,21 @@ impl<R: RecordStore> LockStore for Records<R> {
 }
 
 impl<R: RecordStore> Records<R> {
-    /// Makes a watch, if listeners hear of every change.
-    pub(crate) fn listen(&self, channels: Vec<(Name, Channel)>) -> Watch {
+    /// Makes a watch, if listeners can hear of every change.
+    pub(crate) async fn listen(
+        &self,
+        channels: Vec<(Name, Channel)>,
+        timeout: Duration,
+    ) -> Result<Watch, StoreError> {
         if self.store.abilities().notices == Notices::Polled {
-            return Watch::polled();
+            return Ok(Watch::polled());
         }
+        let public = channels.iter().filter(|(_, channel)| channel.is_public());
+        let public = public.map(|(name, _)| name.clone()).collect();
         let (notices, watched) = self.store.listeners(|listeners| listeners.watch(self.handle, channels));
         let registration = Registration { store: Arc::downgrade(&self.store), watched };
-        Watch::new(notices, true, Box::new(registration))
+        let confirmed = self.store.listen(public, timeout).await?;
+        Ok(Watch::new(notices, confirmed, Box::new(registration)))
     }
 }
 

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use lock_core::store::{AcquireRequest, ServerTime, WAITER_LIFE};
+use lock_core::store::{AcquireRequest, ServerTime};
 use lock_core::{OwnerId, TokenRetention};
+
+use super::listeners::ListenerId;
 
 /// The waiters of one key. Dead ones count as absent, and are removed by [`Queue::purge`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +26,17 @@ pub(super) struct Waiter {
     pub(super) direct: bool,
     /// When it begins to count as dead.
     pub(super) alive_until: ServerTime,
+    /// Where it listened when it queued or last gave a sign of life.
+    pub(super) listener: Option<ListenerId>,
+}
+
+/// A waiter's sign of life.
+#[derive(Clone, Debug)]
+pub(super) struct Sign {
+    pub(super) now: ServerTime,
+    /// Time after which it counts as dead without another sign.
+    pub(super) life: Duration,
+    pub(super) listener: Option<ListenerId>,
 }
 
 impl Queue {
@@ -48,25 +61,29 @@ impl Queue {
     }
 
     /// Records a sign of life of `owner`; returns whether it is queued.
-    pub(super) fn renew(&mut self, owner: &OwnerId, now: ServerTime) -> bool {
-        let waiter = self.live_of(owner, now);
-        waiter.map(|waiter| waiter.alive_until = now + WAITER_LIFE).is_some()
+    pub(super) fn renew(&mut self, owner: &OwnerId, sign: Sign) -> bool {
+        let Some(waiter) = self.live_of(owner, sign.now) else { return false };
+        waiter.alive_until = sign.now + sign.life;
+        waiter.listener = sign.listener;
+        true
     }
 
     /// Records that `owner` asks again, if it is queued. A waiter that polls does so often: in the
     /// first eighth of its life, nothing has to be written.
-    pub(super) fn asks_again(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
-        let waiter = self.live_of(owner, now)?;
-        if waiter.alive_until <= now + WAITER_LIFE * 7 / 8 {
-            waiter.alive_until = now + WAITER_LIFE;
+    pub(super) fn asks_again(&mut self, owner: &OwnerId, sign: Sign) -> Option<&mut Waiter> {
+        let waiter = self.live_of(owner, sign.now)?;
+        if waiter.alive_until <= sign.now + sign.life * 7 / 8 {
+            waiter.alive_until = sign.now + sign.life;
         }
+        waiter.listener = sign.listener;
         Some(waiter)
     }
 
     /// Queues `owner` at the end, unless it has a place already.
-    pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, now: ServerTime) {
+    pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, sign: Sign) {
         let direct = request.items.len() == 1 && request.floor() == 0;
-        if let Some(waiter) = self.asks_again(owner, now) {
+        let (now, life, listener) = (sign.now, sign.life, sign.listener.clone());
+        if let Some(waiter) = self.asks_again(owner, sign) {
             (waiter.lease, waiter.retention) = (request.lease, request.retention);
             waiter.direct = direct;
             return;
@@ -77,7 +94,8 @@ impl Queue {
             lease: request.lease,
             retention: request.retention,
             direct,
-            alive_until: now + WAITER_LIFE,
+            alive_until: now + life,
+            listener,
         });
     }
 

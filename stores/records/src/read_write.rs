@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::store::{INTENT_LIFE, ServerTime};
+use lock_core::store::ServerTime;
 
 use super::lock::Held;
 
@@ -84,9 +84,9 @@ impl ReadWrite {
 
     /// Notes that `owner` waits to write: if only readers are in its way, new ones are kept out.
     /// Another writer's intent does the same, and stays.
-    pub(super) fn intend(&mut self, owner: &OwnerId, now: ServerTime) {
+    pub(super) fn intend(&mut self, owner: &OwnerId, life: Duration, now: ServerTime) {
         if self.is_read(now) && self.intent(now).is_none_or(|intent| intent.owner == *owner) {
-            self.intent = Some(Held { owner: owner.clone(), expires: now + INTENT_LIFE });
+            self.intent = Some(Held { owner: owner.clone(), expires: now + life });
         }
     }
 
@@ -97,14 +97,14 @@ impl ReadWrite {
 
     /// Extends the intent of `owner` while there are readers to keep out. Returns whether
     /// readers hold the key and no intent keeps new ones out.
-    pub(super) fn keep_intent(&mut self, owner: &OwnerId, now: ServerTime) -> bool {
+    pub(super) fn keep_intent(&mut self, owner: &OwnerId, life: Duration, now: ServerTime) -> bool {
         if !self.is_read(now) {
             return false;
         }
         match self.intent.as_mut().filter(|intent| intent.expires > now) {
             Some(intent) => {
                 if intent.owner == *owner {
-                    intent.expires = now + INTENT_LIFE;
+                    intent.expires = now + life;
                 }
                 false
             }

@@ -49,7 +49,7 @@ impl<R: RecordStore> Semaphores<R> {
             for (index, record) in work.records.iter_mut().enumerate() {
                 let was_freed = expired.get(index) == Some(&true) || freed.get(index) == Some(&true);
                 if was_freed && record.semaphore().has_some() {
-                    work.events.push(Event { index, what: What::Changed });
+                    work.events.push(Event { index, what: What::Changed, to: None });
                 }
             }
             answer
@@ -130,11 +130,12 @@ impl<R: RecordStore> SemaphoreStore for Semaphores<R> {
         })
     }
 
-    fn watch(&self, key: LockKey, _: Duration) -> BoxFuture<Result<Watch, StoreError>> {
+    fn watch(&self, key: LockKey, timeout: Duration) -> BoxFuture<Result<Watch, StoreError>> {
         let records = self.0.clone();
-        Box::pin(
-            async move { Ok(records.listen(vec![(records.name(Class::Semaphore, &key), Channel::Changes)])) },
-        )
+        Box::pin(async move {
+            let name = records.name(Class::Semaphore, &key);
+            records.listen(vec![(name, Channel::Changes)], timeout).await
+        })
     }
 
     fn change(&self, request: PermitsChange) -> BoxFuture<Result<bool, StoreError>> {

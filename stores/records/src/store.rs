@@ -44,6 +44,15 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// Checks that the database is usable.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Lets the listeners of this process hear of every change of these records from now on, also
+    /// of those that other processes make; and waiters in queues of their grants. Returns `false`
+    /// if they won't, for now.
+    fn listen(
+        &self,
+        names: Vec<Name>,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
     /// Gives access to the listeners of this process. Wakes nobody.
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T;
 }
@@ -92,6 +101,8 @@ pub struct Work<'a> {
     pub now: ServerTime,
     /// The listeners of this process.
     pub listeners: &'a Listeners,
+    /// The abilities of the store.
+    pub abilities: &'a Abilities,
     /// The events that listeners have to hear.
     pub events: Vec<Event>,
 }
@@ -104,8 +115,9 @@ impl<'a> Work<'a> {
         names: &'a [Name],
         now: ServerTime,
         listeners: &'a Listeners,
+        abilities: &'a Abilities,
     ) -> Self {
-        Self { records, names, skipped: &[], now, listeners, events: Vec::new() }
+        Self { records, names, skipped: &[], now, listeners, abilities, events: Vec::new() }
     }
 
     /// Returns the watches of this process that have to hear of the step.

@@ -69,10 +69,17 @@ struct LockText {
     untold: bool,
 }
 
-/// A waiter: owner, until when it counts as alive, its lease, the retention of its counter, and
-/// whether a release may grant it the key.
+/// A waiter: owner, until when it counts as alive, its lease, the retention of its counter, whether
+/// a release may grant it the key, and where it listens.
 #[derive(Serialize, Deserialize)]
-struct WaiterText(String, u64, u64, Option<u64>, bool);
+struct WaiterText(
+    String,
+    u64,
+    u64,
+    Option<u64>,
+    bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<String>,
+);
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -192,7 +199,8 @@ impl LockText {
                 TokenRetention::Keep => None,
             };
             let (owner, alive) = (waiter.owner.as_str().to_owned(), waiter.alive_until.as_micros());
-            WaiterText(owner, alive, micros(waiter.lease), retention, waiter.direct)
+            let listener = waiter.listener.as_deref().map(str::to_owned);
+            WaiterText(owner, alive, micros(waiter.lease), retention, waiter.direct, listener)
         };
         Self {
             held: lock.sole.as_ref().map(entry),
@@ -205,13 +213,14 @@ impl LockText {
     }
 
     fn lock(self, counter: Option<Counter>) -> Lock {
-        let waiter = |WaiterText(owner, alive, lease, retention, direct): WaiterText| Waiter {
+        let waiter = |WaiterText(owner, alive, lease, retention, direct, listener): WaiterText| Waiter {
             owner: OwnerId::new(owner),
             lease: Duration::from_micros(lease),
             retention: retention
                 .map_or(TokenRetention::Keep, |kept| TokenRetention::For(Duration::from_micros(kept))),
             direct,
             alive_until: time(alive),
+            listener: listener.map(Into::into),
         };
         Lock {
             sole: self.held.map(hold),
@@ -246,8 +255,8 @@ mod tests {
     }
 
     fn waiter() -> impl Strategy<Value = Waiter> {
-        (owner(), any::<u32>(), option::of(any::<u32>()), any::<bool>(), any::<u64>()).prop_map(
-            |(owner, lease, kept, direct, alive)| Waiter {
+        (owner(), any::<u32>(), option::of(any::<u32>()), any::<bool>(), any::<u64>(), option::of("[a-z]{2}"))
+            .prop_map(|(owner, lease, kept, direct, alive, listener)| Waiter {
                 owner,
                 lease: Duration::from_micros(lease.into()),
                 retention: kept.map_or(TokenRetention::Keep, |kept| {
@@ -255,8 +264,8 @@ mod tests {
                 }),
                 direct,
                 alive_until: time(alive),
-            },
-        )
+                listener: listener.map(Into::into),
+            })
     }
 
     prop_compose! {

@@ -10,7 +10,7 @@ use lock_core::internal::sync::lock;
 use lock_core::store::kit::Backoff;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::{
-    Access, Bell, Change, Changed, Class, Heard, Name, Record, Row as RecordRow, Work as Step,
+    Access, Bell, Change, Changed, Class, Event, Heard, Name, Record, Row as RecordRow, Work as Step,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -99,6 +99,8 @@ struct Rows {
     now: i64,
     /// In the order of the names: `None` for an absent row.
     found: Vec<Option<Found>>,
+    /// The processes that listen to each.
+    listeners: Vec<Option<String>>,
     /// Indexes of rows that others have locked.
     skipped: Vec<usize>,
 }
@@ -115,6 +117,12 @@ pub(crate) fn text_of(class: Class) -> &'static str {
         Class::Semaphore => "semaphore",
         Class::Latch => "latch",
     }
+}
+
+/// Returns the class that the table calls so.
+#[cfg(feature = "postgres")]
+pub(crate) fn class_named(text: &str) -> Option<Class> {
+    [Class::Lock, Class::Semaphore, Class::Latch].into_iter().find(|class| text_of(*class) == text)
 }
 
 /// Makes the version of a change: a random number that no other change has.
@@ -287,7 +295,7 @@ impl<'a> Call<'a> {
             let rows = self.rows(change, &rows)?;
             self.sql.observe(time(rows.now), sent);
             let (mut records, _) = self.records(change, &rows)?;
-            let (answer, _) = self.run(&change.names, time(rows.now), &mut records, &[], step);
+            let (answer, ..) = self.run(&change.names, time(rows.now), &mut records, &[], step);
             return Ok(Changed { answer, now: time(rows.now), heard: Heard(false) });
         }
         let mut link = self.begin().await?;
@@ -323,10 +331,10 @@ impl<'a> Call<'a> {
         let (before, mut skipped) = self.records(change, &rows)?;
         loop {
             let mut records = before.clone();
-            let (answer, bell) = self.run(&change.names, now, &mut records, &skipped, step);
+            let (answer, bell, events) = self.run(&change.names, now, &mut records, &skipped, step);
             match self.texts(change, &rows, &records, &skipped) {
                 Ok(texts) => {
-                    self.write(link, change, &rows, texts).await?;
+                    self.write(link, change, &rows, texts, &events).await?;
                     return Ok((answer, now, bell));
                 }
                 // One record that has grown too long costs no other.
@@ -344,13 +352,13 @@ impl<'a> Call<'a> {
         records: &mut [Record],
         skipped: &[usize],
         step: Steps<'_, T>,
-    ) -> (T, Bell) {
+    ) -> (T, Bell, Vec<Event>) {
         let listeners = lock(&self.sql.listeners);
-        let mut work = Step::new(records, names, now, &listeners);
+        let mut work = Step::new(records, names, now, &listeners, &self.sql.abilities);
         work.skipped = skipped;
         let answer = step(&mut work);
         let bell = work.bell();
-        (answer, bell)
+        (answer, bell, work.events)
     }
 
     /// Puts the rows in the order of the names.
@@ -359,7 +367,7 @@ impl<'a> Call<'a> {
             let now = rows.first().map_or(Ok(0), |row| row.int(0))?;
             let indexes: HashMap<&str, usize> =
                 change.names.iter().enumerate().map(|(index, name)| (&*name.text, index)).collect();
-            let mut found = vec![None; change.names.len()];
+            let (mut found, mut listeners) = (vec![None; change.names.len()], vec![None; change.names.len()]);
             let mut skipped = Vec::new();
             for row in rows {
                 let Some(name) = row.maybe_text(1)? else { continue };
@@ -368,8 +376,11 @@ impl<'a> Call<'a> {
                     (Some(row), Some(place)) => *place = Some(row),
                     _ => skipped.push(*index),
                 }
+                if let Some(place) = listeners.get_mut(*index) {
+                    *place = row.maybe_text(7)?;
+                }
             }
-            Ok(Rows { now, found, skipped })
+            Ok(Rows { now, found, listeners, skipped })
         };
         read().map_err(|error| self.unreadable(&error))
     }
@@ -445,15 +456,17 @@ impl<'a> Call<'a> {
         Ok(texts)
     }
 
-    /// Writes rows and commits. Also if there are none: others would find the rows locked for a
-    /// while.
+    /// Writes rows, notifies other processes, and commits. Also if there are no rows to write:
+    /// others would find the rows locked for a while.
     async fn write(
         &self,
         link: &mut Link,
         change: &Change,
         rows: &Rows,
         texts: Vec<(usize, RecordRow)>,
+        events: &[Event],
     ) -> Result<(), Fault> {
+        let commit = format!("{}COMMIT", self.sql.notices(&change.names, &rows.listeners, events, rows.now));
         let class = class_of(change);
         let version = new_version();
         let (mut changed, mut missing) = (Vec::new(), Vec::new());
@@ -481,7 +494,7 @@ impl<'a> Call<'a> {
             ("[]", _) => {}
             // Rows are locked until the commit, so it goes with the update.
             (_, true) if missing.is_empty() => {
-                let both = format!("{}; COMMIT", filled(update, class, &list));
+                let both = format!("{}; {commit}", filled(update, class, &list));
                 return self.bounded(During::Commit, link.run(&both)).await;
             }
             _ => {
@@ -492,7 +505,7 @@ impl<'a> Call<'a> {
         if !missing.is_empty() {
             self.insert(link, rows, class, missing).await?;
         }
-        self.bounded(During::Commit, link.run("COMMIT")).await
+        self.bounded(During::Commit, link.run(&commit)).await
     }
 
     /// Inserts rows that were missing.

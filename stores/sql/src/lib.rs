@@ -2,8 +2,8 @@
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
 //! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
-//! one round trip, `statements` their text in both dialects. `links` has the connections, and
-//! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
+//! one round trip, `statements` their text in both dialects. `links` has the connections,
+//! `station` hears of other processes' steps, and `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -24,6 +24,8 @@ pub mod plumbing;
 mod records;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod statements;
+#[cfg(feature = "postgres")]
+mod station;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod swap;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

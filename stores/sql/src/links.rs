@@ -59,6 +59,16 @@ impl Options {
         }
     }
 
+    /// Returns the options of PostgreSQL.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn postgres(&self) -> Option<&PgConnectOptions> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => None,
+            Self::Postgres(options) => Some(options),
+        }
+    }
+
     async fn connect(&self) -> Result<Connection, sqlx::Error> {
         Ok(match self {
             #[cfg(feature = "sqlite")]

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::Abilities;
+#[cfg(feature = "postgres")]
+use lock_core::store::Notices;
 use lock_store_records::Records;
 
 use crate::links::{Links, Options};
@@ -53,7 +55,16 @@ pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) 
     };
     let options = Options::Postgres(Box::new(options));
     let links = |most| Links::new(options.clone(), most);
-    let abilities = Abilities { name: "the PostgreSQL store", lease_grain: AHEAD, ..ABILITIES };
+    let abilities = Abilities {
+        name: "the PostgreSQL store",
+        lease_grain: AHEAD,
+        queues_mutexes: true,
+        direct_grants: true,
+        notices: Notices::Pushed,
+        waiter_life: Duration::from_secs(6),
+        intent_life: Duration::from_secs(3),
+        ..ABILITIES
+    };
     Arc::new(Records::new(
         Sql::new(links(CONNECTIONS), links(STEADY), abilities),
         &settings.prefix,

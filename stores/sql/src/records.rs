@@ -8,12 +8,18 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::kit::ServerClock;
 use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
-use lock_store_records::{Access, Change, Changed, Class, Listeners, Name, Page, RecordStore, Work as Step};
+use lock_store_records::{
+    Access, Change, Changed, Class, Event, Listeners, Name, Page, RecordStore, Work as Step,
+};
 
 use crate::call::{Call, Found, NO_TABLE, attempts, time};
 use crate::links::Links;
 use crate::plumbing::Arg;
+#[cfg(feature = "postgres")]
+use crate::plumbing::During;
 use crate::statements::Statements;
+#[cfg(feature = "postgres")]
+use crate::station::Station;
 use crate::swap::Known;
 use crate::sweep::Sweeper;
 
@@ -32,6 +38,23 @@ const STAMPS: Duration = Duration::from_secs(60);
 /// Resolution of clocks, by which an estimate may be behind at once.
 const GRAIN: Duration = Duration::from_millis(2);
 
+/// What a swap needs to notify other processes. The lists are JSON.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// Channels with their messages.
+    pub(crate) direct: String,
+    /// Messages for everyone who listens to the row.
+    pub(crate) public: String,
+    /// This process, which has heard them already.
+    pub(crate) here: String,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self { direct: "[]".to_owned(), public: "[]".to_owned(), here: String::new() }
+    }
+}
+
 /// A database that keeps records.
 pub struct Sql {
     /// For steps.
@@ -39,12 +62,15 @@ pub struct Sql {
     /// For renewals, so that no queue of steps delays them.
     steady: Links,
     pub(crate) statements: Statements,
-    abilities: Abilities,
+    pub(crate) abilities: Abilities,
     /// The estimate of the database's clock.
     clock: ServerClock,
     /// When the database has last said its time.
     heard: Mutex<Option<Tick>>,
-    pub(crate) listeners: Mutex<Listeners>,
+    pub(crate) listeners: Arc<Mutex<Listeners>>,
+    /// Where this process hears of the steps of others.
+    #[cfg(feature = "postgres")]
+    station: Option<Station>,
     pub(crate) known: Known,
     sweeper: Arc<Sweeper>,
 }
@@ -52,6 +78,9 @@ pub struct Sql {
 impl Sql {
     pub(crate) fn new(links: Links, steady: Links, abilities: Abilities) -> Arc<Self> {
         let statements = Statements::of(&links.options);
+        let listeners = Arc::<Mutex<Listeners>>::default();
+        #[cfg(feature = "postgres")]
+        let station = Station::of(&steady, &statements, &listeners);
         Arc::new(Self {
             sweeper: Arc::new(Sweeper::new(steady.clone(), statements.clone())),
             links,
@@ -60,7 +89,9 @@ impl Sql {
             abilities,
             clock: ServerClock::default(),
             heard: Mutex::default(),
-            listeners: Mutex::default(),
+            listeners,
+            #[cfg(feature = "postgres")]
+            station,
             known: Known::default(),
         })
     }
@@ -89,6 +120,33 @@ impl Sql {
     #[cfg(test)]
     pub(crate) async fn sweep(&self) -> Result<bool, sqlx::Error> {
         self.sweeper.page().await
+    }
+
+    /// Returns what a swap needs to notify other processes of a row's events.
+    pub(crate) fn told(&self, name: &Name, events: &[Event]) -> Told {
+        #[cfg(feature = "postgres")]
+        if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
+            return station.told(name, events);
+        }
+        let _ = (name, events);
+        Told::default()
+    }
+
+    /// Returns statements that notify other processes of events, of which each row has its
+    /// `listeners`.
+    pub(crate) fn notices(
+        &self,
+        names: &[Name],
+        listeners: &[Option<String>],
+        events: &[Event],
+        now: i64,
+    ) -> String {
+        #[cfg(feature = "postgres")]
+        if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
+            return station.notices(names, listeners, events, now);
+        }
+        let _ = (names, listeners, events, now);
+        String::new()
     }
 
     fn call(&self, timeout: Duration) -> Call<'_> {
@@ -170,6 +228,16 @@ impl RecordStore for Sql {
     async fn check(&self) -> Result<(), StoreError> {
         let call = self.call(CHECK);
         attempts!(call, call.check())
+    }
+
+    async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<bool, StoreError> {
+        let call = Call::new(self, &self.steady, timeout);
+        #[cfg(feature = "postgres")]
+        if let Some(station) = &self.station {
+            return attempts!(call, call.bounded(During::Work, station.listen(&names)));
+        }
+        let _ = (call, names);
+        Ok(false)
     }
 
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T {

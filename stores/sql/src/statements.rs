@@ -3,6 +3,8 @@
 //! Lists are one JSON text, because that is the only list that both databases take as an argument.
 
 use crate::links::Options;
+#[cfg(feature = "postgres")]
+use crate::station::CHANNEL;
 
 /// The table. Times are microseconds since the Unix epoch by the database's clock.
 ///
@@ -12,6 +14,7 @@ use crate::links::Options;
 /// - After `until`, nothing of the record counts any more. The row is kept for its token until
 ///   `kept_until`.
 /// - `record` is JSON: holders, waiters, permits.
+/// - `listeners` is JSON: which processes have to hear of changes, and until when.
 pub(crate) const TABLE: &str = "lock_records";
 
 /// Columns of the table, as a row is read.
@@ -43,6 +46,8 @@ pub(crate) struct Statements {
     pub(crate) swap_over: String,
     /// Writes a row that still has this version; or reads it.
     pub(crate) swap_version: String,
+    /// Adds a listener to these rows.
+    pub(crate) register: String,
 }
 
 impl Statements {
@@ -67,15 +72,15 @@ impl Statements {
         // Otherwise all rows of the class are compared with the list.
         let by_name = " AND r.name IN (SELECT value ->> 'name' FROM json_each($2))";
         let look = format!(
-            "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
-             LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
+            "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record, r.listeners \
+             FROM (SELECT {clock} AS now) t LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
         );
         let common = Self::common(clock, "", by_name, values);
         Self {
             create: format!(
                 "CREATE TABLE IF NOT EXISTS {TABLE} (class TEXT NOT NULL, name TEXT NOT NULL, \
                  version TEXT NOT NULL, token INTEGER NOT NULL, until INTEGER NOT NULL, \
-                 kept_until INTEGER NOT NULL, record TEXT NOT NULL, PRIMARY KEY (class, name)) WITHOUT ROWID"
+                 kept_until INTEGER NOT NULL, record TEXT NOT NULL, listeners TEXT, PRIMARY KEY (class, name)) WITHOUT ROWID"
             ),
             lock: look.clone(),
             lock_free: look.clone(),
@@ -95,14 +100,24 @@ impl Statements {
         // The clock is read when every row has been counted, and so locked.
         let locked = |skip: &str| {
             format!(
-                "WITH l AS MATERIALIZED (SELECT {ROW} FROM {TABLE} WHERE class = $1 AND {names} \
+                "WITH l AS MATERIALIZED (SELECT {ROW}, listeners FROM {TABLE} WHERE class = $1 AND {names} \
                  ORDER BY name FOR UPDATE{skip}), \
                  t AS MATERIALIZED (SELECT count(*) AS rows, {clock} AS now FROM l) "
             )
         };
+        // Notifies these channels, and the listeners of the row but for this one.
+        let told = format!(
+            "(SELECT count(pg_notify(n.channel, n.message || ' ' || d.now)) FROM \
+             (SELECT value ->> 0 AS channel, value ->> 1 AS message FROM json_array_elements($11::json) \
+             UNION ALL SELECT '{CHANNEL}' || (l.value ->> 0), m.value FROM json_array_elements(d.listeners::json) l, \
+             json_array_elements_text($12::json) m WHERE (l.value ->> 1)::bigint > d.now AND l.value ->> 0 <> $13) n)"
+        );
+        let done = format!(
+            "SELECT 1::bigint, d.now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, {told} FROM done d"
+        );
         // The row as it is, if it was not written.
         let else_row = format!(
-            "UNION ALL SELECT 0::bigint, t.now, r.version, r.token, r.until, r.kept_until, r.record \
+            "UNION ALL SELECT 0::bigint, t.now, r.version, r.token, r.until, r.kept_until, r.record, 0 \
              FROM (SELECT {clock} AS now) t LEFT JOIN {TABLE} r ON r.class = $1 AND r.name = $2 \
              WHERE NOT EXISTS (SELECT 1 FROM done)"
         );
@@ -119,8 +134,7 @@ impl Statements {
                  until = excluded.until, kept_until = GREATEST(r.kept_until, excluded.kept_until), \
                  record = excluded.record \
                  WHERE r.until <= {clock} AND r.token <= $10::bigint AND {clock} BETWEEN $8 AND $9 \
-                 RETURNING {clock} AS now) \
-                 SELECT 1::bigint, now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text FROM done {else_row}"
+                 RETURNING {clock} AS now, r.listeners) {done} {else_row}"
             ),
             // The row is locked first, since an update that waits for somebody who only locks the
             // row does not look at the clock again.
@@ -130,35 +144,46 @@ impl Statements {
                  done AS (UPDATE {TABLE} AS r SET version = $3::text, \
                  token = GREATEST(r.token, $4::bigint), until = $5::bigint, \
                  kept_until = GREATEST(r.kept_until, $6::bigint), record = $7::text FROM t WHERE r.class = $1 AND r.name = $2 \
-                 AND t.version = $10::text AND t.now BETWEEN $8::bigint AND $9::bigint RETURNING t.now) \
-                 SELECT 1::bigint, now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text FROM done \
-                 UNION ALL SELECT 0::bigint, t.now, l.version, l.token, l.until, l.kept_until, l.record \
+                 AND t.version = $10::text AND t.now BETWEEN $8::bigint AND $9::bigint RETURNING t.now, r.listeners) {done} \
+                 UNION ALL SELECT 0::bigint, t.now, l.version, l.token, l.until, l.kept_until, l.record, 0 \
                  FROM t LEFT JOIN l ON true WHERE NOT EXISTS (SELECT 1 FROM done)"
             ),
             create: format!(
                 "SELECT pg_advisory_xact_lock(7236834782); \
                  CREATE TABLE IF NOT EXISTS {TABLE} (class TEXT COLLATE \"C\" NOT NULL, \
                  name TEXT COLLATE \"C\" NOT NULL, version TEXT NOT NULL, token BIGINT NOT NULL, \
-                 until BIGINT NOT NULL, kept_until BIGINT NOT NULL, record TEXT NOT NULL, \
+                 until BIGINT NOT NULL, kept_until BIGINT NOT NULL, record TEXT NOT NULL, listeners TEXT, \
                  PRIMARY KEY (class, name)) WITH (fillfactor = 50)"
             ),
             look: format!(
-                "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record FROM (SELECT {clock} AS now) t \
-                 LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
+                "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record, r.listeners \
+                 FROM (SELECT {clock} AS now) t LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
             ),
             lock: format!(
-                "{}SELECT t.now, l.name, l.version, l.token, l.until, l.kept_until, l.record FROM t LEFT JOIN l ON true",
+                "{}SELECT t.now, l.name, l.version, l.token, l.until, l.kept_until, l.record, l.listeners \
+                 FROM t LEFT JOIN l ON true",
                 locked("")
             ),
             lock_free: format!(
-                "{}SELECT t.now, r.name, l.version, l.token, l.until, l.kept_until, l.record FROM t \
-                 LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names} LEFT JOIN l ON l.name = r.name",
+                "{}SELECT t.now, r.name, l.version, l.token, l.until, l.kept_until, l.record, l.listeners \
+                 FROM t LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names} LEFT JOIN l ON l.name = r.name",
                 locked(" SKIP LOCKED")
             ),
             remove: format!(
                 "DELETE FROM {TABLE} WHERE class = $1 AND name = ANY(ARRAY(SELECT name FROM {TABLE} \
                  WHERE class = $1 AND {names} AND {over} FOR UPDATE SKIP LOCKED)) AND {over}",
                 over = over(clock)
+            ),
+            register: format!(
+                "INSERT INTO {TABLE} AS r (class, name, version, token, until, kept_until, record, listeners) \
+                 SELECT $1::text, n.name, '', 0, 0, t.now + $4::bigint, '{{}}', \
+                 json_build_array(json_build_array($3::text, t.now + $4))::text FROM (SELECT {clock} AS now) t, \
+                 (SELECT json_array_elements_text($2::json) AS name) n ORDER BY n.name COLLATE \"C\" \
+                 ON CONFLICT (class, name) DO UPDATE SET kept_until = GREATEST(r.kept_until, excluded.kept_until), \
+                 listeners = (SELECT json_agg(a.value)::text FROM \
+                 (SELECT l.value FROM json_array_elements(r.listeners::json) l \
+                 WHERE (l.value ->> 1)::bigint > {clock} AND l.value ->> 0 <> $3 \
+                 UNION ALL SELECT excluded.listeners::json -> 0) a)"
             ),
             ..Self::common(clock, " COLLATE \"C\"", "", values)
         }
@@ -196,6 +221,7 @@ impl Statements {
             remove: none(),
             swap_over: none(),
             swap_version: none(),
+            register: none(),
         }
     }
 }
@@ -206,9 +232,13 @@ fn over(clock: &str) -> String {
     format!("until < {clock} AND kept_until < {clock} AND token < {clock} - 1000000")
 }
 
+/// Returns a text as it stands in a statement.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 /// Puts both arguments into a statement: a message of several statements has none.
 pub(crate) fn filled(statement: &str, class: &str, list: &str) -> String {
-    let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
     // The list comes last: nothing in it is taken for an argument.
     statement.replace("$1", &quoted(class)).replace("$2", &quoted(list))
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{ServerTime, StoreErrorKind};
-use lock_store_records::{Change, Changed, Name, Record, Row as RecordRow};
+use lock_store_records::{Change, Changed, Event, Name, Record, Row as RecordRow};
 
 use crate::call::{Call, Found, Steps, micros, new_version, text_of, time};
 use crate::links::Link;
 use crate::plumbing::{Arg, During, Fault};
+use crate::records::Told;
 
 /// Maximum time by which the database's clock may be behind our upper bound of it. Leases count
 /// from the bound, and are longer by that much.
@@ -131,7 +132,7 @@ impl Call<'_> {
         loop {
             let Ok(before) = self.record(name, Some(&base.row)) else { return Ok(None) };
             let mut records = [before.clone()];
-            let (answer, bell) = self.run(&change.names, base.at, &mut records, &[], step);
+            let (answer, bell, events) = self.run(&change.names, base.at, &mut records, &[], step);
             let [record] = &records;
             if *record == before {
                 if base.is_seen {
@@ -145,7 +146,7 @@ impl Call<'_> {
             }
             let Ok(row) = self.row(name, Some(&base.row), record) else { return Ok(None) };
             let after = Found { version: new_version(), row };
-            match self.write_if(link, change, name, &base, &before, &after).await? {
+            match self.write_if(link, change, &base, &before, &after, &events).await? {
                 Ok(now) => {
                     self.sql.known.put(name, after);
                     return Ok(Some(Changed { answer, now, heard: bell.ring(change.handle) }));
@@ -185,11 +186,12 @@ impl Call<'_> {
         &self,
         link: &mut Link,
         change: &Change,
-        name: &Name,
         base: &Base,
         before: &Record,
         after: &Found,
+        events: &[Event],
     ) -> Result<Result<ServerTime, Base>, Fault> {
+        let [name] = &*change.names else { unreachable!("a swap changes one row") };
         // What has ended still has, and what is there has not ended.
         let (from, to) = before.same_around(base.at);
         let slow = micros(base.at).saturating_sub(i64::try_from(AHEAD.as_micros()).unwrap_or(0));
@@ -203,6 +205,7 @@ impl Call<'_> {
         let statements = &self.sql.statements;
         let text = if base.version.is_some() { &statements.swap_version } else { &statements.swap_over };
         let Found { version, row } = after;
+        let Told { direct, public, here } = self.sql.told(name, events);
         let args = [
             Arg::Text(text_of(name.class)),
             Arg::Text(&name.text),
@@ -214,6 +217,9 @@ impl Call<'_> {
             Arg::Int(from),
             Arg::Int(to),
             last,
+            Arg::Text(&direct),
+            Arg::Text(&public),
+            Arg::Text(&here),
         ];
         let sent = Clock::Boot.now();
         let rows = self.bounded(During::Commit, link.rows(text, &args)).await?;

@@ -14,7 +14,7 @@ use lock_core::store::{
 pub(crate) use self::look::status_of;
 pub use self::look::{Look, look};
 use self::wake::Turn;
-use crate::listeners::{Event, HandleId, What, count_others};
+use crate::listeners::{Event, HandleId, ListenerId, What, count_others};
 use crate::lock::{Counter, Lock};
 use crate::record::Record;
 use crate::store::Work;
@@ -38,17 +38,6 @@ pub fn in_time(now: ServerTime, latest: ServerTime) -> Result<(), StoreError> {
     Err(StoreError::new(StoreErrorKind::TooLate, what))
 }
 
-/// The knowledge and the rights of a release.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counting {
-    /// The handle that releases.
-    pub(crate) handle: HandleId,
-    /// Whether every listener is in this process.
-    pub(crate) sees_all: bool,
-    /// Whether a release may be followed by a takeover.
-    pub(crate) takes_over: bool,
-}
-
 /// The outcome of a release.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -64,7 +53,14 @@ impl Work<'_> {
     }
 
     fn tell(&mut self, index: usize, what: What) {
-        self.events.push(Event { index, what });
+        self.events.push(Event { index, what, to: None });
+    }
+
+    fn tell_waiter(&mut self, index: usize, what: What, to: Option<ListenerId>) {
+        // One that does not listen asks by itself.
+        if to.is_some() {
+            self.events.push(Event { index, what, to });
+        }
     }
 
     /// Takes every item or none, unless the time is past `latest`. The tokens of each item, or the
@@ -74,14 +70,14 @@ impl Work<'_> {
         request: &AcquireRequest,
         latest: ServerTime,
     ) -> Result<Result<Few<TokenRange>, Busy>, StoreError> {
-        let now = self.now;
+        let (now, abilities) = (self.now, self.abilities);
         in_time(now, latest)?;
         // All checks that can fail come before the first change.
         let mut tokens = Few::new();
         for (index, item) in request.items.iter().enumerate() {
             let Some(lock) = self.lock(index) else { continue };
             let top = lock.counter(now).map_or(0, |counter| counter.top);
-            if let Some(until) = lock.refuses(item, now) {
+            if let Some(until) = lock.refuses(item, abilities, now) {
                 self.note(request);
                 let busy = Busy { item: index, ..Busy::until(Some(until.since(now)), now) };
                 return Ok(Err(busy));
@@ -93,14 +89,14 @@ impl Work<'_> {
             let Some(lock) = self.lock(index) else { continue };
             count(lock, *range, now);
             lock.lengthen_counter(expires, request.retention);
-            lock.take(item, expires, now);
+            lock.take(item, expires, abilities, now);
         }
         Ok(Ok(tokens))
     }
 
     /// Records that a refused request waits, if it does.
     fn note(&mut self, request: &AcquireRequest) {
-        let now = self.now;
+        let (now, abilities) = (self.now, self.abilities);
         let waits = request.wait.is_some();
         // Whether anything but readers is in the way; needed only if readers would be kept out.
         let intends = waits && request.items.iter().any(|item| item.kind == Kind::Write);
@@ -108,22 +104,23 @@ impl Work<'_> {
             && request.items.iter().enumerate().any(|(index, item)| {
                 self.lock(index).is_some_and(|lock| {
                     let by_readers = item.kind == Kind::Write && lock.read_write.is_read(now);
-                    lock.refuses(item, now).is_some() && !by_readers
+                    lock.refuses(item, abilities, now).is_some() && !by_readers
                 })
             });
         for (index, item) in request.items.iter().enumerate() {
+            let sign = self.sign();
             let Some(lock) = self.lock(index) else { continue };
             match item.kind {
-                Kind::Fair => {
+                kind if abilities.queues(kind) => {
                     if waits {
-                        lock.queue.join(&item.owner, request, now);
+                        lock.queue.join(&item.owner, request, sign);
                     } else {
-                        lock.queue.asks_again(&item.owner, now);
+                        lock.queue.asks_again(&item.owner, sign);
                     }
                     self.settle(index, &item.key, Turn::Tell);
                 }
                 Kind::Write if waits && blocked => drop(lock.read_write.end_intent(&item.owner, now)),
-                Kind::Write if waits => lock.read_write.intend(&item.owner, now),
+                Kind::Write if waits => lock.read_write.intend(&item.owner, abilities.intent_life, now),
                 _ => {}
             }
         }
@@ -136,28 +133,33 @@ impl Work<'_> {
         request: &ReleaseRequest,
         places: &[usize],
         latest: Option<ServerTime>,
-        counting: Counting,
+        handle: HandleId,
     ) -> Ended {
-        let now = self.now;
+        let (now, abilities) = (self.now, self.abilities);
         let mut held = Few::new();
         let mut listeners = Vec::new();
+        // Whether every waiter for these kinds is in a queue, and whether one is.
+        let all_queue = request.items.iter().all(|item| abilities.queues(item.kind));
+        let mut queued = false;
         for (&index, item) in places.iter().zip(&request.items) {
             let found = self.records.get_mut(index).map(Record::lock).zip(self.names.get(index));
             let Some((lock, name)) = found else { continue };
             let ended = lock.end(item, request.linger, now);
             held.push(ended);
+            queued |= abilities.queues(item.kind) && lock.queue.head(now).is_some();
             if ended && (!request.linger.is_zero() || lock.ends(now).is_none()) {
                 listeners.extend(self.listeners.of_kind(name, item.kind));
             }
         }
         let own = usize::from(request.own_watch.is_some());
-        let rivals = match Rivals::counted(count_others(listeners, counting.handle, own)) {
-            Rivals::None if !counting.sees_all => Rivals::Unknown,
+        let rivals = match Rivals::counted(count_others(listeners, handle, own)) {
+            Rivals::None if queued && !abilities.counts_listeners => Rivals::Some,
+            Rivals::None if !all_queue && !abilities.counts_listeners => Rivals::Unknown,
             counted => counted,
         };
         let freed = request.linger.is_zero() && held.iter().all(|held| *held);
         let then = match &request.then {
-            Some(takeover) if freed && counting.takes_over && self.records.len() == places.len() => {
+            Some(takeover) if freed && abilities.takeovers && self.records.len() == places.len() => {
                 self.take_over(request, takeover, latest, rivals)
             }
             _ => None,
@@ -233,15 +235,16 @@ impl Work<'_> {
 
     /// Releases the request's holds, each at one of `places`, and forgets that it waits.
     pub(crate) fn withdraw(&mut self, request: &AcquireRequest, places: &[usize]) {
-        let now = self.now;
+        let (now, abilities) = (self.now, self.abilities);
         for (&index, item) in places.iter().zip(&request.items) {
             let Some(lock) = self.lock(index) else { continue };
-            if item.kind == Kind::Fair {
+            let queues = abilities.queues(item.kind);
+            if queues {
                 lock.queue.leave(&item.owner);
             }
             if lock.end(item, Duration::ZERO, now) {
                 self.wake(index, &item.key, Duration::ZERO);
-            } else if item.kind == Kind::Fair {
+            } else if queues {
                 self.settle(index, &item.key, Turn::Grant);
             } else if item.kind == Kind::Write && lock.read_write.end_intent(&item.owner, now) {
                 self.tell(index, What::Readable);

@@ -7,6 +7,7 @@ use lock_core::{FencingToken, LockKey};
 
 use super::{AT_ONCE, count, next_tokens};
 use crate::listeners::What;
+use crate::queue::Sign;
 use crate::record::Record;
 use crate::store::Work;
 
@@ -34,8 +35,10 @@ impl Work<'_> {
                 return;
             }
         } else if let Some(head) = lock.queue.head(now) {
-            let told = What::Told(head.owner.clone());
-            self.tell(index, told);
+            let (owner, listener) = (head.owner.clone(), head.listener.clone());
+            let listener =
+                self.names.get(index).and_then(|name| self.listeners.reach(name, &owner, listener.as_ref()));
+            self.tell_waiter(index, What::Told(owner), listener);
         }
         self.tell(index, What::Freed);
     }
@@ -54,31 +57,34 @@ impl Work<'_> {
         }
         let Some(head) = lock.queue.head(now) else { return };
         let owner = head.owner.clone();
-        // Without a watch, the waiter asks by itself, in its own time.
-        if !self.listeners.hears(name, &owner) {
-            return;
-        }
+        // A waiter that does not listen asks by itself, in its own time.
+        let listener @ Some(_) = self.listeners.reach(name, &owner, head.listener.as_ref()) else { return };
         let (expires, retention) = (now + head.lease.min(DIRECT_LEASE), head.retention);
         let top = lock.counter(now).map_or(0, |counter| counter.top);
         let range = (turn == Turn::Grant && head.direct).then(|| next_tokens(key, top, now, 1, 0));
         let Some(Ok(range)) = range else {
-            self.tell(index, What::Told(owner));
-            return;
+            return self.tell_waiter(index, What::Told(owner), listener);
         };
         lock.queue.leave(&owner);
         lock.take_sole(&owner, expires, now);
         count(lock, range, now);
         lock.lengthen_counter(expires, retention);
-        self.tell(index, What::Granted(owner, FencingToken::new(range.last)));
+        self.tell_waiter(index, What::Granted(owner, FencingToken::new(range.last)), listener);
+    }
+
+    /// Returns the sign of life that a waiter gives in this step.
+    pub(super) fn sign(&self) -> Sign {
+        Sign { now: self.now, life: self.abilities.waiter_life, listener: self.listeners.here() }
     }
 
     /// Records a sign of life of a waiter that has not got the key.
     pub(super) fn keep_waiting(&mut self, index: usize, item: &Item) -> Renewed {
-        let now = self.now;
+        let (now, abilities) = (self.now, self.abilities);
+        let sign = self.sign();
         let Some(lock) = self.lock(index) else { return Renewed::Gone };
         match item.kind {
-            Kind::Fair => {
-                let queued = lock.queue.renew(&item.owner, now);
+            kind if abilities.queues(kind) => {
+                let queued = lock.queue.renew(&item.owner, sign);
                 self.settle(index, &item.key, Turn::Tell);
                 if !queued {
                     return Renewed::Gone;
@@ -86,10 +92,12 @@ impl Work<'_> {
             }
             // The whole request has to be sent again, because it decides whether there may be an
             // intent.
-            Kind::Write if lock.read_write.keep_intent(&item.owner, now) => return Renewed::Waiting(AT_ONCE),
+            Kind::Write if lock.read_write.keep_intent(&item.owner, abilities.intent_life, now) => {
+                return Renewed::Waiting(AT_ONCE);
+            }
             _ => {}
         }
-        let refused = self.lock(index).and_then(|lock| lock.refuses(item, now));
+        let refused = self.lock(index).and_then(|lock| lock.refuses(item, abilities, now));
         Renewed::Waiting(refused.map_or(AT_ONCE, |until| until.since(now)))
     }
 }
