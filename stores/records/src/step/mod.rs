@@ -112,7 +112,12 @@ impl Work<'_> {
             let Some(lock) = self.lock(index) else { continue };
             match item.kind {
                 kind if abilities.queues(kind) => {
-                    if waits {
+                    // A mutex that can't be used yet, because of another one, is not reserved:
+                    // whoever has that one may ask for this one before it gives that one back.
+                    let is_reserved = kind == Kind::Fair || request.items.len() == 1;
+                    if waits && !is_reserved && lock.refuses(item, abilities, now).is_none() {
+                        lock.queue.leave(&item.owner);
+                    } else if waits {
                         lock.queue.join(&item.owner, request, sign);
                     } else {
                         lock.queue.asks_again(&item.owner, sign);

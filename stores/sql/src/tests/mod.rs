@@ -35,6 +35,7 @@ mod on_postgres {
     use super::*;
 
     mod faults;
+    mod waking;
 
     static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
     static SUBJECTS: AtomicU64 = AtomicU64::new(0);
