@@ -12,12 +12,14 @@ Runs one workload and prints one line of JSON on stdout; logs go to stderr.
 Usage: lock-bench --workload <workload> [flags]; of a flag given twice, the last one counts
 
 Workloads:
-  latency     1 task locks and releases --keys keys in turn, a PING between the pairs; ours, raw, ping
+  latency     1 task locks and releases --keys keys in turn, a PING between the pairs; ours, raw, ping; with --open-secs
+              once more while a transaction is open
   throughput  --tasks tasks (64) lock and release, each its own part of --keys keys; ours, raw, ping
   hot         --tasks tasks (64) on one key, wait without limit, hold --hold-us; ours, raw, tokio
   multi       as hot with --procs processes (4) of --tasks tasks (16) each; ours, raw
   pingpong    two managers hand one key over, parked, a PING between the rounds; ours, raw
   held        holds --keys locks (10000) with a lease of --lease-ms (6000) for --secs (20); ours
+  readers     --procs managers (200) hold a read lock on one key with a lease of --lease-ms (10000) for --secs (60); ours
   waiting     --tasks tasks (10000) of one manager wait for one lock for --secs, then --procs managers (400) with one task
               each; a fair lock beside a mutex, what that costs the server, and PINGs beside it; ours
   fair-hot    pingpong with the fair kind and a process for each side, for --secs; then multi with the fair kind for
@@ -36,15 +38,21 @@ Workloads:
 Flags:
   --lib <lib>          what is measured: ours (default); plain = ours in the plain layout, for the workloads of raw;
                        raw = SET NX PX and a compare-and-delete script, polling every 5 ms; ping = a PING for each
-                       half of a pair; tokio = a bare tokio::sync::Mutex or RwLock
-  --redis <host:port>  use this server; without it and --url, an own redis-server is started and ended
-  --url <url>          the same as a lock URL; memory: is the memory store (ours only)
-  --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20); not for seed…
+                       half of a pair; tokio = a bare tokio::sync::Mutex or RwLock. In PostgreSQL raw is SELECT … FOR
+                       UPDATE in a transaction, for hot, multi and pingpong; the commit of one UPDATE stands for a PING
+  --store <store>      the server that is started and ended: redis (default); postgres, with its data on disk (in
+                       TMPDIR); postgres-shm, with its data in /dev/shm
+  --redis <host:port>  use this server and start none
+  --url <url>          the same as a lock URL; memory: is the memory store, sqlite: a file (both ours only). In
+                       PostgreSQL tables lock_bench_… are made, and the extension pg_stat_statements if it is there
+  --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20, readers 60); not for seed…
   --tasks <n>          for throughput, hot, rw… and stock (64), for each process of multi and fair-hot (16), and for waiting (10000)
+  --open-secs <s>      for latency in PostgreSQL: measures pairs again, for the last --secs of this time in which a
+                       REPEATABLE READ transaction is open
   --keys <n>           for latency, throughput, multi3 and layer (1000), and for held (10000)
   --hold-us <µs>       for hot, multi, fair-hot and rw… (0), stock (1000); a tokio sleep, so the real hold is longer, see real_hold_p50_us
-  --lease-ms <ms>      lease (30000, held 6000), renewed by ours
-  --procs <n>          processes of multi, fair-hot and stock (4), managers of waiting (400)
+  --lease-ms <ms>      lease (30000, held 6000, readers 10000), renewed by ours
+  --procs <n>          processes of multi, fair-hot and stock (4), managers of waiting (400) and readers (200)
   --workers <n>        worker threads of the tokio runtime (one for each core)
   --rounds <n>         pingpong, and that part of fair-hot, ends after this many counted rounds instead of after --secs
   --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
@@ -52,7 +60,7 @@ Flags:
 
 Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
 
-const FLAGS: &str = "--workload, --lib, --redis, --url, --secs, --tasks, --keys, --hold-us, --lease-ms, --procs, \
+const FLAGS: &str = "--workload, --lib, --store, --redis, --url, --secs, --open-secs, --tasks, --keys, --hold-us, --lease-ms, --procs, \
                      --workers, --rounds, --delay-ms, --id, --help";
 
 /// Defines an enum of words: its variants, their names, and the noun for it in errors.
@@ -95,6 +103,7 @@ words! {
     Multi = "multi",
     Pingpong = "pingpong",
     Held = "held",
+    Readers = "readers",
     Waiting = "waiting",
     FairHot = "fair-hot",
     RwHot = "rw-hot",
@@ -105,6 +114,14 @@ words! {
     Seed10k = "seed10k",
     Seed1000 = "seed1000",
     Seed100 = "seed100",
+}
+
+words! {
+    /// A server that this program starts and ends.
+    Server, "store":
+    Redis = "redis",
+    Postgres = "postgres",
+    PostgresShm = "postgres-shm",
 }
 
 words! {
@@ -136,12 +153,24 @@ impl Workload {
 /// Where the locks are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// On a redis-server that this program starts and ends.
-    Own,
-    /// At this URL, which is not one of a memory store.
+    /// On a server that this program starts and ends.
+    Own(Server),
+    /// At this URL, which is none of the others.
     Redis(String),
+    Postgres(String),
+    Sqlite(String),
     /// In this process.
     Memory,
+}
+
+impl Store {
+    fn is_redis(&self) -> bool {
+        matches!(self, Self::Own(Server::Redis) | Self::Redis(_))
+    }
+
+    fn is_postgres(&self) -> bool {
+        matches!(self, Self::Own(Server::Postgres | Server::PostgresShm) | Self::Postgres(_))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,6 +179,8 @@ pub(crate) struct Options {
     pub(crate) lib: Lib,
     pub(crate) store: Store,
     pub(crate) secs: Duration,
+    /// Time for which a transaction is open in `latency`, if any.
+    pub(crate) open: Option<Duration>,
     pub(crate) tasks: usize,
     pub(crate) keys: usize,
     pub(crate) hold: Duration,
@@ -168,11 +199,19 @@ pub(crate) struct Options {
 impl Options {
     fn defaults(workload: Workload) -> Self {
         let held = workload == Workload::Held;
+        let default = |held, readers, others| {
+            Duration::from_secs(match workload {
+                Workload::Held => held,
+                Workload::Readers => readers,
+                _ => others,
+            })
+        };
         Self {
             workload,
             lib: Lib::Ours,
-            store: Store::Own,
-            secs: Duration::from_secs(if held { 20 } else { 10 }),
+            store: Store::Own(Server::Redis),
+            secs: default(20, 60, 10),
+            open: None,
             tasks: match workload {
                 Workload::Multi | Workload::FairHot => 16,
                 Workload::Waiting => 10_000,
@@ -180,8 +219,12 @@ impl Options {
             },
             keys: if held { 10_000 } else { 1000 },
             hold: Duration::from_millis(if workload == Workload::Stock { 1 } else { 0 }),
-            lease: Duration::from_secs(if held { 6 } else { 30 }),
-            procs: if workload == Workload::Waiting { 400 } else { 4 },
+            lease: default(6, 10, 30),
+            procs: match workload {
+                Workload::Waiting => 400,
+                Workload::Readers => 200,
+                _ => 4,
+            },
             workers: None,
             rounds: None,
             delay: Duration::ZERO,
@@ -194,9 +237,11 @@ impl Options {
             // Read before the others, since their defaults depend on it.
             "--workload" => {}
             "--lib" => self.lib = value.parse()?,
+            "--store" => self.store = Store::Own(value.parse()?),
             "--redis" => self.store = Store::Redis(format!("redis://{value}")),
             "--url" => self.store = parse_url(value),
             "--secs" => self.secs = seconds(flag, value)?,
+            "--open-secs" => self.open = Some(seconds(flag, value)?),
             "--tasks" => self.tasks = number(flag, value, 1, 100_000)?,
             "--keys" => self.keys = number(flag, value, 1, 10_000_000)?,
             "--hold-us" => self.hold = Duration::from_micros(number(flag, value, 0, 60_000_000)?),
@@ -248,7 +293,12 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
 
 fn parse_url(url: &str) -> Store {
     // The name of a shared memory store has no meaning here: nobody else is in this process.
-    if url.starts_with("memory:") { Store::Memory } else { Store::Redis(url.to_owned()) }
+    match url.split(':').next() {
+        Some("memory") => Store::Memory,
+        Some("postgres" | "postgresql") => Store::Postgres(url.to_owned()),
+        Some("sqlite") => Store::Sqlite(url.to_owned()),
+        _ => Store::Redis(url.to_owned()),
+    }
 }
 
 fn seconds(flag: &str, text: &str) -> Result<Duration, String> {
@@ -276,6 +326,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
     let Options { workload, lib, store, .. } = options;
     let possible: &[Workload] = match lib {
         Lib::Ours => std::slice::from_ref(workload),
+        Lib::Raw if store.is_postgres() => &[Workload::Hot, Workload::Multi, Workload::Pingpong],
         Lib::Plain | Lib::Raw => &[
             Workload::Latency,
             Workload::Throughput,
@@ -296,24 +347,28 @@ fn make_sense(options: &Options) -> Result<(), String> {
             names.join(", ")
         ));
     }
-    if *store == Store::Memory {
-        match lib {
-            Lib::Plain | Lib::Raw | Lib::Ping => {
-                return Err(format!("--lib {lib} speaks to a Redis server; leave out `--url memory:`"));
-            }
-            Lib::Ours if *workload == Workload::Waiting => {
-                return Err("workload waiting measures a Redis server; leave out `--url memory:`".to_owned());
-            }
-            Lib::Ours if workload.has_processes() => {
-                return Err(format!(
-                    "processes of workload {workload} share no memory; leave out `--url memory:`"
-                ));
-            }
-            Lib::Ours | Lib::Tokio => {}
-        }
+    let (is_redis, is_postgres) = (store.is_redis(), store.is_postgres());
+    if *store == Store::Memory && workload.has_processes() {
+        return Err(format!("processes of workload {workload} share no memory; leave out `--url memory:`"));
     }
-    if !options.delay.is_zero() && (*lib == Lib::Tokio || *store == Store::Memory) {
-        return Err("there is no round trip for --delay-ms to lengthen".to_owned());
+    let speaks_to_redis = matches!(lib, Lib::Plain | Lib::Ping) || (*lib == Lib::Raw && !is_postgres);
+    if !is_redis && speaks_to_redis {
+        return Err(format!("--lib {lib} speaks to a Redis server; leave out --url and --store"));
+    }
+    let asks_redis = *workload == Workload::Stock || (*workload == Workload::Waiting && !is_postgres);
+    if !is_redis && asks_redis {
+        return Err(format!("workload {workload} measures a Redis server; leave out --url and --store"));
+    }
+    if !options.delay.is_zero() && (*lib == Lib::Tokio || !is_redis) {
+        return Err("there is no round trip to Redis for --delay-ms to lengthen".to_owned());
+    }
+    if let Some(open) = options.open {
+        if *workload != Workload::Latency || !is_postgres {
+            return Err("--open-secs is for workload latency in PostgreSQL; leave it out".to_owned());
+        }
+        if open < options.secs {
+            return Err("--open-secs has to be at least as long as --secs".to_owned());
+        }
     }
     if options.id.is_some() && !workload.has_processes() {
         return Err(format!(
@@ -352,8 +407,9 @@ mod tests {
         let expected = Options {
             workload: Workload::Hot,
             lib: Lib::Ours,
-            store: Store::Own,
+            store: Store::Own(Server::Redis),
             secs: Duration::from_secs(10),
+            open: None,
             tasks: 64,
             keys: 1000,
             hold: Duration::ZERO,
@@ -369,6 +425,11 @@ mod tests {
         assert_eq!((multi.procs, multi.tasks, multi.secs), (4, 16, Duration::from_secs(10)));
         let stock = options("--workload stock");
         assert_eq!((stock.procs, stock.tasks, stock.hold), (4, 64, Duration::from_millis(1)));
+        let readers = options("--workload readers");
+        assert_eq!(
+            (readers.procs, readers.lease, readers.secs),
+            (200, Duration::from_secs(10), Duration::from_secs(60))
+        );
         let held = options("--workload held");
         assert_eq!(
             (held.keys, held.lease, held.secs),
@@ -383,6 +444,7 @@ mod tests {
             lib: Lib::Raw,
             store: Store::Redis("redis://localhost:7000".to_owned()),
             secs: Duration::from_millis(250),
+            open: None,
             tasks: 3,
             keys: 4,
             hold: Duration::from_micros(5),
@@ -403,8 +465,21 @@ mod tests {
         let twice = options("--workload hot --secs 9 --lib raw --workload latency --secs 2 --lib ours");
         assert_eq!(twice, options("--workload latency --secs 2"));
         assert_eq!(options("--workload hot --redis a:1 --url memory:").store, Store::Memory);
+        assert_eq!(
+            options("--workload hot --url memory: --store postgres").store,
+            Store::Own(Server::Postgres)
+        );
         let redis = Store::Redis("redis://a:1".to_owned());
         assert_eq!(options("--workload hot --url memory: --redis a:1").store, redis);
+    }
+
+    #[test]
+    fn the_scheme_of_a_url_says_which_store_it_is() {
+        let postgres = "postgres://me@here/db".to_owned();
+        assert_eq!(options(&format!("--workload hot --url {postgres}")).store, Store::Postgres(postgres));
+        assert_eq!(options("--workload hot --url sqlite:a").store, Store::Sqlite("sqlite:a".to_owned()));
+        let line = "--workload latency --store postgres-shm --secs 2 --open-secs 20";
+        assert_eq!(options(line).open, Some(Duration::from_secs(20)));
     }
 
     #[test]
@@ -444,6 +519,15 @@ mod tests {
             ("--workload hot --lib tokio --delay-ms 1", "no round trip"),
             ("--workload hot --url memory: --delay-ms 1", "no round trip"),
             ("--workload hot --id 1", "multi"),
+            ("--workload hot --store oracle", "redis, postgres, postgres-shm"),
+            ("--workload throughput --lib raw --store postgres", "it runs: hot, multi, pingpong"),
+            ("--workload latency --lib ping --store postgres", "Redis server"),
+            ("--workload stock --url postgres://here", "Redis server"),
+            ("--workload waiting --url sqlite:a", "Redis server"),
+            ("--workload hot --store postgres --delay-ms 1", "round trip to Redis"),
+            ("--workload latency --open-secs 20", "PostgreSQL"),
+            ("--workload hot --store postgres --open-secs 20", "PostgreSQL"),
+            ("--workload latency --store postgres --secs 9 --open-secs 8", "at least"),
         ]);
     }
 

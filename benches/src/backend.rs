@@ -1,4 +1,4 @@
-//! [`Backend`]: the four libraries that are measured, behind one pair of calls.
+//! [`Backend`]: the libraries that are measured, behind one pair of calls.
 //!
 //! It is an enum and not a trait object, so that the measured calls need no boxing and no
 //! allocation.
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::args::{Lib, Options};
 use crate::journal::{Journal, Watched};
+use crate::postgres::RowLock;
 use crate::server::Urls;
 
 const RAW_POLL: Duration = Duration::from_millis(5);
@@ -41,6 +42,8 @@ pub(crate) enum Limit {
 pub(crate) enum Backend {
     Ours(LockManager),
     Raw(Raw),
+    /// The URL of a PostgreSQL.
+    Rows(String),
     Ping(MultiplexedConnection),
     Tokio(Arc<Mutex<HashMap<String, Bare>>>),
     /// Grants every request after a wait, so that the tests can see the checks fail.
@@ -74,6 +77,7 @@ impl Backend {
                 builder.connect(layout.url(url)).await.map(Self::Ours).map_err(|error| error.to_string())
             }
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
+            (Lib::Raw, Some(url)) if urls.postgres().is_some() => Ok(Self::Rows(url.to_owned())),
             (Lib::Raw, Some(url)) => {
                 let mut connection = connect(url).await?;
                 let mut load = redis::cmd("SCRIPT");
@@ -99,6 +103,7 @@ impl Backend {
                 Lock::Ours { manager: manager.clone(), kind, key }
             }
             Self::Raw(raw) => Lock::Raw { raw: raw.clone(), key: format!("raw:{key}").into() },
+            Self::Rows(url) => Lock::Row(RowLock::new(url, key)),
             Self::Ping(connection) => Lock::Ping(connection.clone()),
             Self::Tokio(mutexes) => {
                 let mut mutexes = mutexes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,6 +168,7 @@ pub(crate) enum Lock {
         raw: Raw,
         key: Arc<str>,
     },
+    Row(RowLock),
     Ping(MultiplexedConnection),
     Tokio(Arc<tokio::sync::Mutex<()>>),
     TokioRead(Arc<RwLock<()>>),
@@ -180,6 +186,7 @@ pub(crate) enum Held {
     Ours(LockGuard),
     /// The value of the key on the server.
     Raw(u64),
+    Row,
     Ping,
     Tokio(OwnedMutexGuard<()>),
     TokioRead(OwnedRwLockReadGuard<()>),
@@ -224,6 +231,8 @@ impl Lock {
                 ours(manager.multi(keys.iter().map(MultiKey::mutex)), limit).await
             }
             Self::Raw { raw, key } => raw.acquire(key, limit).await,
+            // It waits without a limit.
+            Self::Row(row) => row.acquire().await.map(|()| Some(Held::Row)),
             Self::Ping(connection) => ping(connection).await.map(|()| Some(Held::Ping)),
             Self::Tokio(mutex) => Ok(Some(Held::Tokio(Arc::clone(mutex).lock_owned().await))),
             Self::TokioRead(lock) => Ok(Some(Held::TokioRead(Arc::clone(lock).read_owned().await))),
@@ -252,10 +261,13 @@ impl Lock {
                 Ok(())
             }
             (Self::Raw { raw, key }, Held::Raw(owner)) => raw.release(key, owner).await,
+            (Self::Row(row), Held::Row) => row.release().await,
             (Self::Ping(connection), Held::Ping) => ping(connection).await,
             #[cfg(test)]
             (_, Held::Broken) => Ok(()),
-            (_, Held::Raw(_) | Held::Ping) => Err("a lock was released through another library".to_owned()),
+            (_, Held::Raw(_) | Held::Row | Held::Ping) => {
+                Err("a lock was released through another library".to_owned())
+            }
         }
     }
 }

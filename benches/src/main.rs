@@ -8,6 +8,7 @@ mod backend;
 mod inside;
 mod journal;
 mod meter;
+mod postgres;
 mod proxy;
 mod report;
 mod server;

@@ -1,5 +1,5 @@
 //! [`Meter`]: the cost of a run in time, processor time and commands at the server, and PINGs to
-//! compare with.
+//! compare with. In PostgreSQL a commit is made instead of a PING, and statements are counted.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::{Lib, Options};
 use crate::backend;
+use crate::postgres::Commits;
 use crate::server::Urls;
 
 /// Commands that only clients send: scripts may not call them, or no script here does.
@@ -42,13 +43,17 @@ const CLIENT_ONLY: [&str; 24] = [
 /// Commands among them that run a script.
 const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall"];
 
-/// Reads the server's counters over its own connections, made by redis-rs as those of `raw` and
-/// `ping`.
+/// Reads the server's counters over its own connections, made by redis-rs or sqlx as those of `raw`
+/// and `ping`.
 pub(crate) struct Meter {
-    pinged: Option<MultiplexedConnection>,
-    asked: Option<MultiplexedConnection>,
+    server: Option<Server>,
     lib: Lib,
     pings: u64,
+}
+
+enum Server {
+    Redis { pinged: MultiplexedConnection, asked: MultiplexedConnection },
+    Postgres(Box<Commits>),
 }
 
 /// The counters at one moment.
@@ -68,7 +73,7 @@ pub(crate) struct Cost {
     pub(crate) calls: Option<Calls>,
 }
 
-/// Commands that the server executed.
+/// Commands that the server executed; in PostgreSQL, statements of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
     pub(crate) by_clients: u64,
@@ -80,24 +85,29 @@ pub(crate) struct Calls {
 impl Meter {
     /// Makes a meter without a server, for one process of several.
     pub(crate) fn clocks(options: &Options) -> Self {
-        Self { pinged: None, asked: None, lib: options.lib, pings: 0 }
+        Self { server: None, lib: options.lib, pings: 0 }
     }
 
     pub(crate) async fn connect(options: &Options, urls: &Urls) -> Result<Self, String> {
         let mut meter = Self::clocks(options);
-        if let (Some(measured), Some(direct)) = (&urls.measured, &urls.direct) {
-            meter.pinged = Some(backend::connect(measured).await?);
-            meter.asked = Some(backend::connect(direct).await?);
+        if let Some(url) = urls.postgres() {
+            meter.server = Some(Server::Postgres(Box::new(Commits::connect(url).await?)));
+        } else if let (Some(measured), Some(direct)) = (&urls.measured, &urls.direct) {
+            let (pinged, asked) = (backend::connect(measured).await?, backend::connect(direct).await?);
+            meter.server = Some(Server::Redis { pinged, asked });
         }
         Ok(meter)
     }
 
     /// Makes one round trip, which is not counted in [`Calls`]; `None` without a server.
     pub(crate) async fn ping(&mut self) -> Result<Option<Duration>, String> {
-        let Some(connection) = &mut self.pinged else { return Ok(None) };
+        let Some(server) = &mut self.server else { return Ok(None) };
         self.pings += 1;
         let sent = Instant::now();
-        backend::ping(connection).await?;
+        match server {
+            Server::Redis { pinged, .. } => backend::ping(pinged).await?,
+            Server::Postgres(commits) => commits.commit().await?,
+        }
         Ok(Some(sent.elapsed()))
     }
 
@@ -122,10 +132,17 @@ impl Meter {
     }
 
     async fn calls(&mut self) -> Result<Option<Calls>, String> {
-        let Some(connection) = &mut self.asked else { return Ok(None) };
+        let asked = match &mut self.server {
+            None => return Ok(None),
+            Some(Server::Postgres(commits)) => {
+                let of = |by_clients| Calls { by_clients, ..Calls::default() };
+                return Ok(commits.statements().await?.map(of));
+            }
+            Some(Server::Redis { asked, .. }) => asked,
+        };
         let info: String = redis::cmd("INFO")
             .arg("commandstats")
-            .query_async(connection)
+            .query_async(asked)
             .await
             .map_err(|error| format!("INFO: {error}"))?;
         let mut calls = parse(&info, self.lib);

@@ -1,22 +1,32 @@
-//! [`Target`]: the store that is measured, and our own redis-server, which ends with this program.
+//! [`Target`]: the store that is measured, and our own server, which ends with this program.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lock_tests::RedisServer;
+use lock_tests::{PostgresServer, RedisServer};
 use redis::{Client, ConnectionAddr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::args::{Lib, Options, Store};
+use crate::args::{Lib, Options, Server, Store};
 use crate::proxy;
 
 /// The store. Our own server is stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Target {
     urls: Urls,
-    server: Arc<Mutex<Option<RedisServer>>>,
+    server: Slot,
 }
+
+/// A server that stops on drop.
+type Running = Box<dyn Send + fmt::Debug>;
+
+type Slot = Arc<Mutex<Option<Running>>>;
+
+/// Settings of our own PostgreSQL: room for the connections of hundreds of managers, and a count of
+/// all statements. `fsync` and `synchronous_commit` are on by default.
+const POSTGRES: [&str; 2] = ["max_connections=1500", "shared_preload_libraries=pg_stat_statements"];
 
 /// The URLs of the store. They may have a password, so they are not for logs.
 #[derive(Clone, Default)]
@@ -27,6 +37,13 @@ pub(crate) struct Urls {
     /// The address of the same server without the proxy of `--delay-ms`, for calls that are not
     /// measured. `None` without a server.
     pub(crate) direct: Option<String>,
+}
+
+impl Urls {
+    /// Returns the URL of the measured server, if it is a PostgreSQL.
+    pub(crate) fn postgres(&self) -> Option<&str> {
+        self.direct.as_deref().filter(|url| url.starts_with("postgres"))
+    }
 }
 
 impl fmt::Debug for Urls {
@@ -46,8 +63,11 @@ impl Target {
                 let urls = Urls { measured: Some("memory:lock-bench".to_owned()), direct: None };
                 return Ok(Self { urls, server });
             }
-            (Store::Redis(url), _) => Some(url.clone()),
-            (Store::Own, _) => Some(start(&server)?),
+            (Store::Sqlite(url), _) => {
+                return Ok(Self { urls: Urls { measured: Some(url.clone()), direct: None }, server });
+            }
+            (Store::Redis(url) | Store::Postgres(url), _) => Some(url.clone()),
+            (Store::Own(own), _) => Some(start(&server, *own)?),
         };
         let measured = match &direct {
             Some(url) if !options.delay.is_zero() => {
@@ -71,7 +91,7 @@ impl Drop for Target {
 }
 
 /// Starts the server, and a thread that stops it and this program on a signal.
-fn start(slot: &Arc<Mutex<Option<RedisServer>>>) -> Result<String, String> {
+fn start(slot: &Slot, own: Server) -> Result<String, String> {
     // Locked until the server is in it: a signal during the start waits for that.
     let mut server = slot.lock().unwrap_or_else(PoisonError::into_inner);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
@@ -86,14 +106,28 @@ fn start(slot: &Arc<Mutex<Option<RedisServer>>>) -> Result<String, String> {
             }
         })
         .map_err(|error| format!("no thread for signals: {error}"))?;
-    let started = RedisServer::try_start_with(&[]).map_err(|error| error.to_string())?;
-    let url = started.url();
-    eprintln!("redis-server at {url}");
+    let (url, started) = launch(own)?;
+    eprintln!("{own} at {url}");
     *server = Some(started);
     Ok(url)
 }
 
-fn end(slot: &Mutex<Option<RedisServer>>) {
+fn launch(own: Server) -> Result<(String, Running), String> {
+    let postgres = |folder: &Path| {
+        let server = PostgresServer::try_start_in(folder, &POSTGRES).map_err(|error| error.to_string())?;
+        Ok((server.url(), Box::new(server) as Running))
+    };
+    match own {
+        Server::Redis => {
+            let server = RedisServer::try_start_with(&[]).map_err(|error| error.to_string())?;
+            Ok((server.url(), Box::new(server)))
+        }
+        Server::Postgres => postgres(&std::env::temp_dir()),
+        Server::PostgresShm => postgres(Path::new("/dev/shm")),
+    }
+}
+
+fn end(slot: &Slot) {
     // The server is dropped, and so stopped, before the lock is.
     let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
     drop(slot.take());

@@ -131,10 +131,11 @@ Usage: cargo xtask bench [--rounds <n>] [--only <workload>]... [--long] [--stric
 
   --rounds <n>       each bar is judged by the median of n rounds (5); in a round every run has its turn
   --only <workload>  only the bars of this workload; may be given several times, or as a list: --only hot,multi
-  --long             pingpong has 20000 rounds more, once
+  --long             pingpong has 20000 rounds more, and postgres a transaction that is open for five minutes, once
   --strict           a bar that does not hold is a failure
 
-Workloads: those of `lock-bench --help`; delay has the runs with a round trip of 25 ms more.
+Workloads: those of `lock-bench --help`; delay has the runs with a round trip of 25 ms more; postgres and postgres-shm
+have those in PostgreSQL, with its data on disk and in /dev/shm, and run only if they are named.
 All of it takes about two minutes a round. The machine should have nothing else to do.
 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";

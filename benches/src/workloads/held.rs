@@ -1,12 +1,16 @@
 //! `held`: many locks that are held and renewed, and what that costs.
+//!
+//! `readers`: one lock that many managers of this process read, each over its own connections, as
+//! that many processes would.
 
 use std::time::Instant;
 
+use lock_runtime::Kind;
 use serde_json::json;
 
 use super::common::{Errors, GAVE_UP, WARM_UP};
 use crate::alloc;
-use crate::args::Options;
+use crate::args::{Options, Workload};
 use crate::backend::{Backend, Held, Limit, Lock};
 use crate::meter::Meter;
 use crate::report::Report;
@@ -17,13 +21,16 @@ use crate::stats::{Samples, Waits, round};
 const AT_ONCE: usize = 64;
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
-    let backend = Backend::connect(options, urls).await?;
     let mut meter = Meter::connect(options, urls).await?;
-    let locks: Result<Vec<Lock>, String> =
-        (0..options.keys).map(|i| backend.lock(&format!("held:{i}"))).collect();
-    let locks = locks?;
+    let (locks, warm) = match options.workload {
+        Workload::Readers => readers(options, urls).await?,
+        _ => {
+            let backend = Backend::connect(options, urls).await?;
+            let locks = (0..options.keys).map(|i| backend.lock(&format!("held:{i}")));
+            (locks.collect::<Result<_, _>>()?, vec![backend.lock("held:warm-up")?])
+        }
+    };
     // Scripts and the timer are set up once for all locks, so they must not count for each.
-    let warm = [backend.lock("held:warm-up")?];
     give_back(&warm, take(&warm).await?.holds).await?;
 
     let resident_before = resident();
@@ -41,9 +48,10 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     errors.0 += back.errors.0;
     let per_hold = |bytes: f64| (held > 0).then(|| round(bytes / held as f64));
     let resident_grown = resident.zip(resident_before).and_then(|(now, before)| per_hold(now - before));
-    let scripts = cost.calls.map(|calls| round(calls.scripts as f64 / cost.time.as_secs_f64()));
+    let per_second = |count: u64| round(count as f64 / cost.time.as_secs_f64());
+    let scripts = cost.calls.map(|calls| per_second(calls.scripts));
     Ok(Report {
-        tasks: AT_ONCE.min(options.keys),
+        tasks: AT_ONCE.min(locks.len()),
         hold_us: u64::try_from(options.secs.as_micros()).unwrap_or(u64::MAX),
         grants: held as u64,
         errors: errors.0,
@@ -55,8 +63,20 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             ("bytes_per_hold", json!(per_hold(grown as f64))),
             ("rss_per_hold", json!(resident_grown)),
             ("scripts_per_s", json!(scripts)),
+            ("cmds_per_s", json!(cost.calls.map(|calls| per_second(calls.by_clients)))),
         ],
     })
+}
+
+/// Connects the managers of `readers`. Returns a lock of each, and another one for the warm-up.
+async fn readers(options: &Options, urls: &Urls) -> Result<(Vec<Lock>, Vec<Lock>), String> {
+    let (mut locks, mut warm) = (Vec::new(), Vec::new());
+    for manager in 0..options.procs {
+        let backend = Backend::connect(options, urls).await?;
+        locks.push(backend.lock_as(Kind::Read, "readers")?);
+        warm.push(backend.lock(&format!("readers:warm-up:{manager}"))?);
+    }
+    Ok((locks, warm))
 }
 
 /// In the order of the locks; `None` for one that was not granted.

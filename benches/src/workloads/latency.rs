@@ -1,4 +1,7 @@
 //! `latency`: one task, no contention; a PING between the pairs is the round trip to compare with.
+//!
+//! With `--open-secs` it goes on while a transaction of PostgreSQL is open, which keeps dead versions
+//! of every row. Pairs are measured again at the end of that time.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +12,10 @@ use crate::alloc;
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::Meter;
+use crate::postgres::Snapshot;
 use crate::report::Report;
 use crate::server::Urls;
-use crate::stats::{Samples, Waits, round};
+use crate::stats::{Samples, Waits, round, round_ratio};
 
 /// Number of pairs whose allocations are counted after the timed seconds, without PINGs and
 /// bookkeeping.
@@ -38,6 +42,15 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     let start = meter.start().await?;
     let tally = rounds(&mut locks, &mut meter, options.secs).await?;
     let cost = meter.end(&start).await?;
+    let open = match options.open {
+        Some(time) => Some(beside_a_snapshot(options, urls, time, &mut locks, &mut meter).await?),
+        None => None,
+    };
+    let open_errors = open.as_ref().map_or(0, |open| open.errors.0);
+    let p50 = |samples: &Samples| samples.percentile(50.0);
+    let open_pair = open.as_ref().and_then(|open| p50(&open.pairs));
+    let open_ping = open.as_ref().and_then(|open| p50(&open.pings));
+    let open_ratio = open_pair.zip(p50(&tally.pairs)).map(|(open, alone)| round_ratio(open / alone));
     let (pairs, allocations) = alloc::count(bare_pairs(&mut locks)).await;
     let per_pair = (pairs > 0).then(|| round(allocations as f64 / f64::from(pairs)));
 
@@ -45,7 +58,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
         tasks: 1,
         hold_us: 0,
         grants: tally.grants,
-        errors: tally.errors.0,
+        errors: tally.errors.0 + open_errors,
         waits: Waits::from(&tally.acquires),
         cost,
         extra: vec![
@@ -54,8 +67,26 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             ("release_p99_us", json!(tally.releases.percentile(99.0))),
             ("pair_p50_us", json!(tally.pairs.percentile(50.0))),
             ("allocs_per_pair", json!(per_pair)),
+            ("open_pair_p50_us", json!(open_pair)),
+            ("open_ping_p50_us", json!(open_ping)),
+            ("open_ratio", json!(open_ratio)),
         ],
     })
+}
+
+/// Goes on for `time` while a transaction is open, and measures the last seconds of it.
+async fn beside_a_snapshot(
+    options: &Options,
+    urls: &Urls,
+    time: Duration,
+    locks: &mut [Lock],
+    meter: &mut Meter,
+) -> Result<Tally, String> {
+    let snapshot = Snapshot::open(urls.postgres().ok_or("there is no PostgreSQL")?).await?;
+    rounds(locks, meter, time.saturating_sub(options.secs)).await?;
+    let tally = rounds(locks, meter, options.secs).await?;
+    snapshot.close().await?;
+    Ok(tally)
 }
 
 async fn rounds(locks: &mut [Lock], meter: &mut Meter, time: Duration) -> Result<Tally, String> {

@@ -31,7 +31,7 @@ pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             Workload::Hot => Box::pin(hot::run(&options, &urls)).await,
             Workload::Multi => Box::pin(multi::run(&options, &urls)).await,
             Workload::Pingpong => Box::pin(pingpong::run(&options, &urls)).await,
-            Workload::Held => Box::pin(held::run(&options, &urls)).await,
+            Workload::Held | Workload::Readers => Box::pin(held::run(&options, &urls)).await,
             Workload::Waiting => Box::pin(waiting::run(&options, &urls)).await,
             Workload::FairHot => Box::pin(fair_hot::run(&options, &urls)).await,
             Workload::RwHot => Box::pin(rw::hot(&options, &urls)).await,

@@ -1,5 +1,6 @@
 //! `waiting`: what a crowd costs the server while it waits for a lock that nobody releases.
-//! Compares a fair lock with a mutex, in one process and in many.
+//! Compares a fair lock with a mutex, in one process and in many. The many are managers of this
+//! process, each with its own connections.
 
 use std::time::Duration;
 
@@ -33,14 +34,16 @@ struct Crowd {
 
 /// The load that a crowd puts on the server.
 struct Load {
-    /// Processor time of the server, in ms per second.
-    cpu: f64,
+    /// Processor time of the server, in ms per second; known of Redis only.
+    cpu: Option<f64>,
+    /// Commands of all clients, without PINGs, per second.
+    commands: Option<f64>,
     pings: Samples,
 }
 
 pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     let mut meter = Meter::connect(options, urls).await?;
-    let (mut errors, mut lost, mut extra, mut worst) = (Errors::default(), 0, Vec::new(), 0.0_f64);
+    let (mut errors, mut lost, mut extra, mut worst) = (Errors::default(), 0, Vec::new(), None);
     let start = meter.start().await?;
     for (crowd, names) in [
         (
@@ -63,12 +66,17 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
         let ratio = |over: f64, under: f64| round(over / under.max(1e-6));
         extra.push((names[0], json!({"managers": crowd.managers, "tasks": crowd.tasks})));
         for (name, load) in [(names[1], mutex), (names[2], fair)] {
-            let load: Value = json!({"server_ms_per_s": round(load.cpu), "ping_p99_us": p99(load)});
+            let load: Value = json!({
+                "server_ms_per_s": load.cpu.map(round),
+                "cmds_per_s": load.commands.map(round),
+                "ping_p99_us": p99(load),
+            });
             extra.push((name, load));
         }
-        extra.push((names[3], json!(ratio(fair.cpu, mutex.cpu))));
+        let cpu = fair.cpu.zip(mutex.cpu).map(|(fair, mutex)| ratio(fair, mutex));
+        extra.push((names[3], json!(cpu)));
         extra.push((names[4], json!(ratio(p99(fair), p99(idle)))));
-        worst = worst.max(ratio(fair.cpu, mutex.cpu));
+        worst = cpu.into_iter().chain(worst).reduce(f64::max);
     }
     extra.push(("worst_cpu", json!(worst)));
     extra.push(("lost", json!(lost)));
@@ -115,12 +123,21 @@ async fn measure(
         }
     }
     tokio::time::sleep(SETTLED).await;
-    let mut server = backend::connect(url).await?;
-    let (before, began) = (cpu_of(&mut server).await?, tokio::time::Instant::now());
+    let mut server = match urls.postgres() {
+        Some(_) => None,
+        None => Some(backend::connect(url).await?),
+    };
+    let mut meter = Meter::connect(options, urls).await?;
+    let (before, start) = (cpu_of(&mut server).await?, meter.start().await?);
     let bystanding = (options.clone(), urls.clone());
     let pings = tokio::task::spawn_blocking(move || ping(&bystanding.0, &bystanding.1));
     let pings = pings.await.map_err(|error| error.to_string())??;
-    let cpu = (cpu_of(&mut server).await? - before) / began.elapsed().as_secs_f64();
+    let cost = meter.end(&start).await?;
+    let per_second = |count: f64| count / cost.time.as_secs_f64();
+    let cpu = cpu_of(&mut server).await?.zip(before).map(|(after, before)| per_second(after - before));
+    // The bystander's commits are not counted in PostgreSQL.
+    let not_ours = if urls.postgres().is_some() { 0 } else { pings.count() };
+    let commands = cost.calls.map(|calls| per_second(calls.by_clients.saturating_sub(not_ours) as f64));
     // All give up at about the same time.
     while let Some(waited) = waiters.join_next().await {
         match waited.map_err(|error| error.to_string())? {
@@ -138,7 +155,7 @@ async fn measure(
     for manager in managers {
         manager.shutdown(REST).await.map_err(|error| error.to_string())?;
     }
-    Ok((Load { cpu, pings }, lost))
+    Ok((Load { cpu, commands, pings }, lost))
 }
 
 /// Sends the PINGs of another program, on a thread that the crowd does not use.
@@ -164,8 +181,9 @@ fn lock(manager: &LockManager, kind: Kind) -> Lock {
     }
 }
 
-/// Returns the processor time of the server so far, in ms.
-async fn cpu_of(server: &mut redis::aio::MultiplexedConnection) -> Result<f64, String> {
+/// Returns the processor time of a Redis server so far, in ms.
+async fn cpu_of(server: &mut Option<redis::aio::MultiplexedConnection>) -> Result<Option<f64>, String> {
+    let Some(server) = server else { return Ok(None) };
     let info: String =
         redis::cmd("INFO").arg("cpu").query_async(server).await.map_err(|error| format!("INFO: {error}"))?;
     let field = |name: &str| {
@@ -173,5 +191,5 @@ async fn cpu_of(server: &mut redis::aio::MultiplexedConnection) -> Result<f64, S
         line.and_then(|seconds| seconds.trim().parse::<f64>().ok())
             .ok_or_else(|| format!("no {name} in INFO"))
     };
-    Ok((field("used_cpu_user:")? + field("used_cpu_sys:")?) * 1000.0)
+    Ok(Some((field("used_cpu_user:")? + field("used_cpu_sys:")?) * 1000.0))
 }

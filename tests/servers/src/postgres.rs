@@ -81,6 +81,7 @@ struct Setup {
     user: Option<User>,
     /// The server's wall clock.
     clock: Option<ServerClock>,
+    settings: Vec<String>,
 }
 
 impl PostgresServer {
@@ -104,7 +105,17 @@ impl PostgresServer {
     ///
     /// When PostgreSQL is missing, or refuses to run.
     pub fn try_start() -> io::Result<Self> {
-        Self::try_launch(None)
+        Self::try_launch(&std::env::temp_dir(), None, &[])
+    }
+
+    /// As [`try_start`](Self::try_start), with its data in a new folder within `parent`, and with
+    /// settings like `max_connections=500`.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_start`](Self::try_start).
+    pub fn try_start_in(parent: &Path, settings: &[&str]) -> io::Result<Self> {
+        Self::try_launch(parent, None, settings)
     }
 
     /// Like [`start`](Self::start), with a wall clock that can be set while the server runs.
@@ -115,20 +126,20 @@ impl PostgresServer {
     #[track_caller]
     #[must_use]
     pub fn start_with_clock(clock: &ServerClock) -> Self {
-        match Self::try_launch(Some(clock.clone())) {
+        match Self::try_launch(&std::env::temp_dir(), Some(clock.clone()), &[]) {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn try_launch(clock: Option<ServerClock>) -> io::Result<Self> {
+    fn try_launch(parent: &Path, clock: Option<ServerClock>, settings: &[&str]) -> io::Result<Self> {
         let programs =
             programs().ok_or_else(|| io::Error::other("PostgreSQL's `initdb` and `postgres` are missing"))?;
         let user = User::find()?;
         if let Some(clock) = &clock {
             clock.share()?;
         }
-        let dir = tempfile::Builder::new().prefix("lock-postgres-").tempdir()?;
+        let dir = tempfile::Builder::new().prefix("lock-postgres-").tempdir_in(parent)?;
         if let Some(User { uid, gid }) = user {
             chown(dir.path(), Some(uid), Some(gid))?;
         }
@@ -139,7 +150,8 @@ impl PostgresServer {
         if !made.status.success() {
             return Err(io::Error::other(format!("initdb: {}", String::from_utf8_lossy(&made.stderr))));
         }
-        let setup = Setup { programs, user, clock };
+        let settings = settings.iter().map(ToString::to_string).collect();
+        let setup = Setup { programs, user, clock, settings };
         let deadline = Instant::now() + READY;
         loop {
             let port = free_port()?;
@@ -240,7 +252,8 @@ impl Setup {
         let file = std::fs::File::create(&log)?;
         let mut postgres = command(&self.programs.join("postgres"), self.user);
         postgres.arg("-D").arg(dir.join("data")).arg("-p").arg(port.to_string()).current_dir(dir);
-        for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories=", "log_min_messages=info"] {
+        let fixed = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "log_min_messages=info"];
+        for setting in fixed.into_iter().chain(self.settings.iter().map(String::as_str)) {
             postgres.args(["-c", setting]);
         }
         if let Some(clock) = &self.clock {

@@ -39,7 +39,7 @@ pub(crate) struct Bar {
 }
 
 /// The workloads that `--only` accepts.
-pub(crate) const WORKLOADS: [&str; 17] = [
+pub(crate) const WORKLOADS: [&str; 19] = [
     "latency",
     "throughput",
     "hot",
@@ -57,7 +57,17 @@ pub(crate) const WORKLOADS: [&str; 17] = [
     "seed1000",
     "seed100",
     "delay",
+    "postgres",
+    "postgres-shm",
 ];
+
+/// Those among them that run only if they are named: they need PostgreSQL, and minutes a round.
+const NAMED: [&str; 2] = ["postgres", "postgres-shm"];
+
+/// Whether the runs of a workload need PostgreSQL's programs.
+pub(crate) fn needs_postgres(workload: &str) -> bool {
+    NAMED.contains(&workload)
+}
 
 pub(crate) fn names() -> String {
     WORKLOADS.join(", ")
@@ -96,6 +106,8 @@ const FAR_LATENCY: Run = Run("latency --secs 3 --delay-ms 25");
 const FAR_PINGPONG: Run = Run("pingpong --rounds 200 --delay-ms 25");
 const FAR_HOT: Run = Run("hot --hold-us 1000 --secs 5 --delay-ms 25");
 const FAR_MULTI: Run = Run("multi --secs 5 --delay-ms 25");
+const OPEN_LONG: Run = Run("latency --store postgres --secs 10 --open-secs 300");
+const OPEN_LONG_SHM: Run = Run("latency --store postgres-shm --secs 10 --open-secs 300");
 
 /// Runs that no bar needs: each runs after the one that it is compared with.
 const COMPARISONS: [(&str, Run, Run); 7] = [
@@ -107,12 +119,6 @@ const COMPARISONS: [(&str, Run, Run); 7] = [
     ("seed1000", SEED1000, Run("seed1000 --lib raw")),
     ("seed100", SEED100, Run("seed100 --lib raw")),
 ];
-
-/// The bar of `--long`, whose run happens once.
-const LONG: Bar =
-    bar("pingpong", "stalls in 20000 rounds", Wanted::Exactly(0.0), &[PINGPONG_LONG], |lines| {
-        lines.first()?.number("stalls")
-    });
 
 const fn bar(
     workload: &'static str,
@@ -126,14 +132,14 @@ const fn bar(
 
 /// Makes a bar on a field of one run.
 macro_rules! field {
-    ($workload:literal, $name:literal, $wanted:expr, $run:ident, $field:literal) => {
+    ($workload:expr, $name:literal, $wanted:expr, $run:ident, $field:literal) => {
         bar($workload, $name, $wanted, &[$run], |lines| lines.first()?.number($field))
     };
 }
 
 /// Makes a bar on the ratio of two fields, of one run or of two.
 macro_rules! ratio {
-    ($workload:literal, $name:literal, $wanted:expr, $run:ident $field:literal / $other:ident $of:literal) => {
+    ($workload:expr, $name:literal, $wanted:expr, $run:ident $field:literal / $other:ident $of:literal) => {
         bar($workload, $name, $wanted, &[$run, $other], |lines| {
             ratio(lines.first()?.number($field)?, lines.get(1)?.number($of)?)
         })
@@ -226,6 +232,69 @@ const BARS: [Bar; 69] = [
     field!("delay", "multi: errors", Exactly(0.0), FAR_MULTI, "errors"),
 ];
 
+/// The bars of `--long`, whose runs happen once.
+const LONG: [Bar; 3] = [
+    field!("pingpong", "stalls in 20000 rounds", Exactly(0.0), PINGPONG_LONG, "stalls"),
+    field!("postgres", "transaction open for 300 s: pair / without", AtMost(2.0), OPEN_LONG, "open_ratio"),
+    field!(
+        "postgres-shm",
+        "transaction open for 300 s: pair / without",
+        AtMost(2.0),
+        OPEN_LONG_SHM,
+        "open_ratio"
+    ),
+];
+
+/// Makes the bars of one store in PostgreSQL. A PING is the commit of an UPDATE there.
+macro_rules! postgres {
+    ($store:literal, pair: $pair:literal) => {{
+        const LATENCY: Run = Run(concat!("latency --store ", $store, " --secs 5"));
+        const OPEN: Run = Run(concat!("latency --store ", $store, " --secs 5 --open-secs 30"));
+        const HOT: Run = Run(concat!("hot --store ", $store, " --secs 5"));
+        const HOT_RAW: Run = Run(concat!("hot --lib raw --store ", $store, " --secs 5"));
+        const PINGPONG: Run = Run(concat!("pingpong --store ", $store, " --secs 10"));
+        const WAITING: Run = Run(concat!("waiting --tasks 100 --procs 100 --store ", $store));
+        const FAIR: Run =
+            Run(concat!("fair-hot --procs 8 --tasks 125 --hold-us 100000 --secs 20 --store ", $store));
+        const READERS: Run = Run(concat!("readers --store ", $store));
+        [
+            bar($store, "pair p50 / two commits", AtMost($pair), &[LATENCY], |lines| {
+                let line = lines.first()?;
+                ratio(line.number("pair_p50_us")?, 2.0 * line.number("ping_p50_us")?)
+            }),
+            field!($store, "latency: errors", Exactly(0.0), LATENCY, "errors"),
+            field!($store, "transaction open for 30 s: pair / without", AtMost(2.0), OPEN, "open_ratio"),
+            ratio!($store, "hot: grants / SELECT FOR UPDATE", AtLeast(100.0), HOT "grants_per_s" / HOT_RAW "grants_per_s"),
+            field!($store, "hot: overlaps", Exactly(0.0), HOT, "overlaps"),
+            field!($store, "hot: errors", Exactly(0.0), HOT, "errors"),
+            bar($store, "hand-off p50 less two commits, ms", AtMost(5.0), &[PINGPONG], |lines| {
+                let line = lines.first()?;
+                Some((line.number("p50_us")? - 2.0 * line.number("ping_p50_us")?) / 1000.0)
+            }),
+            field!($store, "pingpong: stalls", Exactly(0.0), PINGPONG, "stalls"),
+            bar($store, "100 processes wait: statements a second", AtMost(50.0), &[WAITING], |lines| {
+                Line(&lines.first()?.0["many_mutex"]).number("cmds_per_s")
+            }),
+            field!($store, "waiting: lost", Exactly(0.0), WAITING, "lost"),
+            field!($store, "waiting: errors", Exactly(0.0), WAITING, "errors"),
+            bar($store, "1000 fair waiters: statements a second beside 3 a hand-off", AtMost(50.0), &[FAIR], |lines| {
+                let line = lines.first()?;
+                Some((line.number("cmds_per_grant")? - 3.0) * line.number("grants_per_s")?)
+            }),
+            field!($store, "fair-hot: order violations", Exactly(0.0), FAIR, "order_violations"),
+            field!($store, "fair-hot: errors", Exactly(0.0), FAIR, "errors"),
+            field!($store, "200 readers for a minute: lost", Exactly(0.0), READERS, "lost"),
+        ]
+    }};
+}
+
+const POSTGRES: [Bar; 15] = postgres!("postgres", pair: 1.25);
+const POSTGRES_SHM: [Bar; 15] = postgres!("postgres-shm", pair: 1.6);
+
+fn all() -> impl Iterator<Item = Bar> {
+    BARS.into_iter().chain(POSTGRES).chain(POSTGRES_SHM)
+}
+
 /// Returns the part of the time in which the lock is held.
 fn busy(lines: &[Line<'_>]) -> Option<f64> {
     let line = lines.first()?;
@@ -245,10 +314,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans the runs for these workloads, or for all of them if `only` is empty.
+    /// Plans the runs for these workloads, or for all that need not be named if `only` is empty.
     pub(crate) fn new(only: &[&str], long: bool) -> Self {
-        let chosen = |workload: &str| only.is_empty() || only.contains(&workload);
-        let mut bars: Vec<Bar> = BARS.into_iter().filter(|bar| chosen(bar.workload)).collect();
+        let chosen = |workload: &str| match only {
+            [] => !NAMED.contains(&workload),
+            _ => only.contains(&workload),
+        };
+        let mut bars: Vec<Bar> = all().filter(|bar| chosen(bar.workload)).collect();
         let mut rounds: Vec<Run> = Vec::new();
         let mut add = |run| {
             if !rounds.contains(&run) {
@@ -264,8 +336,8 @@ impl Plan {
         }
         let mut once = Vec::new();
         if long {
-            bars.push(LONG);
-            once.extend(LONG.of);
+            let long = LONG.into_iter().filter(|bar| chosen(bar.workload));
+            bars.extend(long.inspect(|bar| once.extend(bar.of)));
         }
         Self { bars, rounds, once }
     }
@@ -278,7 +350,7 @@ mod tests {
     use super::*;
 
     fn bar(workload: &str, name: &str) -> Bar {
-        BARS.into_iter().find(|bar| bar.workload == workload && bar.name == name).unwrap()
+        all().find(|bar| bar.workload == workload && bar.name == name).unwrap()
     }
 
     fn value(bar: Bar, lines: &[Value]) -> Option<f64> {
@@ -288,9 +360,9 @@ mod tests {
     #[test]
     fn every_workload_has_a_bar_and_every_bar_a_workload() {
         for workload in WORKLOADS {
-            assert!(BARS.iter().any(|bar| bar.workload == workload), "{workload}");
+            assert!(all().any(|bar| bar.workload == workload), "{workload}");
         }
-        assert!(BARS.iter().all(|bar| WORKLOADS.contains(&bar.workload)));
+        assert!(all().all(|bar| WORKLOADS.contains(&bar.workload)));
     }
 
     #[test]
@@ -306,6 +378,15 @@ mod tests {
                 .all(|run| all.rounds.contains(run) || all.once.contains(run))
         );
         assert_eq!(all.once, [PINGPONG_LONG]);
+    }
+
+    #[test]
+    fn postgres_runs_if_it_is_named() {
+        let named = Plan::new(&["postgres-shm"], true);
+        assert!(named.bars.iter().all(|bar| bar.workload == "postgres-shm"));
+        assert!(named.rounds.iter().all(|run| run.0.contains("--store postgres-shm")));
+        assert_eq!(named.once, [OPEN_LONG_SHM]);
+        assert!(Plan::new(&[], true).rounds.iter().all(|run| !run.0.contains("postgres")));
     }
 
     #[test]
@@ -339,6 +420,15 @@ mod tests {
         assert_eq!(value(bar("fair-hot", "hand-off p50 / ping p50"), &[fair.clone(), fair]), Some(2.0));
         let rw = [json!({"reads_per_s": 30.0}), json!({"reads_per_s": 100.0})];
         assert_eq!(value(bar("rw-hot", "reads / tokio"), &rw), Some(0.3));
+        let pair = [json!({"pair_p50_us": 500.0, "ping_p50_us": 200.0})];
+        assert_eq!(value(bar("postgres", "pair p50 / two commits"), &pair), Some(1.25));
+        let handoff = [json!({"p50_us": 9000.0, "ping_p50_us": 2000.0})];
+        assert_eq!(value(bar("postgres", "hand-off p50 less two commits, ms"), &handoff), Some(5.0));
+        let waiting = [json!({"many_mutex": {"cmds_per_s": 42.0}})];
+        assert_eq!(value(bar("postgres", "100 processes wait: statements a second"), &waiting), Some(42.0));
+        let queue = [json!({"cmds_per_grant": 5.0, "grants_per_s": 10.0})];
+        let name = "1000 fair waiters: statements a second beside 3 a hand-off";
+        assert_eq!(value(bar("postgres", name), &queue), Some(20.0));
         let seeds = [json!({"total_ms": 12.0}), json!({"total_ms": 10.0})];
         assert_eq!(value(bar("seed10k", "time / raw"), &seeds), Some(1.2));
     }

@@ -378,6 +378,7 @@ impl Parts<'_> {
             Part::Postgres => {
                 lane.step(part, "postgres", |step| step.run(&mut programs.named("postgres")));
                 lane.step(part, "postgres: the contract", |step| step.run(&mut programs.sql_store()));
+                lane.step(part, "postgres: lock-bench", |step| step.run(&mut programs.bench_on_postgres()));
             }
             Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {

@@ -11,7 +11,8 @@ use crate::cli::Scope;
 use crate::runner::{self, Output};
 
 /// The tests that need other languages, PostgreSQL or a browser. They only run if they are named.
-pub(super) const NAMED: [&str; 6] = ["--test", "interop", "--test", "postgres", "--test", "flash_sale_page"];
+pub(super) const NAMED: [&str; 8] =
+    ["--test", "interop", "--test", "postgres", "--test", "on_postgres", "--test", "flash_sale_page"];
 
 /// The command for the tests in the documentation. The attribute's are part of `lock-runtime`'s,
 /// since `lock-macros` alone has no runtime.
@@ -103,6 +104,11 @@ impl Programs {
     /// Returns the command that runs the tests of the SQL store on PostgreSQL.
     pub(super) fn sql_store(&self) -> Command {
         self.labelled(SQL, &[ON_POSTGRES])
+    }
+
+    /// Returns the command that runs the tests of `lock-bench` on PostgreSQL.
+    pub(super) fn bench_on_postgres(&self) -> Command {
+        self.labelled("benches/on_postgres", &[])
     }
 
     /// Returns the path of an example.
