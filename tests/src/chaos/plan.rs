@@ -87,6 +87,11 @@ impl Plan {
     /// Returns the errors that callers may get because of the fault.
     pub(super) fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
         let mut errors = fault.errors().to_vec();
+        // It stops in the middle of a transaction, which keeps others waiting.
+        let stops = matches!(fault, Fault::StoppedWorker | Fault::BlockedExecutor);
+        if stops && self.topology.is_sql() {
+            errors.push(ErrorClass::Unavailable);
+        }
         if self.replication != Confirmed::ByNobodyElse {
             errors.push(ErrorClass::NotReplicated);
         }

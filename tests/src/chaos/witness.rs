@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// Maximum lateness on a machine that does not stand still.
 const LATE: Duration = Duration::from_millis(20);
 /// Maximum time for an answer. A missing answer counts as this long.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 fn note(log: &Log, late: Duration) {
     if late > LATE {
@@ -37,19 +37,28 @@ pub(super) fn watch_process(log: Log) {
     });
 }
 
-/// Watches the ways to the servers that begin at these addresses. Each way has its own log and
-/// thread, which notes when it stands still.
-pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Background {
+/// Asks a server for something harmless. Returns with its answer, or without one after
+/// [`PATIENCE`].
+pub(super) type Ping = Box<dyn FnMut() + Send>;
+
+/// Watches the ways to the servers. Each way has its own log and thread, which notes when it stands
+/// still.
+pub(super) fn watch_ways(ways: impl IntoIterator<Item = (Ping, Log)>) -> Background {
     let mut witnesses = Background::default();
-    for (way, log) in ways {
-        let mut open = None;
+    for (mut ping, log) in ways {
         witnesses.repeat(PERIOD, move || {
             let asked = Instant::now();
-            open = ask(way, open.take());
+            ping();
             note(&log, asked.elapsed());
         });
     }
     witnesses
+}
+
+/// Returns a ping of the Redis server at the end of the way that begins at this address.
+pub(super) fn ping(way: SocketAddr) -> impl FnMut() + Send {
+    let mut open = None;
+    move || open = ask(way, open.take())
 }
 
 /// Asks for the time, a command that faults of single commands do not touch. Drops a connection
