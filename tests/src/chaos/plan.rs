@@ -11,6 +11,9 @@ use super::{CALL_TIMEOUT, FALLBACK, LEASE, PATIENCE};
 use crate::Layout;
 use crate::history::{ErrorClass, Limits};
 
+/// Time for which the store lets SQLite wait for another process that writes.
+const SQLITE_BUSY: Duration = Duration::from_millis(500);
+
 /// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -118,7 +121,9 @@ impl Plan {
         // Less than what a minute would bring, and ten times what has been seen.
         let passed_over = 200;
         let token_follows = self.layout == Layout::Plain;
-        Limits { slack, stint, reachable, passed_over, token_follows, ..settings }
+        // One process writes at a time, and which one is next is left to chance.
+        let unanswered = if self.topology == Topology::Sqlite { SQLITE_BUSY } else { Duration::ZERO };
+        Limits { unanswered, slack, stint, reachable, passed_over, token_follows, ..settings }
     }
 }
 
@@ -149,6 +154,22 @@ mod tests {
             found.contains(&Check::Shares)
         };
         assert_eq!((with("refused timed-out x"), with("granted 5")), (true, false));
+    }
+
+    #[test]
+    fn a_short_wait_for_a_busy_file_may_end_without_an_answer() {
+        let with = |topology, error: &str, millis: u64| {
+            let plan = Plan { topology, ..plan() };
+            let log = format!(
+                "1 {S} 0 ask mutex short 60 - 1 a\n1 {} 0 refused {error} no answer",
+                S + millis * 1_000_000
+            );
+            found(&plan, &[("0.0", &log)]).contains(&Check::Errors)
+        };
+        assert!(!with(Topology::Sqlite, "unavailable", 499));
+        assert!(with(Topology::Sqlite, "unavailable", 500));
+        assert!(with(Topology::Sqlite, "misconfigured", 499));
+        assert!(with(Topology::Postgres, "unavailable", 499));
     }
 
     #[test]

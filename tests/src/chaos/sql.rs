@@ -309,9 +309,11 @@ impl Stranger {
         Self { url, runtime: runtime.clone(), within, open: None }
     }
 
-    /// Runs statements, and returns their rows as texts. A connection that fails is closed.
+    /// Runs statements, and returns their rows as texts. A connection that fails is closed. If it was
+    /// an older one, the statements run again on a new one.
     fn rows(&mut self, text: &str) -> io::Result<Vec<Vec<String>>> {
-        let Self { url, runtime, within, open } = self;
+        let is_new = self.open.is_none();
+        let Self { url, runtime, within, open } = &mut *self;
         let answer = async {
             let mut client = match open.take() {
                 Some(client) => client,
@@ -322,7 +324,8 @@ impl Stranger {
             Ok(rows)
         };
         match runtime.block_on(async { timeout(*within, answer).await }) {
-            Ok(answer) => answer.map_err(|error: sqlx::Error| io::Error::other(format!("{text}: {error}"))),
+            Ok(Err(sqlx::Error::Io(_))) if !is_new => self.rows(text),
+            Ok(answer) => answer.map_err(|error| io::Error::other(format!("{text}: {error}"))),
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("{text}: no answer"))),
         }
     }

@@ -14,7 +14,7 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
         let Request { id, process, key, want, wait, asked, .. } = request;
         if let (Some((error, why)), Some(at)) = (&request.refused, request.answered)
             && !explained(history, process, limits, *error, (*asked, at))
-            && !asked_for(request, *error, why, at)
+            && !asked_for(request, limits, *error, why, at)
         {
             found.push(format!("{key}: {id} ({want:?}, wait {wait:?}) was refused: {error:?}: {why}"));
         }
@@ -43,8 +43,11 @@ fn late(ended: u64, until: u64, to: u64, life: &Life) -> Duration {
 }
 
 /// Whether the error is a normal end of the request.
-fn asked_for(request: &Request, error: ErrorClass, why: &str, at: u64) -> bool {
+fn asked_for(request: &Request, limits: &Limits, error: ErrorClass, why: &str, at: u64) -> bool {
     match error {
+        ErrorClass::Unavailable => {
+            why.contains("no answer") && length((request.asked, at)) < limits.unanswered
+        }
         ErrorClass::Busy => request.wait.is_zero(),
         ErrorClass::TimedOut => {
             // The clocks of processes may differ by one per cent.

@@ -8,7 +8,7 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn promises_hold_through_every_fault() {
+fn promises_hold_in_postgres_through_every_fault() {
     plan().holds_through_every_fault();
 }
 
