@@ -246,15 +246,20 @@ impl Arena {
         Box::new(Redis::new(&addrs, holders))
     }
 
-    /// Returns an action for the way to each server, which asks that for something harmless.
-    pub(super) fn pings(&self) -> Vec<Ping> {
+    /// Returns an action for the way to each server, which asks that for something harmless. In a
+    /// database each step waits for the disk, so there is one for that too.
+    pub(super) fn pings(&self) -> io::Result<Vec<Ping>> {
         let ping = |proxy: &Proxy| -> Ping {
             match self.sql() {
                 Some(sql) => Box::new(sql.ping(proxy, witness::PATIENCE)),
                 None => Box::new(witness::ping(proxy.addr())),
             }
         };
-        self.proxies.iter().map(ping).collect()
+        let mut pings: Vec<Ping> = self.proxies.iter().map(ping).collect();
+        if self.topology.is_sql() {
+            pings.push(Box::new(witness::disk()?));
+        }
+        Ok(pings)
     }
 
     /// Returns the proxy between this server and its clients, replicas and sentinels.

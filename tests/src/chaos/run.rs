@@ -81,7 +81,7 @@ pub fn run(
     }
     let observer = observe::start(Log::open(&logs.join("observer.log"))?, stage.arena.observer());
     let mut ways = Vec::new();
-    for (at, ping) in stage.arena.pings().into_iter().enumerate() {
+    for (at, ping) in stage.arena.pings()?.into_iter().enumerate() {
         ways.push((ping, Log::open(&logs.join(format!("{WITNESS}-{at}.log")))?));
     }
     let witness = watch_ways(ways);

@@ -25,7 +25,7 @@ pub(super) fn parse(bytes: &[u8], line: Line) -> Option<(usize, Line)> {
 }
 
 /// Returns the first three words of the first request in `bytes`, in capitals, and its length.
-fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
+pub(super) fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     const WORDS: usize = 3;
     // Reads `*3\r\n` and the like: returns the number, and where the next line starts.
     let number = |from: usize| {
