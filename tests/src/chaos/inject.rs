@@ -178,7 +178,15 @@ impl Stage<'_> {
         if seconds > 0 {
             self.strikes(fault);
         }
-        self.arena.step(at, seconds)?;
+        let back = seconds < 0;
+        if back && let Some(sql) = self.arena.sql() {
+            self.until(|| sql.lock_living_rows())?;
+        }
+        let stepped = self.arena.step(at, seconds);
+        if back && let Some(sql) = self.arena.sql() {
+            sql.unlock_rows()?;
+        }
+        stepped?;
         if seconds > 0 {
             self.strikes(fault);
         }

@@ -23,6 +23,9 @@ use crate::{PostgresServer, Proxy, ServerClock};
 /// Maximum time for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Maximum time in microseconds between a look at the rows and a step of the clock.
+const SOON: i64 = 100_000;
+
 /// The text of a row that the library did not write.
 const FOREIGN: &str = "mine";
 
@@ -133,6 +136,17 @@ impl Sql {
         .map(drop)
     }
 
+    /// Locks all rows if nothing in them is over. What is over counts again when the clock is stepped
+    /// back, and nobody may give it back any more.
+    pub(super) fn lock_living_rows(&self) -> io::Result<bool> {
+        let mut rows = self.rows(&format!("BEGIN; {} FOR UPDATE", self.database.rows()))?.into_iter();
+        let is_alive = rows.all(|row| Row::of(&row).is_ok_and(|row| row.has_nothing_over()));
+        if !is_alive {
+            self.unlock_rows()?;
+        }
+        Ok(is_alive)
+    }
+
     pub(super) fn unlock_rows(&self) -> io::Result<()> {
         self.rows("COMMIT").map(drop)
     }
@@ -228,6 +242,14 @@ impl Row {
             token: number(token)?,
             record: record.clone(),
         })
+    }
+
+    /// Whether no hold in the row has ended.
+    fn has_nothing_over(&self) -> bool {
+        let Ok(record) = serde_json::from_str::<Value>(&self.record) else { return false };
+        let readers = record["readers"].as_array().into_iter().flatten();
+        let mut holds = [&record["held"], &record["writer"]].into_iter().chain(readers);
+        holds.all(|hold| hold[1].as_i64().is_none_or(|end| end > self.now + SOON))
     }
 
     /// Returns the event that the row was seen at `at`.
@@ -356,4 +378,46 @@ where
 {
     let columns = |row: &R| (0..row.len()).map(|at| row.try_get_unchecked(at)).collect();
     rows.iter().map(columns).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(record: &str) -> Row {
+        let columns = ["lock:k", "1000000", "0", "0", "5", record].map(str::to_owned);
+        Row::of(&columns).unwrap()
+    }
+
+    fn seen(record: &str) -> (Vec<String>, u64, Vec<(String, u64)>) {
+        match row(record).seen("k", 7_000_000_000) {
+            Event::Seen { key, holders, expires, queue } if key == "k" => (holders, expires, queue),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_row_shows_holders_and_waiters_by_our_clock() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (none, second) = (Vec::new(), 1_000_000_000);
+        assert_eq!(seen("{}"), (names(&[]), 0, none.clone()));
+        assert_eq!(seen(r#"{"held":["a:1",3000000]}"#), (names(&["a:1"]), 9 * second, none.clone()));
+        assert_eq!(seen(r#"{"held":["a:1",1000000]}"#), (names(&[]), 0, none.clone()), "it is over");
+        let shared = r#"{"writer":["a:1",2000000],"readers":[["b:1",3000000],["c:1",2000000]]}"#;
+        assert_eq!(seen(shared), (names(&["a:1", "b:1", "c:1"]), 9 * second, none.clone()));
+        let queue = r#"{"queue":[["a:1",2000000,5,null,true],["b:1",4000000,5,null,true]]}"#;
+        let waiters = vec![("a:1".to_owned(), 8 * second), ("b:1".to_owned(), 10 * second)];
+        assert_eq!(seen(queue), (names(&[]), 0, waiters));
+        assert_eq!(seen("mine"), (names(&["mine"]), u64::MAX, none));
+    }
+
+    #[test]
+    fn a_hold_that_is_over_or_soon_will_be_is_found() {
+        let alive = |end: i64| {
+            let kinds = [r#"{"held":["a:1",END]}"#, r#"{"readers":[["b:1",9000000],["a:1",END]]}"#];
+            kinds.map(|record| row(&record.replace("END", &end.to_string())).has_nothing_over())
+        };
+        assert_eq!((alive(1_200_000), alive(1_050_000), alive(900_000)), ([true; 2], [false; 2], [false; 2]));
+        assert!(row("{}").has_nothing_over() && !row("mine").has_nothing_over());
+    }
 }

@@ -52,8 +52,8 @@ pub struct Limits {
     pub fallback: Duration,
     /// Time-out of one call to the store.
     pub call_timeout: Duration,
-    /// How long a request may get no answer although nothing is in trouble, because the store
-    /// serves others meanwhile.
+    /// How long a call may get no answer although nothing is in trouble, because the store serves
+    /// others meanwhile.
     pub unanswered: Duration,
     /// Allowance for a busy machine on top of every bound.
     pub slack: Duration,

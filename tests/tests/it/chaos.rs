@@ -73,7 +73,9 @@ fn a_lock_that_is_renewed_for_nobody_is_noticed() {
 
 #[test]
 fn a_lock_that_is_renewed_for_nobody_is_noticed_in_sqlite() {
-    let found = on(Topology::Sqlite).found(Broken::Leak, Vec::new());
+    // On a busy disk a shorter lease might be lost.
+    let plan = Plan { lease: Duration::from_secs(6), ..on(Topology::Sqlite) };
+    let found = plan.found(Broken::Leak, Vec::new());
     assert!(found.contains(&Check::Renewals) && found.contains(&Check::Leftovers), "{found:?}");
 }
 
