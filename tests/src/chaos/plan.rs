@@ -118,10 +118,14 @@ impl Plan {
         // Less than what a minute would bring, and ten times what has been seen.
         let passed_over = 200;
         let token_follows = self.layout == Layout::Plain;
-        // One process writes at a time, and which one is next is left to chance. On a busy disk a
-        // call can wait in vain until its time-out, which comes late on a busy machine.
-        let unanswered =
-            if self.topology == Topology::Sqlite { CALL_TIMEOUT * 6 / 5 } else { Duration::ZERO };
+        let unanswered = match self.topology {
+            // A call may need a new connection, for which the server starts a process.
+            Topology::Postgres => CALL_TIMEOUT * 3 / 5,
+            // One process writes at a time, and which one is next is left to chance. On a busy disk
+            // a call can wait in vain until its time-out, which comes late on a busy machine.
+            Topology::Sqlite => CALL_TIMEOUT * 6 / 5,
+            _ => Duration::ZERO,
+        };
         Limits { unanswered, slack, stint, reachable, passed_over, token_follows, ..settings }
     }
 }
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_may_find_the_file_busy_until_its_time_out() {
+    fn a_call_may_find_a_database_busy_for_a_while() {
         let with = |topology, error: &str, millis: u64| {
             let plan = Plan { topology, ..plan() };
             let log = format!(
@@ -168,7 +172,9 @@ mod tests {
         assert!(!with(Topology::Sqlite, "unavailable", 1199));
         assert!(with(Topology::Sqlite, "unavailable", 1200));
         assert!(with(Topology::Sqlite, "misconfigured", 499));
-        assert!(with(Topology::Postgres, "unavailable", 499));
+        assert!(!with(Topology::Postgres, "unavailable", 599));
+        assert!(with(Topology::Postgres, "unavailable", 600));
+        assert!(with(Topology::Single, "unavailable", 400));
     }
 
     #[test]
