@@ -186,7 +186,7 @@ impl PostgresServer {
         self.process.kill();
     }
 
-    /// Sends SIGKILL to all processes of the server at once. What they have not written is lost.
+    /// Sends SIGKILL to all processes of the server, which lose data that is not on disk.
     pub fn crash(&mut self) {
         self.process.kill_tree();
     }

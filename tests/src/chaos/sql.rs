@@ -136,8 +136,8 @@ impl Sql {
         .map(drop)
     }
 
-    /// Locks all rows if nothing in them is over. What is over counts again when the clock is stepped
-    /// back, and nobody may give it back any more.
+    /// Locks all rows, if no hold in them is over. Such a hold would count again when the clock is
+    /// stepped back, and nobody would release it.
     pub(super) fn lock_living_rows(&self) -> io::Result<bool> {
         let mut rows = self.rows(&format!("BEGIN; {} FOR UPDATE", self.database.rows()))?.into_iter();
         let is_alive = rows.all(|row| Row::of(&row).is_ok_and(|row| row.has_nothing_over()));
@@ -331,8 +331,8 @@ impl Stranger {
         Self { url, runtime: runtime.clone(), within, open: None }
     }
 
-    /// Runs statements, and returns their rows as texts. A connection that fails is closed. If it was
-    /// an older one, the statements run again on a new one.
+    /// Runs statements, and returns their rows as texts. A connection that fails is closed. If it
+    /// was an older one, the statements run again on a new one.
     fn rows(&mut self, text: &str) -> io::Result<Vec<Vec<String>>> {
         let is_new = self.open.is_none();
         let Self { url, runtime, within, open } = &mut *self;

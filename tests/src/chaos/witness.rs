@@ -63,8 +63,8 @@ pub(super) fn ping(way: SocketAddr) -> impl FnMut() + Send {
     move || open = ask(way, open.take())
 }
 
-/// Returns a ping that waits until the disk has what was written to a file of the system's temporary
-/// folder, where the databases are.
+/// Returns a ping that waits until the disk has what was written to a file. The file is in the
+/// system's temporary folder, where the databases are.
 pub(super) fn disk() -> io::Result<impl FnMut() + Send> {
     let file = tempfile::tempfile()?;
     Ok(move || {
