@@ -215,8 +215,8 @@ Exit status: 0 if nothing was found, 1 if something was, 2 for a command line th
 const HELP_CHAOS: &str = "\
 Lets 3 processes of 6 tasks fight for locks of all kinds, and write with their fencing tokens to sets in a store of its
 own, while servers, network and processes fail: partitions, black holes, resets, late requests, lost messages, SIGSTOP
-and SIGKILL of processes and servers, restarts with and without data, failovers, slots that move, full memory, clocks
-that are stepped by a minute, and more. Then checks the histories of all of them: validity, tokens, progress, and the
+and SIGKILL of processes and servers, restarts with and without data, failovers, slots that move, full memory, locked
+rows, clocks that are stepped by a minute, and more. Then checks the histories of all of them: validity, tokens, progress, and the
 rest of what docs/book/src/guarantees.md promises. docs/book/src/fault-report.md has its table of faults and outcomes.
 
 Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name>]... [--layout <name>]
@@ -225,7 +225,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --minutes <n>       length of the run, with faults in a random order; also a fraction as 0.5; default 1
   --once              each fault once instead, one after the other
   --seed <s>          decides faults and the choices of the processes; random by default, and always printed
-  --topology <name>   single (default), sentinel, cluster, quorum; several times or as a list: one run each
+  --topology <name>   single (default), sentinel, cluster, quorum, postgres, sqlite; several times or as a list: one
+                      run each
   --layout <name>     hash (default), or plain, which has mutexes and locks of several keys only
   --only <fault>      only these; an unknown name lists all faults
   --replication <who> replicas that must confirm a grant: none (default), one, majority
@@ -237,8 +238,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --keep              keep the logs of a run in which nothing was found too
   --judge <folder>    only check the logs of an earlier run
 
-The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server and a C
-compiler. After a finding, the logs are kept and a line says where.
+The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server, a C
+compiler, and for `postgres` its programs. After a finding, the logs are kept and a line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, or an argument is not understood.";
 

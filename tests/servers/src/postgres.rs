@@ -198,6 +198,21 @@ impl PostgresServer {
         self.process.kill();
     }
 
+    /// Sends SIGKILL to all processes of the server, which lose data that is not on disk.
+    pub fn crash(&mut self) {
+        self.process.kill_tree();
+    }
+
+    /// Sends SIGSTOP to all processes of the server.
+    pub fn stop(&mut self) {
+        self.process.stop_tree();
+    }
+
+    /// Sends SIGCONT to all processes of the server.
+    pub fn cont(&mut self) {
+        self.process.cont_tree();
+    }
+
     /// Starts the server again on the same port. Kills it first if it still runs.
     ///
     /// # Panics

@@ -209,11 +209,24 @@ impl Process {
         self.signal(Signal::INT);
     }
 
+    /// Sends SIGSTOP to the process and to all its descendants that the system lists.
+    pub fn stop_tree(&mut self) {
+        // A stopped process makes no new ones.
+        self.stop();
+        signal_descendants(self.child.id(), Signal::STOP);
+    }
+
+    /// Sends SIGCONT to the process and to all its descendants that the system lists.
+    pub fn cont_tree(&mut self) {
+        signal_descendants(self.child.id(), Signal::CONT);
+        self.cont();
+    }
+
     /// Sends SIGKILL to the process and to all its descendants that the system lists.
     pub fn kill_tree(&mut self) {
         if self.ended().is_none() {
             self.stop();
-            kill_descendants(self.child.id());
+            signal_descendants(self.child.id(), Signal::KILL);
         }
         self.kill();
     }
@@ -227,10 +240,10 @@ impl Process {
     }
 }
 
-/// Kills all descendants of `root`. Works on Linux only.
-fn kill_descendants(root: u32) {
+/// Sends `signal` to all descendants of `root`. Works on Linux only.
+fn signal_descendants(root: u32, signal: Signal) {
     let Ok(root) = i32::try_from(root) else { return };
-    let mut doomed = vec![root];
+    let mut family = vec![root];
     let processes: Vec<(i32, i32)> = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -243,12 +256,12 @@ fn kill_descendants(root: u32) {
         })
         .collect();
     let mut at = 0;
-    while let Some(&parent) = doomed.get(at) {
-        doomed.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+    while let Some(&parent) = family.get(at) {
+        family.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
         at += 1;
     }
-    for pid in doomed.into_iter().skip(1).filter_map(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
+    for pid in family.into_iter().skip(1).filter_map(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
     }
 }
 

@@ -124,6 +124,11 @@ impl Options {
         if options.topologies.is_empty() {
             options.topologies.push(Topology::Single);
         }
+        if let Some(sql) = options.topologies.iter().find(|topology| topology.is_sql())
+            && options.layout == Layout::Plain
+        {
+            return Err(format!("only Redis has the plain layout, and {} is not Redis", sql.name()));
+        }
         Ok(options)
     }
 }

@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use super::observe::{self, Holders, Observer, Redis};
+use super::sql::Sql;
+use super::witness::{self, Ping};
 use crate::dice::Dice;
-use crate::redis::{Connection, Reply};
-use crate::{Cluster, Layout, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
+use crate::redis::{Connection, Data, Reply};
+use crate::{
+    Cluster, Layout, Offset, PostgresServer, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels,
+};
 
 /// Duration of silence after which a server counts as dead. Longer than any pause of a busy
 /// machine: no fault would excuse a failover that such a pause causes.
@@ -25,11 +30,16 @@ pub enum Topology {
     Cluster,
     /// Three independent servers.
     Quorum,
+    /// A PostgreSQL server.
+    Postgres,
+    /// A file.
+    Sqlite,
 }
 
 impl Topology {
     /// All topologies.
-    pub const ALL: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
+    pub const ALL: [Self; 6] =
+        [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Postgres, Self::Sqlite];
 
     /// Returns the name on the command line.
     #[must_use]
@@ -39,7 +49,15 @@ impl Topology {
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
+            Self::Postgres => "postgres",
+            Self::Sqlite => "sqlite",
         }
+    }
+
+    /// Whether the locks are in a SQL database.
+    #[must_use]
+    pub fn is_sql(self) -> bool {
+        matches!(self, Self::Postgres | Self::Sqlite)
     }
 }
 
@@ -71,6 +89,7 @@ enum Servers {
     Loose(Vec<RedisServer>),
     Sentinels(Box<Sentinels>),
     Cluster(Box<Cluster>),
+    Sql(Box<Sql>),
 }
 
 /// A server's clock, and its offset.
@@ -89,7 +108,8 @@ impl Arena {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let count = match topology {
-            Topology::Single => 1,
+            Topology::Single | Topology::Postgres => 1,
+            Topology::Sqlite => 0,
             Topology::Sentinel | Topology::Quorum => 3,
             Topology::Cluster => 6,
         };
@@ -111,6 +131,8 @@ impl Arena {
                     cluster::Options::default().replicas(1).node_timeout(DEAD_AFTER).clocks(&clocks);
                 Servers::Cluster(Box::new(Cluster::try_start_with(options).map_err(failed)?))
             }
+            Topology::Postgres => Servers::Sql(Box::new(Sql::postgres(&clocks[0], runtime.handle()))),
+            Topology::Sqlite => Servers::Sql(Box::new(Sql::sqlite(runtime.handle())?)),
         };
         let before = |servers: &[RedisServer]| -> Vec<Proxy> {
             servers.iter().map(|server| runtime.block_on(Proxy::start(server.addr()))).collect()
@@ -127,6 +149,10 @@ impl Arena {
                 let proxies = before(cluster.nodes());
                 cluster.stand_behind(&ports(&proxies));
                 proxies
+            }
+            Servers::Sql(sql) => {
+                let start = |addr| runtime.block_on(Proxy::start_postgres(addr));
+                sql.addr().map(start).into_iter().collect()
             }
         };
         let with_offset = |(place, clock)| {
@@ -148,24 +174,92 @@ impl Arena {
             }
             Servers::Sentinels(sentinels) => sentinels.url(),
             Servers::Cluster(cluster) => cluster.url(),
+            Servers::Sql(sql) => sql.url(self.proxies.first()),
         };
         self.layout.url(&url)
     }
 
+    /// Returns the Redis servers.
     pub(super) fn servers(&self) -> &[RedisServer] {
         match &self.servers {
             Servers::Loose(servers) => servers,
             Servers::Sentinels(sentinels) => sentinels.servers(),
             Servers::Cluster(cluster) => cluster.nodes(),
+            Servers::Sql(_) => &[],
         }
     }
 
-    pub(super) fn server_mut(&mut self, at: usize) -> &mut RedisServer {
+    /// Runs one of these for a server.
+    fn on_server(
+        &mut self,
+        at: usize,
+        redis: impl FnOnce(&mut RedisServer),
+        postgres: impl FnOnce(&mut PostgresServer),
+    ) {
         match &mut self.servers {
-            Servers::Loose(servers) => &mut servers[at],
-            Servers::Sentinels(sentinels) => &mut sentinels.servers_mut()[at],
-            Servers::Cluster(cluster) => &mut cluster.nodes_mut()[at],
+            Servers::Loose(servers) => redis(&mut servers[at]),
+            Servers::Sentinels(sentinels) => redis(&mut sentinels.servers_mut()[at]),
+            Servers::Cluster(cluster) => redis(&mut cluster.nodes_mut()[at]),
+            Servers::Sql(sql) => {
+                if let Some(server) = sql.server() {
+                    postgres(server);
+                }
+            }
         }
+    }
+
+    /// Sends SIGSTOP to all processes of a server.
+    pub(super) fn stop(&mut self, at: usize) {
+        self.on_server(at, RedisServer::stop, PostgresServer::stop);
+    }
+
+    /// Sends SIGCONT to all processes of a server.
+    pub(super) fn cont(&mut self, at: usize) {
+        self.on_server(at, RedisServer::cont, PostgresServer::cont);
+    }
+
+    /// Sends SIGKILL to all processes of a server.
+    pub(super) fn kill(&mut self, at: usize) {
+        self.on_server(at, RedisServer::kill, PostgresServer::crash);
+    }
+
+    /// Starts a server again. A PostgreSQL always has its data.
+    pub(super) fn restart(&mut self, at: usize, data: Data) {
+        self.on_server(at, |server| server.restart(data), PostgresServer::restart);
+    }
+
+    /// Returns the database, if the locks are in one.
+    pub(super) fn sql(&self) -> Option<&Sql> {
+        match &self.servers {
+            Servers::Sql(sql) => Some(sql),
+            _ => None,
+        }
+    }
+
+    /// Returns the observer of the keys.
+    pub(super) fn observer(&self) -> Box<dyn Observer> {
+        if let Some(sql) = self.sql() {
+            return Box::new(sql.observer(observe::PATIENCE));
+        }
+        let holders = if self.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
+        let addrs: Vec<_> = self.servers().iter().map(RedisServer::addr).collect();
+        Box::new(Redis::new(&addrs, holders))
+    }
+
+    /// Returns an action for the way to each server, which asks that for something harmless. In a
+    /// database each step waits for the disk, so there is one for that too.
+    pub(super) fn pings(&self) -> io::Result<Vec<Ping>> {
+        let ping = |proxy: &Proxy| -> Ping {
+            match self.sql() {
+                Some(sql) => Box::new(sql.ping(proxy, witness::PATIENCE)),
+                None => Box::new(witness::ping(proxy.addr())),
+            }
+        };
+        let mut pings: Vec<Ping> = self.proxies.iter().map(ping).collect();
+        if self.topology.is_sql() {
+            pings.push(Box::new(witness::disk()?));
+        }
+        Ok(pings)
     }
 
     /// Returns the proxy between this server and its clients, replicas and sentinels.
@@ -198,6 +292,7 @@ impl Arena {
             Servers::Loose(servers) => usize::try_from(dice.below(servers.len() as u64)).unwrap_or(0),
             Servers::Sentinels(sentinels) => sentinels.primary_at(),
             Servers::Cluster(cluster) => cluster.node_of(key),
+            Servers::Sql(_) => 0,
         }
     }
 
@@ -213,16 +308,13 @@ impl Arena {
     /// is lost too, such tokens are issued again.
     pub(super) fn is_behind(&self, at: usize) -> bool {
         // Failovers and moved slots bring counters from one server to another.
-        let clock = &self.clocks[at];
-        match self.servers {
-            Servers::Loose(_) => clock.ahead_seconds < clock.most_ahead,
-            Servers::Sentinels(_) | Servers::Cluster(_) => self.clocks_differ(),
-        }
+        let is_behind = |clock: &Clock| clock.ahead_seconds < clock.most_ahead;
+        self.is_replicated() && self.clocks_differ() || self.clocks.get(at).is_some_and(is_behind)
     }
 
     /// Whether replicas can take over for a server.
     pub(super) fn is_replicated(&self) -> bool {
-        !matches!(self.servers, Servers::Loose(_))
+        matches!(self.servers, Servers::Sentinels(_) | Servers::Cluster(_))
     }
 
     /// Whether one of the clocks has shown a time that is later than what another shows now.
@@ -234,7 +326,7 @@ impl Arena {
     /// Waits until the servers of a group are complete and connected again.
     pub(super) fn heal(&self) {
         match &self.servers {
-            Servers::Loose(_) => {}
+            Servers::Loose(_) | Servers::Sql(_) => {}
             Servers::Sentinels(sentinels) => sentinels.wait_until_ready(),
             Servers::Cluster(cluster) => cluster.wait_until_ready(),
         }

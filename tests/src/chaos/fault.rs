@@ -48,7 +48,7 @@ pub enum Fault {
     KilledServer,
     /// A server restarts without its data.
     LostData,
-    /// `FLUSHALL`.
+    /// `FLUSHALL`, `TRUNCATE`.
     Flush,
     /// `SCRIPT FLUSH`.
     ScriptFlush,
@@ -60,6 +60,8 @@ pub enum Fault {
     SubscriberOverflow,
     /// The user may not use channels any more.
     NoChannels,
+    /// A transaction of a stranger locks all rows, for longer than leases.
+    LockedRows,
     /// A key that is held is deleted.
     DeletedKey,
     /// A key that is held is overwritten with foreign text.
@@ -99,6 +101,12 @@ struct Entry {
 const ALL: &[Topology] = &Topology::ALL;
 /// Topologies without replicas: each server has the only copy of its data.
 const ALONE: &[Topology] = &[Topology::Single, Topology::Quorum];
+/// Topologies whose servers have their data on disk.
+const LASTING: &[Topology] = &[Topology::Single, Topology::Quorum, Topology::Postgres];
+const SERVERS: &[Topology] =
+    &[Topology::Single, Topology::Sentinel, Topology::Cluster, Topology::Quorum, Topology::Postgres];
+const REDIS: &[Topology] = &[Topology::Single, Topology::Sentinel, Topology::Cluster, Topology::Quorum];
+const SQL: &[Topology] = &[Topology::Postgres, Topology::Sqlite];
 const SINGLE: &[Topology] = &[Topology::Single];
 const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];
 const CLUSTER: &[Topology] = &[Topology::Cluster];
@@ -119,40 +127,41 @@ const fn entry(
     Entry { fault, name, loses, errors, at }
 }
 
-const TABLE: [Entry; 38] = [
-    entry(Fault::Partition, "partition", Loses::Nothing, AWAY, ALL),
-    entry(Fault::PartitionToServer, "partition-to-server", Loses::Nothing, AWAY, ALL),
-    entry(Fault::PartitionToClient, "partition-to-client", Loses::Nothing, AWAY, ALL),
-    entry(Fault::LostAnswers, "lost-answers", Loses::Nothing, AWAY, ALL),
-    entry(Fault::SlowLink, "slow-link", Loses::Nothing, AWAY, ALL),
-    entry(Fault::Reset, "reset", Loses::Nothing, AWAY, ALL),
-    entry(Fault::Torn, "torn", Loses::Nothing, AWAY, ALL),
-    entry(Fault::HalfClosed, "half-closed", Loses::Nothing, AWAY, ALL),
-    entry(Fault::LateRequests, "late-requests", Loses::Nothing, AWAY, ALL),
-    entry(Fault::LostMessages, "lost-messages", Loses::Nothing, NONE, ALL),
-    entry(Fault::DoubledMessages, "doubled-messages", Loses::Nothing, NONE, ALL),
-    entry(Fault::Loading, "loading", Loses::Nothing, AWAY, ALL),
+const TABLE: [Entry; 39] = [
+    entry(Fault::Partition, "partition", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::PartitionToServer, "partition-to-server", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::PartitionToClient, "partition-to-client", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::LostAnswers, "lost-answers", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::SlowLink, "slow-link", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::Reset, "reset", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::Torn, "torn", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::HalfClosed, "half-closed", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::LateRequests, "late-requests", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::LostMessages, "lost-messages", Loses::Nothing, NONE, REDIS),
+    entry(Fault::DoubledMessages, "doubled-messages", Loses::Nothing, NONE, REDIS),
+    entry(Fault::Loading, "loading", Loses::Nothing, AWAY, REDIS),
     entry(Fault::StoppedWorker, "stopped-worker", Loses::Nothing, LOST, ALL),
     entry(Fault::BlockedExecutor, "blocked-executor", Loses::Nothing, LOST, ALL),
     entry(Fault::KilledHolder, "killed-holder", Loses::Nothing, NONE, ALL),
     entry(Fault::KilledWaiter, "killed-waiter", Loses::Nothing, NONE, ALL),
     entry(Fault::KilledReleaser, "killed-releaser", Loses::Nothing, NONE, ALL),
-    entry(Fault::StoppedServer, "stopped-server", Loses::Nothing, AWAY, ALONE),
-    entry(Fault::KilledServer, "killed-server", Loses::Nothing, AWAY, ALONE),
+    entry(Fault::StoppedServer, "stopped-server", Loses::Nothing, AWAY, LASTING),
+    entry(Fault::KilledServer, "killed-server", Loses::Nothing, AWAY, LASTING),
     entry(Fault::LostData, "lost-data", Loses::Keys, AWAY, ALONE),
     entry(Fault::Flush, "flush", Loses::Keys, LOST, ALL),
-    entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, ALL),
-    entry(Fault::CutClients, "cut-clients", Loses::Nothing, AWAY, ALL),
-    entry(Fault::CutSubscribers, "cut-subscribers", Loses::Nothing, NONE, ALL),
-    entry(Fault::SubscriberOverflow, "subscriber-overflow", Loses::Nothing, NONE, ALL),
-    entry(Fault::NoChannels, "no-channels", Loses::Nothing, NONE, ALL),
+    entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, REDIS),
+    entry(Fault::CutClients, "cut-clients", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::CutSubscribers, "cut-subscribers", Loses::Nothing, NONE, REDIS),
+    entry(Fault::SubscriberOverflow, "subscriber-overflow", Loses::Nothing, NONE, REDIS),
+    entry(Fault::NoChannels, "no-channels", Loses::Nothing, NONE, REDIS),
+    entry(Fault::LockedRows, "locked-rows", Loses::Nothing, AWAY, SQL),
     entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
     entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, ALL),
-    entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, ALL),
-    entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, ALL),
+    entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, REDIS),
+    entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, REDIS),
     entry(Fault::ReadOnly, "read-only", Loses::Nothing, AWAY, SINGLE),
-    entry(Fault::ClockAhead, "clock-ahead", Loses::Keys, AWAY, ALL),
-    entry(Fault::ClockBehind, "clock-behind", Loses::Nothing, AWAY, ALL),
+    entry(Fault::ClockAhead, "clock-ahead", Loses::Keys, AWAY, SERVERS),
+    entry(Fault::ClockBehind, "clock-behind", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::Failover, "failover", Loses::Keys, AWAY, REPLICATED),
     entry(Fault::LossyFailover, "lossy-failover", Loses::Keys, AWAY, REPLICATED),
     entry(Fault::Promotion, "promotion", Loses::Keys, AWAY, REPLICATED),
@@ -220,6 +229,7 @@ mod tests {
         }
         assert!("nonsense".parse::<Fault>().unwrap_err().contains("half-moved-slot"));
         assert!(Fault::at(Topology::Single).count() > 30);
+        assert!(Fault::at(Topology::Sqlite).any(|fault| fault == Fault::LockedRows));
         assert!(Fault::at(Topology::Cluster).any(|fault| fault == Fault::MovedSlot));
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::arena::{Topology, tell};
 use super::fault::Fault;
 use super::run::Stage;
+use super::sql::Sql;
 use super::want::{WANTED, stored};
 use super::{CALL_TIMEOUT, LEASE, MAX_LEASE};
 use crate::cluster::slot_of;
@@ -65,6 +66,12 @@ impl Stage<'_> {
             Fault::LostData | Fault::Flush | Fault::Eviction if self.arena.is_behind(target.at) => {
                 Loses::KeysAndTokens
             }
+            // The row also has the counter.
+            Fault::DeletedKey | Fault::OverwrittenKey
+                if self.arena.sql().is_some() && self.arena.is_behind(target.at) =>
+            {
+                Loses::KeysAndTokens
+            }
             // The clock is stepped forward again later, and that takes keys.
             Fault::ClockBehind if self.arena.is_replicated() => Loses::Keys,
             // The replica that takes over may not know the latest tokens, and its clock may show an
@@ -109,20 +116,20 @@ impl Stage<'_> {
             Fault::KilledWaiter => self.doom_worker("die waiting").map(|()| true),
             Fault::KilledReleaser => self.doom_worker("die releasing").map(|()| true),
             Fault::StoppedServer => {
-                self.arena.server_mut(at).stop();
+                self.arena.stop(at);
                 let rest = self.rest(LONG);
-                self.arena.server_mut(at).cont();
+                self.arena.cont(at);
                 rest.map(|()| true)
             }
             Fault::KilledServer => {
-                self.arena.server_mut(at).kill();
+                self.arena.kill(at);
                 self.rest(SHORT / 3)?;
-                self.arena.server_mut(at).restart(Data::Kept);
+                self.arena.restart(at, Data::Kept);
                 Ok(true)
             }
             Fault::LostData => {
                 self.strikes(fault);
-                self.arena.server_mut(at).restart(Data::Lost);
+                self.arena.restart(at, Data::Lost);
                 self.strikes(fault);
                 Ok(true)
             }
@@ -132,7 +139,8 @@ impl Stage<'_> {
             Fault::ClockBehind => {
                 // A hold of a process that was killed a moment ago would last another minute.
                 self.rest(LEASE + Duration::from_secs(1))?;
-                self.step(fault, at, self.arena.topology != Topology::Single).map(|()| true)
+                let is_alone = matches!(self.arena.topology, Topology::Single | Topology::Postgres);
+                self.step(fault, at, !is_alone).map(|()| true)
             }
             Fault::Flush
             | Fault::ScriptFlush
@@ -144,7 +152,11 @@ impl Stage<'_> {
             | Fault::OverwrittenKey
             | Fault::Eviction
             | Fault::OutOfMemory
-            | Fault::ReadOnly => self.command(fault, at, &key),
+            | Fault::ReadOnly
+            | Fault::LockedRows => match self.arena.sql() {
+                Some(sql) => self.statement(sql, fault, &key),
+                None => self.command(fault, at, &key),
+            },
         }
     }
 
@@ -166,7 +178,15 @@ impl Stage<'_> {
         if seconds > 0 {
             self.strikes(fault);
         }
-        self.arena.step(at, seconds)?;
+        let back = seconds < 0;
+        if back && let Some(sql) = self.arena.sql() {
+            self.until(|| sql.lock_living_rows())?;
+        }
+        let stepped = self.arena.step(at, seconds);
+        if back && let Some(sql) = self.arena.sql() {
+            sql.unlock_rows()?;
+        }
+        stepped?;
         if seconds > 0 {
             self.strikes(fault);
         }
@@ -224,23 +244,47 @@ impl Stage<'_> {
         Ok(hits() > 0)
     }
 
+    /// Carries out what takes keys.
+    fn strike(&self, fault: Fault, act: impl FnOnce() -> io::Result<bool>) -> io::Result<bool> {
+        self.strikes(fault);
+        let done = act();
+        self.strikes(fault);
+        done
+    }
+
+    /// Carries out a fault that a stranger causes in a database, by statements.
+    fn statement(&self, sql: &Sql, fault: Fault, key: &str) -> io::Result<bool> {
+        match fault {
+            Fault::Flush => self.strike(fault, || sql.flush().map(|()| true)),
+            Fault::CutClients => sql.cut_clients(),
+            Fault::DeletedKey => self.strike(fault, || self.until(|| sql.delete(key))),
+            Fault::OverwrittenKey => {
+                let happened = self.strike(fault, || self.until(|| sql.overwrite(key)))?;
+                self.rest(SHORT)?;
+                sql.delete_foreign()?;
+                Ok(happened)
+            }
+            Fault::LockedRows => {
+                sql.lock_rows()?;
+                let rest = self.rest(LONG);
+                sql.unlock_rows()?;
+                rest.map(|()| true)
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// Carries out a fault that the server causes itself, by commands.
     fn command(&mut self, fault: Fault, at: usize, key: &str) -> io::Result<bool> {
         let server = || &self.arena.servers()[at];
         let tell = |command: &[&str]| tell(server(), command);
         let set = |name: &str, value: &str| tell(&["CONFIG", "SET", name, value]).map(drop);
-        let strike = |act: &dyn Fn() -> io::Result<bool>| {
-            self.strikes(fault);
-            let done = act();
-            self.strikes(fault);
-            done
-        };
         let evicted = || -> io::Result<String> {
             let info = tell(&["INFO", "stats"])?;
             Ok(info.lines().find(|line| line.starts_with("evicted_keys")).unwrap_or_default().to_owned())
         };
         match fault {
-            Fault::Flush => strike(&|| tell(&["FLUSHALL"]).map(|_| true)),
+            Fault::Flush => self.strike(fault, || tell(&["FLUSHALL"]).map(|_| true)),
             Fault::ScriptFlush => tell(&["SCRIPT", "FLUSH"]).map(|_| true),
             Fault::CutClients => {
                 let subscribers = tell(&["CLIENT", "KILL", "TYPE", "pubsub"])?;
@@ -270,10 +314,10 @@ impl Stage<'_> {
                 tell(&["ACL", "SETUSER", "default", "allchannels"])?;
                 rest.map(|()| true)
             }
-            Fault::DeletedKey => strike(&|| self.until(|| Ok(tell(&["DEL", key])? == "1"))),
+            Fault::DeletedKey => self.strike(fault, || self.until(|| Ok(tell(&["DEL", key])? == "1"))),
             Fault::OverwrittenKey => {
                 let overwrite = || Ok(tell(&["SET", key, "mine", "XX", "PX", "1500"])? == "OK");
-                let happened = strike(&|| self.until(overwrite))?;
+                let happened = self.strike(fault, || self.until(overwrite))?;
                 self.rest(SHORT)?;
                 Ok(happened)
             }
@@ -335,7 +379,7 @@ impl Stage<'_> {
             self.rest(SHORT)?;
         }
         self.strikes(fault);
-        self.arena.server_mut(before).stop();
+        self.arena.stop(before);
         self.strikes(fault);
         if let Some(sentinels) = self.arena.sentinels() {
             sentinels.wait_for_failover(before);
@@ -343,7 +387,7 @@ impl Stage<'_> {
             cluster.wait_for_failover(slot_of(key), before);
         }
         self.rest(SHORT)?;
-        self.arena.server_mut(before).cont();
+        self.arena.cont(before);
         self.arena.heal();
         Ok(hole.is_none_or(|hole| hole.hits() > 0))
     }

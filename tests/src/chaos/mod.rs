@@ -3,10 +3,10 @@
 //!
 //! The program `chaos` of this package is the parent ([`run`]) and its workers ([`work`]). The
 //! parent starts the servers of a [`Topology`], each behind a [proxy](crate::proxy) and with a
-//! [clock](crate::ServerClock) that it can set. It injects [faults](Fault) that follow from a seed.
-//! Workers take locks of all kinds, and write with their tokens to a set in a separate store. An
-//! observer looks at the keys from outside. All of them write [histories](crate::history), which
-//! are checked in the end.
+//! [clock](crate::ServerClock) that it can set. SQLite has no server: its workers share a file. The
+//! parent injects [faults](Fault) that follow from a seed. Workers take locks of all kinds, and
+//! write with their tokens to a set in a separate store. An observer looks at the keys from
+//! outside. All of them write [histories](crate::history), which are checked in the end.
 //!
 //! A worker can be [broken](Broken) on purpose, which shows that the checkers notice.
 
@@ -20,6 +20,8 @@ mod plan;
 mod report;
 mod run;
 mod schedule;
+mod short;
+mod sql;
 mod want;
 mod witness;
 mod worker;

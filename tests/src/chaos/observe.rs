@@ -12,7 +12,7 @@ use crate::redis::{Connection, Reply};
 /// Delay between two looks at a key.
 const PERIOD: Duration = Duration::from_millis(100);
 /// Maximum time for an answer. A slower server is busy with a fault.
-const PATIENCE: Duration = Duration::from_millis(300);
+pub(super) const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The keys are a lock, its queue, the queue's deadlines, and the waiters' signs of life. Returns
 /// the milliseconds left to the lock, its holders, and its waiters with the milliseconds left to
@@ -39,25 +39,55 @@ if redis.call('TYPE', KEYS[2]).ok == 'list' then
 end
 return {tostring(redis.call('PTTL', KEYS[1])), table.concat(holders, ','), table.concat(queue, ',')}";
 
-/// Starts to count the commands of the `servers`. Also notes the state of the keys, if their
-/// `holders` can be found on a single server.
-pub(super) fn start(log: Log, servers: &[SocketAddr], holders: Holders) -> Background {
-    let mut eyes: Vec<Eye> = stored_keys().map(|(key, stored)| Eye::new(key, &stored)).collect();
-    let mut lines: Vec<Line> = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();
+/// Looks at the keys of a topology, and counts the commands of its servers.
+pub(super) trait Observer: Send {
+    /// Notes the state of the keys.
+    fn look(&mut self, log: &Log);
+
+    /// Notes the number of commands.
+    fn count(&mut self, log: &Log);
+}
+
+/// Starts to observe.
+pub(super) fn start(log: Log, mut observer: Box<dyn Observer>) -> Background {
     let mut counted = Instant::now();
-    let mut observer = Background::default();
-    observer.repeat(PERIOD, move || {
-        if holders == Holders::OnOne {
-            for eye in &mut eyes {
-                eye.look(&mut lines, &log);
-            }
-        }
+    let mut background = Background::default();
+    background.repeat(PERIOD, move || {
+        observer.look(&log);
         if counted.elapsed() >= Duration::from_secs(1) {
             counted = Instant::now();
-            lines.iter_mut().for_each(|line| line.count(&log));
+            observer.count(&log);
         }
     });
-    observer
+    background
+}
+
+/// Observes Redis servers. Notes the state of the keys only if their holders can be found on a
+/// single server.
+pub(super) struct Redis {
+    eyes: Vec<Eye>,
+    lines: Vec<Line>,
+}
+
+impl Redis {
+    pub(super) fn new(servers: &[SocketAddr], holders: Holders) -> Self {
+        let eyes = stored_keys().map(|(key, stored)| Eye::new(key, &stored));
+        let eyes = eyes.filter(|_| holders == Holders::OnOne).collect();
+        let lines = servers.iter().map(|addr| Line { addr: *addr, open: None }).collect();
+        Self { eyes, lines }
+    }
+}
+
+impl Observer for Redis {
+    fn look(&mut self, log: &Log) {
+        for eye in &mut self.eyes {
+            eye.look(&mut self.lines, log);
+        }
+    }
+
+    fn count(&mut self, log: &Log) {
+        self.lines.iter_mut().for_each(|line| line.count(log));
+    }
 }
 
 /// Where a key's holders can be seen.

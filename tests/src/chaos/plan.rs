@@ -87,6 +87,11 @@ impl Plan {
     /// Returns the errors that callers may get because of the fault.
     pub(super) fn errors(&self, fault: Fault) -> Vec<ErrorClass> {
         let mut errors = fault.errors().to_vec();
+        // It stops in the middle of a transaction, which keeps others waiting.
+        let stops = matches!(fault, Fault::StoppedWorker | Fault::BlockedExecutor);
+        if stops && self.topology.is_sql() {
+            errors.push(ErrorClass::Unavailable);
+        }
         if self.replication != Confirmed::ByNobodyElse {
             errors.push(ErrorClass::NotReplicated);
         }
@@ -113,7 +118,15 @@ impl Plan {
         // Less than what a minute would bring, and ten times what has been seen.
         let passed_over = 200;
         let token_follows = self.layout == Layout::Plain;
-        Limits { slack, stint, reachable, passed_over, token_follows, ..settings }
+        let unanswered = match self.topology {
+            // A call may need a new connection, for which the server starts a process.
+            Topology::Postgres => CALL_TIMEOUT * 3 / 5,
+            // One process writes at a time, and which one is next is left to chance. On a busy disk
+            // a call can wait in vain until its time-out, which comes late on a busy machine.
+            Topology::Sqlite => CALL_TIMEOUT * 6 / 5,
+            _ => Duration::ZERO,
+        };
+        Limits { unanswered, slack, stint, reachable, passed_over, token_follows, ..settings }
     }
 }
 
@@ -144,6 +157,24 @@ mod tests {
             found.contains(&Check::Shares)
         };
         assert_eq!((with("refused timed-out x"), with("granted 5")), (true, false));
+    }
+
+    #[test]
+    fn a_call_may_find_a_database_busy_for_a_while() {
+        let with = |topology, error: &str, millis: u64| {
+            let plan = Plan { topology, ..plan() };
+            let log = format!(
+                "1 {S} 0 ask mutex short 60 - 1 a\n1 {} 0 refused {error} no answer",
+                S + millis * 1_000_000
+            );
+            found(&plan, &[("0.0", &log)]).contains(&Check::Errors)
+        };
+        assert!(!with(Topology::Sqlite, "unavailable", 1199));
+        assert!(with(Topology::Sqlite, "unavailable", 1200));
+        assert!(with(Topology::Sqlite, "misconfigured", 499));
+        assert!(!with(Topology::Postgres, "unavailable", 599));
+        assert!(with(Topology::Postgres, "unavailable", 600));
+        assert!(with(Topology::Single, "unavailable", 400));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::arena::{Arena, Topology, tell};
 use super::fault::Fault;
-use super::observe::{self, Holders};
+use super::observe;
 use super::orders::Orders;
 use super::plan::Plan;
 use super::report::{Losses, Outcome};
@@ -79,12 +79,10 @@ pub fn run(
     for worker in &mut stage.workers {
         assert_eq!(worker.helper.line(STARTS), "ready");
     }
-    let holders = if plan.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
-    let addrs: Vec<_> = stage.arena.servers().iter().map(crate::RedisServer::addr).collect();
-    let observer = observe::start(Log::open(&logs.join("observer.log"))?, &addrs, holders);
+    let observer = observe::start(Log::open(&logs.join("observer.log"))?, stage.arena.observer());
     let mut ways = Vec::new();
-    for at in 0..stage.arena.servers().len() {
-        ways.push((stage.arena.proxy(at).addr(), Log::open(&logs.join(format!("{WITNESS}-{at}.log")))?));
+    for (at, ping) in stage.arena.pings()?.into_iter().enumerate() {
+        ways.push((ping, Log::open(&logs.join(format!("{WITNESS}-{at}.log")))?));
     }
     let witness = watch_ways(ways);
     stage.rest(Duration::from_secs(2))?;
@@ -287,6 +285,9 @@ impl Stage<'_> {
     }
 
     fn left(&mut self) -> io::Result<Vec<(Remains, Option<Duration>, String)>> {
+        if let Some(sql) = self.arena.sql() {
+            return sql.left();
+        }
         let mut found = Vec::new();
         let mut primaries: Vec<usize> =
             stored_keys().map(|(_, stored)| self.arena.serving(&stored, &mut self.dice)).collect();

@@ -1,12 +1,14 @@
-//! Witnesses: threads that notice when a process or the way to a server stands still. The checkers
-//! do not blame anybody for such times.
+//! Witnesses: threads that notice when a process, the way to a server or the disk stands still. The
+//! checkers do not blame anybody for such times.
 //!
 //! A thread in each worker sleeps, and notes when it wakes up late. It does not belong to the
 //! executor: if the executor is kept busy, the library is to blame. For each server, a thread in
 //! the parent sends harmless commands on the way that the workers' requests take. It notes when an
-//! answer is late.
+//! answer is late. Where each step waits for the disk, another thread writes to that.
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use super::background::Background;
@@ -18,7 +20,7 @@ const PERIOD: Duration = Duration::from_millis(5);
 /// Maximum lateness on a machine that does not stand still.
 const LATE: Duration = Duration::from_millis(20);
 /// Maximum time for an answer. A missing answer counts as this long.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 fn note(log: &Log, late: Duration) {
     if late > LATE {
@@ -37,19 +39,37 @@ pub(super) fn watch_process(log: Log) {
     });
 }
 
-/// Watches the ways to the servers that begin at these addresses. Each way has its own log and
-/// thread, which notes when it stands still.
-pub(super) fn watch_ways(ways: impl IntoIterator<Item = (SocketAddr, Log)>) -> Background {
+/// Asks a server for something harmless, and returns with its answer, or without one after
+/// [`PATIENCE`]. Or writes to the disk.
+pub(super) type Ping = Box<dyn FnMut() + Send>;
+
+/// Watches the ways to the servers. Each way has its own log and thread, which notes when it stands
+/// still.
+pub(super) fn watch_ways(ways: impl IntoIterator<Item = (Ping, Log)>) -> Background {
     let mut witnesses = Background::default();
-    for (way, log) in ways {
-        let mut open = None;
+    for (mut ping, log) in ways {
         witnesses.repeat(PERIOD, move || {
             let asked = Instant::now();
-            open = ask(way, open.take());
+            ping();
             note(&log, asked.elapsed());
         });
     }
     witnesses
+}
+
+/// Returns a ping of the Redis server at the end of the way that begins at this address.
+pub(super) fn ping(way: SocketAddr) -> impl FnMut() + Send {
+    let mut open = None;
+    move || open = ask(way, open.take())
+}
+
+/// Returns a ping that waits until the disk has what was written to a file. The file is in the
+/// system's temporary folder, where the databases are.
+pub(super) fn disk() -> io::Result<impl FnMut() + Send> {
+    let file = tempfile::tempfile()?;
+    Ok(move || {
+        let _ = file.write_all_at(b"x", 0).and_then(|()| file.sync_data());
+    })
 }
 
 /// Asks for the time, a command that faults of single commands do not touch. Drops a connection

@@ -52,6 +52,9 @@ pub struct Limits {
     pub fallback: Duration,
     /// Time-out of one call to the store.
     pub call_timeout: Duration,
+    /// How long a call may get no answer although nothing is in trouble, because the store serves
+    /// others meanwhile.
+    pub unanswered: Duration,
     /// Allowance for a busy machine on top of every bound.
     pub slack: Duration,
     /// The same allowance for actions of a process that need no server; counts only time in which
@@ -85,6 +88,7 @@ impl Limits {
             lease,
             fallback: Duration::from_secs(5),
             call_timeout: Duration::from_secs(2),
+            unanswered: Duration::ZERO,
             slack: Duration::from_secs(5),
             local_slack: Duration::from_millis(1500),
             waiter_life: Duration::from_secs(3),

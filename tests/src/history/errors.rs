@@ -13,7 +13,7 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
         let Some(life) = history.lives.get(&request.process) else { continue };
         let Request { id, process, key, want, wait, asked, .. } = request;
         if let (Some((error, why)), Some(at)) = (&request.refused, request.answered)
-            && !explained(history, process, limits, *error, (*asked, at))
+            && !explained(history, process, limits, (*error, why), (*asked, at))
             && !asked_for(request, *error, why, at)
         {
             found.push(format!("{key}: {id} ({want:?}, wait {wait:?}) was refused: {error:?}: {why}"));
@@ -22,7 +22,7 @@ pub(super) fn unexplained(history: &History, limits: &Limits) -> Vec<String> {
         if let (Some((ended, until)), Some((at, how))) = (&grant.ended, &grant.out) {
             match how {
                 Outcome::Failed(error, why)
-                    if !explained(history, process, limits, *error, (*ended, *at)) =>
+                    if !explained(history, process, limits, (*error, why), (*ended, *at)) =>
                 {
                     found.push(format!("{key}: the release of {id} failed: {error:?}: {why}"));
                 }
@@ -60,12 +60,13 @@ fn asked_for(request: &Request, error: ErrorClass, why: &str, at: u64) -> bool {
 
 /// Whether something excuses the error of a call. A fault excuses its own errors in a call that it
 /// overlapped, and in the next one. A stop of the process uses up the time for the store's answer.
-/// So does a machine that stands still for at least half of the call.
+/// So does a machine that stands still for at least half of the call, and a store that serves
+/// others meanwhile.
 fn explained(
     history: &History,
     process: &str,
     limits: &Limits,
-    error: ErrorClass,
+    (error, why): (ErrorClass, &str),
     (asked, to): (u64, u64),
 ) -> bool {
     let Some(life) = history.lives.get(process) else { return false };
@@ -80,7 +81,10 @@ fn explained(
         error == ErrorClass::Unavailable && history.stood(process, asked, to) * 2 >= length((asked, to));
     let paused = matches!(error, ErrorClass::Unavailable | ErrorClass::TimedOut)
         && life.pauses.iter().any(|(start, end)| there(*start, *end));
-    fault || paused || stood
+    let queued = error == ErrorClass::Unavailable
+        && why.contains("no answer")
+        && length((asked, to)) < limits.unanswered;
+    fault || paused || stood || queued
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! [`Proxy`]: stands between a client and a redis-server, and breaks messages when told to.
+//! [`Proxy`]: stands between a client and a redis-server or a PostgreSQL, and breaks messages when
+//! told to.
 //!
 //! It reads requests one by one. So a fault can hit a request *before* the server sees it
 //! ([`Way::ToServer`]), or its answer after the server has carried it out ([`Way::ToClient`]). The
 //! proxy counts the messages that passed and that were hit, so a test knows that its fault really
 //! happened. It does not understand TLS.
 
+mod postgres;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -20,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
-use self::request::{refused, request};
+use self::request::refused;
 use crate::dice::Dice;
 
 /// The fate of a message, and of its connection from then on.
@@ -47,7 +49,7 @@ pub enum Fault {
     /// It arrives twice. For published messages.
     Twice,
     /// The server does not see it, and its sender reads this error (`LOADING …`) as the answer. For
-    /// requests.
+    /// requests to Redis.
     Refused(&'static str),
 }
 
@@ -55,7 +57,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A new connection: until its first request other than `HELLO`, `AUTH`, `SELECT`, `CLIENT …`
-    /// and `TIME`.
+    /// and `TIME`, or to PostgreSQL, other than `SET …` and `SELECT 1`.
     Connecting,
     /// A connection for commands and scripts.
     Commands,
@@ -94,8 +96,13 @@ pub struct Injection {
     hits: Arc<AtomicUsize>,
 }
 
-#[derive(Debug, Default)]
+/// Parses the first request, if it is complete: its length, and the kind that it makes of its
+/// connection.
+type Parse = fn(&[u8], Line) -> Option<(usize, Line)>;
+
+#[derive(Debug)]
 struct Shared {
+    parse: Parse,
     rules: Mutex<Rules>,
     accepted: AtomicUsize,
     delayed: AtomicUsize,
@@ -128,9 +135,29 @@ impl Proxy {
     ///
     /// When no port of the loopback interface is free.
     pub async fn start(server: SocketAddr) -> Self {
+        Self::start_with(server, request::parse).await
+    }
+
+    /// Starts a proxy to the PostgreSQL at `server`, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_postgres(server: SocketAddr) -> Self {
+        Self::start_with(server, postgres::parse).await
+    }
+
+    async fn start_with(server: SocketAddr, parse: Parse) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            parse,
+            rules: Mutex::default(),
+            accepted: AtomicUsize::default(),
+            delayed: AtomicUsize::default(),
+            passed: Default::default(),
+            buried: Notify::default(),
+        });
         let task = tokio::spawn(accept(listener, server, Arc::clone(&shared))).abort_handle();
         Self { address, shared, task }
     }
@@ -354,23 +381,9 @@ impl Connection {
         if way == Way::ToClient {
             return (!bytes.is_empty()).then_some(bytes.len());
         }
-        // A replica sends an empty line now and then while it loads its first data.
-        let blank = bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count();
-        if blank > 0 {
-            return Some(blank);
-        }
-        let (words, length) = request(bytes)?;
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut line = self.line();
-        match words[..] {
-            _ if matches!(*line, Line::Replication | Line::Sentinel) => {}
-            ["CLIENT", "SETNAME", name, ..] if name.starts_with("SENTINEL-") => *line = Line::Sentinel,
-            ["REPLCONF" | "PSYNC" | "SYNC", ..] => *line = Line::Replication,
-            ["SUBSCRIBE" | "SSUBSCRIBE" | "PSUBSCRIBE", ..] => *line = Line::PubSub,
-            ["HELLO" | "AUTH" | "SELECT" | "CLIENT" | "TIME", ..] => {}
-            _ if *line == Line::Connecting => *line = Line::Commands,
-            _ => {}
-        }
+        let (length, becomes) = (self.shared.parse)(bytes, *line)?;
+        *line = becomes;
         Some(length)
     }
 }

@@ -1,4 +1,28 @@
-//! Parses requests, as far as the proxy needs to understand them.
+//! Parses requests to Redis, as far as the proxy needs to understand them.
+
+use super::Line;
+
+/// Returns the length of the first request in `bytes`, and the kind that it makes of its
+/// connection.
+pub(super) fn parse(bytes: &[u8], line: Line) -> Option<(usize, Line)> {
+    // A replica sends an empty line now and then while it loads its first data.
+    let blank = bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count();
+    if blank > 0 {
+        return Some((blank, line));
+    }
+    let (words, length) = request(bytes)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let becomes = match words[..] {
+        _ if matches!(line, Line::Replication | Line::Sentinel) => line,
+        ["CLIENT", "SETNAME", name, ..] if name.starts_with("SENTINEL-") => Line::Sentinel,
+        ["REPLCONF" | "PSYNC" | "SYNC", ..] => Line::Replication,
+        ["SUBSCRIBE" | "SSUBSCRIBE" | "PSUBSCRIBE", ..] => Line::PubSub,
+        ["HELLO" | "AUTH" | "SELECT" | "CLIENT" | "TIME", ..] => line,
+        _ if line == Line::Connecting => Line::Commands,
+        _ => line,
+    };
+    Some((length, becomes))
+}
 
 /// Returns the first three words of the first request in `bytes`, in capitals, and its length.
 pub(super) fn request(bytes: &[u8]) -> Option<(Vec<String>, usize)> {

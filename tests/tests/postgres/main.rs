@@ -1,4 +1,5 @@
 //! Locks and stocks in PostgreSQL: `cargo xtask test --only postgres`.
 
+mod chaos;
 mod locks;
 mod stock;
