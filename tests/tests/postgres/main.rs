@@ -1,4 +1,5 @@
 //! Locks and stocks in PostgreSQL: `cargo xtask test --only postgres`.
 
+mod commit;
 mod locks;
 mod stock;
