@@ -32,7 +32,11 @@ where
 }
 
 /// Lets Ann pause under her lock, and Ben get it meanwhile. `balance` reads the row.
-async fn play<D>(locks: [LockManager; 2], pool: &Pool<D>, balance: impl AsyncFn() -> Result<i64>) -> Result<()>
+async fn play<D>(
+    locks: [LockManager; 2],
+    pool: &Pool<D>,
+    balance: impl AsyncFn() -> Result<i64>,
+) -> Result<()>
 where
     D: CommitIfHeld,
     for<'c> &'c mut D::Connection: Executor<'c, Database = D>,

@@ -135,6 +135,7 @@ pub async fn guards_of_all_kinds_commit<D: Notes>(place: &Place<D>) {
     place.commits(&several, "several").await;
     let one = several.scope(async { locks.mutex("a").acquire().await.unwrap() }).await;
     place.commits(&one, "one of several").await;
+    drop(one);
     let more = several.scope(async { locks.multi(["a", "c"]).acquire().await.unwrap() }).await;
     place.commits(&more, "several inside several").await;
 }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_runtime::testing::memory_manager;
-use lock_runtime::{CommitError, LockManager};
+use lock_runtime::{CommitError, ConnectError, LockManager};
 use lock_tests::sql_commit::{self, Place, a_lock_of_another_store_commits_nothing, is_misconfigured};
 use lock_tests::{Helper, PostgresServer, eventually};
 use sqlx::postgres::{PgPool, PgPoolOptions, Postgres};
@@ -33,11 +33,21 @@ async fn run(session: &mut PgConnection, text: &str) {
     sqlx::raw_sql(text).execute(session).await.unwrap();
 }
 
+/// Connects, even if a busy machine lets the session of an attempt be ended.
+async fn connect(url: &str) -> LockManager {
+    for _ in 0..20 {
+        match LockManager::connect(url).await {
+            Err(ConnectError::Unavailable { .. }) => {}
+            other => return other.unwrap(),
+        }
+    }
+    panic!("{url} is not available");
+}
+
 async fn place() -> (Place<Postgres>, String) {
     let url = database().await;
-    let connect = || LockManager::connect(&url);
     let pool = PgPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
-    (Place::new(connect().await.unwrap(), connect().await.unwrap(), pool).await, url)
+    (Place::new(connect(&url).await, connect(&url).await, pool).await, url)
 }
 
 /// Makes each test run on a new database.
@@ -72,22 +82,17 @@ async fn guards_of_all_kinds_commit() {
 
 #[tokio::test]
 async fn a_lock_that_is_elsewhere_is_told_where_to_be() {
-    let (place, _) = place().await;
+    let ((first, _), (second, _)) = (place().await, place().await);
     let here = "database (and schema) of the locks";
-    a_lock_of_another_store_commits_nothing(&place, &place_with_same_key().await.locks, here).await;
-    a_lock_of_another_store_commits_nothing(&place, &memory_manager(), "`postgres://…` or `sqlite:…`").await;
+    a_lock_of_another_store_commits_nothing(&first, &second.locks, here).await;
+    a_lock_of_another_store_commits_nothing(&first, &memory_manager(), "`postgres://…` or `sqlite:…`").await;
     let folder = tempfile::tempdir().unwrap();
     let file = format!("sqlite:{}", folder.path().join("locks.db").display());
     let file = LockManager::connect(file).await.unwrap();
-    a_lock_of_another_store_commits_nothing(&place, &file, "the lock is in SQLite").await;
-    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    a_lock_of_another_store_commits_nothing(&first, &file, "the lock is in SQLite").await;
+    let guard = first.locks.mutex("k").acquire().await.unwrap();
     let mut without_table = session(&SERVER.url()).await;
     is_misconfigured(guard.commit_if_held(without_table.begin().await.unwrap()).await, here);
-}
-
-/// Another database has a table of locks, too.
-async fn place_with_same_key() -> Place<Postgres> {
-    place().await.0
 }
 
 #[tokio::test]
