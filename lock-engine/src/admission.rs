@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::catch_panics;
 use lock_core::internal::time;
-use lock_core::store::{Kind, Lacked, LockStore, StoreError, StoreErrorKind};
+use lock_core::store::{Kind, Lacked, StoreError, StoreErrorKind};
 use lock_core::{LockKey, OwnerId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -37,9 +37,8 @@ impl Admission {
         &self.grant
     }
 
-    /// Returns the store of its lock.
-    pub fn store(&self) -> &Arc<dyn LockStore> {
-        &self.engine.store
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Returns the owner of the hold at the store.

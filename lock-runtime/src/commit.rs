@@ -64,18 +64,6 @@ pub enum CommitError {
     },
 }
 
-impl From<Uncommitted> for CommitError {
-    fn from(why: Uncommitted) -> Self {
-        match why {
-            Uncommitted::NotHeld(key) => Self::NotHeld { key },
-            Uncommitted::Conflict(cause) => Self::Conflict { cause },
-            Uncommitted::Misconfigured(reason) => Self::Misconfigured { reason: reason.into() },
-            Uncommitted::Refused(cause) => Self::Refused { cause },
-            Uncommitted::Unknown(cause) => Self::Unknown { cause },
-        }
-    }
-}
-
 impl LockGuard {
     /// Commits `tx` if the lock is still held in the database at that moment, and rolls it back
     /// otherwise. The lock and the writes of the transaction are atomic: nobody else can have got
@@ -117,9 +105,12 @@ impl LockGuard {
         let error = if self.is_lost() {
             CommitError::Lost { key: self.key().clone(), why: self.loss() }
         } else {
-            let store: &dyn Any = &**self.store();
+            let store: &dyn Any = &*self.engine().store;
             match store.downcast_ref::<SqlStore>() {
-                Some(store) => return Ok(commit_if_held(store, self.holds(), tx).await?),
+                Some(store) => match commit_if_held(store, self.holds(), tx).await {
+                    Ok(()) => return Ok(()),
+                    Err(why) => return Err(self.uncommitted(why).await),
+                },
                 None => CommitError::Misconfigured {
                     reason: "the lock is not in a database; take it from a manager on `postgres://…` or `sqlite:…`, \
                              in the database of the transaction"
@@ -136,5 +127,30 @@ impl LockGuard {
         let own =
             self.grant().tokens().map(|(key, _)| Hold { key: key.clone(), owner: self.owner().clone() });
         own.chain(self.inside().iter().flat_map(Self::holds)).collect()
+    }
+
+    async fn uncommitted(&self, why: Uncommitted) -> CommitError {
+        match why {
+            Uncommitted::NotHeld(key) => CommitError::NotHeld { key },
+            Uncommitted::Absent(hold) => self.absent(hold).await,
+            Uncommitted::Conflict(cause) => CommitError::Conflict { cause },
+            Uncommitted::Misconfigured(reason) => CommitError::Misconfigured { reason: reason.into() },
+            Uncommitted::Refused(cause) => CommitError::Refused { cause },
+            Uncommitted::Unknown(cause) => CommitError::Unknown { cause },
+        }
+    }
+
+    /// Returns why the transaction has seen no row of a lock: nobody holds it any more, or the
+    /// transaction looked elsewhere.
+    async fn absent(&self, Hold { key, owner }: Hold) -> CommitError {
+        let status = self.engine().bounded(|store| store.status(key.clone())).await;
+        if !status.is_ok_and(|status| status.holders.iter().any(|(holder, _)| *holder == owner)) {
+            return CommitError::NotHeld { key };
+        }
+        let reason = format!(
+            "lock {key} is held, but the transaction has no row of it in `lock_records`; begin the transaction in the \
+             database (and schema) of the locks, and after the lock was acquired"
+        );
+        CommitError::Misconfigured { reason: reason.into() }
     }
 }

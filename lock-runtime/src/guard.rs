@@ -145,10 +145,9 @@ impl LockGuard {
         grants.fold(scope, |scope, grant| scope.with(Arc::clone(grant)))
     }
 
-    /// Returns the store of the lock.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn store(&self) -> &Arc<dyn lock_core::store::LockStore> {
-        self.admission.store()
+    pub(crate) fn engine(&self) -> &Arc<lock_engine::Engine> {
+        self.admission.engine()
     }
 
     /// Returns the owner of the hold at the store.

@@ -3,7 +3,7 @@
 //! The last read of the transaction locks the rows of the lock, and only then looks at the
 //! database's clock. Others can't take the lock before the commit: they need the rows.
 
-use lock_core::store::{LockStatus, LockStore, StoreErrorKind};
+use lock_core::store::StoreErrorKind;
 use lock_core::{LockKey, OwnerId};
 use lock_store_records::Records;
 use sqlx::{Database, Transaction, TransactionManager};
@@ -26,6 +26,8 @@ pub struct Hold {
 pub enum Uncommitted {
     /// The lock of this key is not held any more.
     NotHeld(LockKey),
+    /// The transaction sees no row of this lock. Either nobody holds it, or it is elsewhere.
+    Absent(Hold),
     /// The transaction can't be committed in this way; the text says what to do.
     Misconfigured(String),
     /// Another transaction was in the way.
@@ -93,7 +95,7 @@ pub async fn commit_if_held<D: CommitIfHeld>(
     match D::commit_if_held(store, &rows, tx).await {
         Ok(()) => Ok(()),
         Err(Problem::NotHeld(hold)) => Err(Uncommitted::NotHeld(hold.key)),
-        Err(Problem::Absent(hold)) => Err(absent::<D>(store, hold).await),
+        Err(Problem::Absent(hold)) => Err(Uncommitted::Absent(hold)),
         Err(Problem::Failed(error, during)) => Err(failed::<D>(error, during)),
     }
 }
@@ -120,21 +122,6 @@ fn refusal<D: CommitIfHeld>(store: &Records<Sql>, tx: &Transaction<'_, D>) -> Op
          connection has returned"
             .to_owned()
     })
-}
-
-/// Returns why the transaction sees no row of the lock: nobody holds it, or it looks elsewhere.
-async fn absent<D: CommitIfHeld>(store: &Records<Sql>, hold: Hold) -> Uncommitted {
-    let status = store.status(hold.key.clone()).await;
-    let is_ours = |status: LockStatus| status.holders.iter().any(|(owner, _)| *owner == hold.owner);
-    if !status.is_ok_and(is_ours) {
-        return Uncommitted::NotHeld(hold.key);
-    }
-    Uncommitted::Misconfigured(format!(
-        "lock {} is held, but the transaction has no row of it in `{TABLE}`; begin the transaction in the {} database \
-         (and schema) of the locks, and after the lock was acquired",
-        hold.key,
-        D::NAME
-    ))
 }
 
 /// Returns the meaning of an error.

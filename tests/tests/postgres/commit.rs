@@ -17,12 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
 static DATABASES: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a database. Returns its URL.
-async fn database() -> String {
+/// Makes a database on this server. Returns its URL.
+async fn database(server: &PostgresServer) -> String {
     let name = format!("d{}", DATABASES.fetch_add(1, Ordering::Relaxed));
-    let mut session = session(&SERVER.url()).await;
+    let mut session = session(&server.url()).await;
     sqlx::query(&format!("CREATE DATABASE {name}")).execute(&mut session).await.unwrap();
-    SERVER.url().replace("/postgres", &format!("/{name}"))
+    server.url().replace("/postgres", &format!("/{name}"))
 }
 
 async fn session(url: &str) -> PgConnection {
@@ -45,7 +45,11 @@ async fn connect(url: &str) -> LockManager {
 }
 
 async fn place() -> (Place<Postgres>, String) {
-    let url = database().await;
+    place_on(&SERVER).await
+}
+
+async fn place_on(server: &PostgresServer) -> (Place<Postgres>, String) {
+    let url = database(server).await;
     let pool = PgPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
     (Place::new(connect(&url).await, connect(&url).await, pool).await, url)
 }
@@ -68,7 +72,8 @@ on_postgres! {
 
 #[tokio::test]
 async fn guards_of_all_kinds_commit() {
-    let (place, _) = place().await;
+    let server = PostgresServer::start();
+    let (place, _) = place_on(&server).await;
     sql_commit::guards_of_all_kinds_commit(&place).await;
     // In a task that may move between threads.
     let (guard, tx) = (place.locks.mutex("task").acquire().await.unwrap(), place.note("task").await);
@@ -76,7 +81,7 @@ async fn guards_of_all_kinds_commit() {
     // The session is as it was before.
     let setting: String = sqlx::query_scalar("SHOW lock_timeout").fetch_one(&place.pool).await.unwrap();
     assert_eq!(setting, "0");
-    let log = SERVER.log();
+    let log = server.log();
     assert!(!log.contains("transaction in progress"), "{log}");
 }
 
