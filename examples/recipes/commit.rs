@@ -1,8 +1,8 @@
 //! # A commit that needs its lock
 //!
 //! A worker reads a row, works on it for a while, and writes the result. It may be paused meanwhile
-//! for longer than its lease, or an operator takes its lock away. Then others have got the lock, and
-//! the late write must not happen.
+//! for longer than its lease, or an operator takes its lock away. Then others have got the lock,
+//! and the late write must not happen.
 //!
 //! **Copy** `write`. The locks are in the same PostgreSQL or SQLite database as the row. The
 //! database commits the transaction only if the lock is held at that moment.

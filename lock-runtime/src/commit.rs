@@ -90,9 +90,8 @@ impl LockGuard {
     /// - [`CommitError::Lost`]: the lock is lost; nothing was sent but the rollback.
     /// - [`CommitError::NotHeld`]: the lock is not held any more in the database.
     /// - [`CommitError::Conflict`]: another transaction was in the way; see above.
-    /// - [`CommitError::Misconfigured`]: the lock is not in PostgreSQL or SQLite; `tx` is of another
-    ///   database, is a savepoint, or began before the row of the lock was there; or its user lacks
-    ///   a right.
+    /// - [`CommitError::Misconfigured`]: the lock is not in PostgreSQL or SQLite, or `tx` is of
+    ///   another database, is a savepoint, or began too early. Or its user lacks a right.
     /// - [`CommitError::Refused`]: any other error of the database.
     /// - [`CommitError::Unknown`]: the connection broke. The transaction was committed under the
     ///   lock, or not at all.

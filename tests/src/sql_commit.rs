@@ -108,7 +108,7 @@ impl<D: Notes> Place<D> {
     }
 }
 
-/// Whoever holds a lock in whichever way may commit.
+/// A guard of any kind may commit, and do so again.
 pub async fn guards_of_all_kinds_commit<D: Notes>(place: &Place<D>) {
     let locks = &place.locks;
     for kind in KINDS {
