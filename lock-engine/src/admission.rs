@@ -37,6 +37,10 @@ impl Admission {
         &self.grant
     }
 
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Returns the owner of the hold at the store.
     pub fn owner(&self) -> &OwnerId {
         &self.grant.pass.hold.item.owner

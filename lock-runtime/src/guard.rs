@@ -51,7 +51,7 @@ impl LockGuard {
         self
     }
 
-    fn inside(&self) -> &[Self] {
+    pub(crate) fn inside(&self) -> &[Self] {
         self.inside.as_ref().map_or(&[], |inside| &inside.0)
     }
 
@@ -143,6 +143,11 @@ impl LockGuard {
     pub(crate) fn inside_of(&self, scope: Scope) -> Scope {
         let grants = self.inside().iter().map(Self::grant).chain([self.grant()]);
         grants.fold(scope, |scope, grant| scope.with(Arc::clone(grant)))
+    }
+
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn engine(&self) -> &Arc<lock_engine::Engine> {
+        self.admission.engine()
     }
 
     /// Returns the owner of the hold at the store.

@@ -167,6 +167,8 @@ mod acquire;
 mod blocking;
 mod body;
 mod builder;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod commit;
 mod connect;
 mod counting;
 mod default;
@@ -187,6 +189,8 @@ pub mod testing;
 pub use acquire::Acquire;
 pub use blocking::Blocking;
 pub use builder::LockManagerBuilder;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use commit::CommitError;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
 pub use error::{ConnectError, LockError, ShutdownError};
@@ -200,6 +204,8 @@ pub use lock_engine::failure::Loss;
 pub use lock_macros::distributed_lock;
 #[cfg(feature = "redis")]
 pub use lock_store_redis::{Credentials, Endpoint};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use lock_store_sql::CommitIfHeld;
 pub use manager::{Health, LockManager};
 pub use scope::in_current_scope;
 
@@ -258,7 +264,14 @@ pub mod __private {
 }
 
 /// The code blocks of the README, the architecture and the guide are documentation tests.
-#[cfg(all(doctest, feature = "macros", feature = "testing", feature = "axum", feature = "redis"))]
+#[cfg(all(
+    doctest,
+    feature = "macros",
+    feature = "testing",
+    feature = "axum",
+    feature = "redis",
+    feature = "postgres"
+))]
 mod documents {
     macro_rules! pages {
         ($($page:ident = $path:literal),* $(,)?) => {

@@ -7,7 +7,7 @@
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).
 //! - Helpers for all kinds of locks ([`kinds`]), and for both layouts at a server ([`Layout`]).
-//! - Locks in SQL ([`sql_locks`]).
+//! - Locks in SQL ([`sql_locks`]), and transactions under them ([`sql_commit`]).
 //! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), SQL ([`stock_sql`]),
 //!   and programs that die within an operation ([`stock_steps`]).
 //! - A browser (`browser`), and waiting for conditions ([`eventually`]).
@@ -42,6 +42,8 @@ pub mod simulation;
 #[cfg(feature = "helpers")]
 mod site;
 pub mod soak;
+#[cfg(feature = "helpers")]
+pub mod sql_commit;
 #[cfg(feature = "helpers")]
 pub mod sql_locks;
 #[cfg(feature = "helpers")]

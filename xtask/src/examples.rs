@@ -28,13 +28,14 @@ const EXAMPLES: [(&str, &[&str]); 5] = [
 ];
 
 /// Names of the recipes, with the arguments that make them check themselves and end.
-const RECIPES: [(&str, &[&str]); 9] = [
+const RECIPES: [(&str, &[&str]); 10] = [
     ("service", &[]),
     ("cron", &[]),
     ("json_body", &[]),
     ("tenants", &[]),
     ("shutdown", &["check"]),
     ("outbox", &[]),
+    (COMMIT, &[]),
     ("anyhow_program", &[]),
     ("migration", &[]),
     ("blocking", &[]),
@@ -42,6 +43,9 @@ const RECIPES: [(&str, &[&str]); 9] = [
 
 /// The example whose instances sell from one stock, and whose books are compared afterwards.
 const FLASH_SALE: &str = "flash-sale";
+
+/// The recipe whose locks are in the same database as its data: in a file, unless it gets a URL.
+const COMMIT: &str = "commit";
 
 /// Servers that an instance joins while they run, with the arguments that let a client check them.
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
@@ -62,7 +66,8 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
             step(&format!("examples: {name}"), &|| Outcome::Failed("cargo has not built it".to_owned()));
             continue;
         };
-        step(&format!("examples: {name}, in memory"), &|| finish(start(program, args, None)));
+        let place = if name == COMMIT { "in a file" } else { "in memory" };
+        step(&format!("examples: {name}, {place}"), &|| finish(start(program, args, None)));
         if scope == Scope::Quick {
             continue;
         }
@@ -74,6 +79,9 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
                 Ok(server) => all_at_once(program, args, &server.url(), count),
                 Err(outcome) => outcome.clone(),
             });
+        }
+        if name == COMMIT {
+            continue;
         }
         if found.is_missing(Tool::RedisServer) {
             lane.skip(Part::Examples, &format!("examples: {name}, on Redis"), "missing: redis-server");

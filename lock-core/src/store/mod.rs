@@ -45,6 +45,7 @@
 //! The crate `lock-store-conformance` has these rules as tests. The chapter *Write a store* of the
 //! guide goes through a complete one.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -86,7 +87,7 @@ pub use time::{Moment, ServerTime};
 pub use watch::{Echo, Notice, Watch};
 
 /// A place where locks are kept. See the [module](self) for the rules.
-pub trait LockStore: Send + Sync + fmt::Debug + 'static {
+pub trait LockStore: Any + Send + Sync + fmt::Debug {
     /// Returns what the store can do. The same for the whole life of the store.
     fn abilities(&self) -> &Abilities;
 

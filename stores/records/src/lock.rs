@@ -47,6 +47,12 @@ impl Lock {
         self.sole(now).is_some_and(|hold| hold.owner == *owner)
     }
 
+    /// Whether this owner holds the key, in whichever kind.
+    #[must_use]
+    pub fn is_held_by(&self, owner: &OwnerId, now: ServerTime) -> bool {
+        self.is_sole(owner, now) || self.read_write.is_held_by(owner, now)
+    }
+
     /// Returns when the last hold of any kind ends if nobody renews it; `None` when the key is
     /// free.
     pub(super) fn ends(&self, now: ServerTime) -> Option<ServerTime> {

@@ -2,8 +2,9 @@
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
 //! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
-//! one round trip, `statements` their text in both dialects. `links` has the connections,
-//! `station` hears of other processes' steps, and `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
+//! one round trip, `statements` their text in both dialects. `commit` commits transactions of the
+//! user's under a lock. `links` has the connections, `station` hears of other processes' steps, and
+//! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -13,6 +14,8 @@
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod call;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod commit;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod links;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -33,6 +36,8 @@ mod sweep;
 #[cfg(all(test, feature = "postgres", feature = "sqlite"))]
 mod tests;
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub use self::commit::{CommitIfHeld, Hold, Uncommitted, commit_if_held, roll_back};
 #[cfg(feature = "postgres")]
 pub use self::open::postgres;
 #[cfg(feature = "sqlite")]

@@ -96,6 +96,11 @@ impl Sql {
         })
     }
 
+    /// Returns the name of the database in errors.
+    pub(crate) fn database(&self) -> &'static str {
+        self.links.options.name()
+    }
+
     /// Records that the database said its time in answer to a statement sent at `sent`.
     pub(crate) fn observe(&self, now: ServerTime, sent: Tick) {
         self.clock.observe(now, sent);
@@ -156,7 +161,7 @@ impl Sql {
 
 impl fmt::Debug for Sql {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sql").field("database", &self.links.options.name()).finish_non_exhaustive()
+        f.debug_struct("Sql").field("database", &self.database()).finish_non_exhaustive()
     }
 }
 

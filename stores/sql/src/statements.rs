@@ -17,6 +17,10 @@ use crate::station::CHANNEL;
 /// - `listeners` is JSON: which processes have to hear of changes, and until when.
 pub(crate) const TABLE: &str = "lock_records";
 
+/// The clock of PostgreSQL. Not that of the statement, which may have waited for a row.
+#[cfg(feature = "postgres")]
+const POSTGRES_CLOCK: &str = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+
 /// Columns of the table, as a row is read.
 const ROW: &str = "name, version, token, until, kept_until, record";
 
@@ -93,7 +97,7 @@ impl Statements {
     /// PostgreSQL's transactions are READ COMMITTED. Rows are locked in the order of their names.
     #[cfg(feature = "postgres")]
     fn postgres() -> Self {
-        let clock = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+        let clock = POSTGRES_CLOCK;
         let names = "name = ANY(ARRAY(SELECT json_array_elements_text($2::json)))";
         let values = "SELECT name, version, token, until, kept_until, record FROM json_to_recordset($2::json) \
                       AS w(name text, version text, token bigint, until bigint, kept_until bigint, record text)";
@@ -235,6 +239,58 @@ fn over(clock: &str) -> String {
 /// Returns a text as it stands in a statement.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Takes the write lock of the file, and fails if the transaction has read older data. Changes
+/// nothing. Tables of attached files don't count, since a commit is atomic for each file only.
+#[cfg(feature = "sqlite")]
+pub(crate) const WRITE: &str = "UPDATE main.lock_records SET version = version WHERE 0";
+
+/// SQLSTATE of a commit whose lock has other holders. The detail is the name of the row.
+#[cfg(feature = "postgres")]
+pub(crate) const NOT_HELD: &str = "LR001";
+
+/// SQLSTATE of a commit that finds no row of its lock. The detail is the name of the row.
+#[cfg(feature = "postgres")]
+pub(crate) const ABSENT: &str = "LR002";
+
+/// Commits the transaction if all these rows have their owners; `wanted` is a JSON list of names
+/// and owners.
+///
+/// - Constraints that were deferred are checked first, so that rows of locks are not locked
+///   meanwhile.
+/// - Somebody who has locked a row is waited for, for a second. Rows are locked in the order of
+///   their names.
+/// - The clock is read when all rows are locked.
+/// - The commit begins another transaction. sqlx ends that one, and PostgreSQL does not warn about
+///   a rollback outside of transactions.
+#[cfg(feature = "postgres")]
+pub(crate) fn commit_if_held(wanted: &str) -> String {
+    // In this form, backslashes are escapes whatever the settings of the session.
+    let wanted = wanted.replace('\\', "\\\\").replace('\'', "''");
+    format!(
+        "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL lock_timeout = '1s'; \
+         SELECT set_config('lock_runtime.wanted', E'{wanted}', true); \
+         DO $lock$ \
+         DECLARE wanted CONSTANT json := current_setting('lock_runtime.wanted')::json; \
+         locked json; clock bigint; missing text; is_absent boolean; \
+         BEGIN \
+         locked := (SELECT json_object_agg(l.name, l.record::json) FROM (SELECT name, record FROM {TABLE} \
+         WHERE class = 'lock' AND name = ANY(ARRAY(SELECT w.it->>0 FROM json_array_elements(wanted) AS w(it))) \
+         ORDER BY name FOR UPDATE) AS l); \
+         clock := {POSTGRES_CLOCK}; \
+         SELECT w.it->>0, locked->(w.it->>0) IS NULL INTO missing, is_absent \
+         FROM json_array_elements(wanted) AS w(it) \
+         WHERE NOT EXISTS (SELECT 1 FROM (SELECT locked->(w.it->>0)->'held' \
+         UNION ALL SELECT locked->(w.it->>0)->'writer' \
+         UNION ALL SELECT json_array_elements(locked->(w.it->>0)->'readers')) AS h(hold) \
+         WHERE h.hold->>0 = w.it->>1 AND CAST(h.hold->>1 AS numeric) > clock) LIMIT 1; \
+         IF missing IS NOT NULL THEN \
+         RAISE EXCEPTION 'the lock is not held' USING DETAIL = missing, \
+         ERRCODE = CASE WHEN is_absent THEN '{ABSENT}' ELSE '{NOT_HELD}' END; \
+         END IF; END $lock$; \
+         COMMIT AND CHAIN"
+    )
 }
 
 /// Puts both arguments into a statement: a message of several statements has none.

@@ -10,6 +10,8 @@
 //! release <key>                            released
 //! drop <key>                               dropped
 //! state <key>                              lost | held <remaining ms>
+//! begin <key> <note>                       begun: a transaction at the URL has inserted into the table `note`
+//! commit <key>                             committed, if the lock of that key is held
 //! permit <semaphore> [wait=<ms>] [lease=<ms>]   permitted, held until the end
 //! body <key> <register>                    inside <token>, then waits for the line `go` *without* an await, writes to
 //!                                          the fenced register and says `write accepted` or `write refused`; then
@@ -52,6 +54,7 @@ async fn main() {
     let (guards, mut acquired) = tokio::sync::mpsc::unbounded_channel();
     let mut held: HashMap<String, LockGuard> = HashMap::new();
     let mut permits = Vec::new();
+    let mut begun = HashMap::new();
     loop {
         // Blocks in place: the runtime moves other tasks to other threads, and guards are still
         // renewed.
@@ -106,6 +109,19 @@ async fn main() {
                 Some(guard) if guard.is_lost() => println!("lost"),
                 Some(guard) => println!("held {}", guard.remaining().as_millis()),
                 None => println!("!{key} is not held"),
+            },
+            "begin" => {
+                let mut tx = sqlx::PgPool::connect(&url).await.unwrap().begin().await.unwrap();
+                sqlx::query("INSERT INTO note VALUES ($1)").bind(rest).execute(&mut *tx).await.unwrap();
+                println!("begun");
+                begun.insert(key, tx);
+            }
+            "commit" => match (held.get(&key), begun.remove(&key)) {
+                (Some(guard), Some(tx)) => match guard.commit_if_held(tx).await {
+                    Ok(()) => println!("committed"),
+                    Err(error) => println!("failed {error}"),
+                },
+                _ => println!("!{key} is not held, or no transaction has begun"),
             },
             "permit" => {
                 let options = Options::parse(&rest);

@@ -1,0 +1,223 @@
+//! Tests of `commit_if_held` that run on each of the databases. They write notes into a table.
+
+use std::time::Duration;
+
+use lock_runtime::testing::lose;
+use lock_runtime::{CommitError, CommitIfHeld, LockGuard, LockManager};
+use sqlx::{Connection, Executor, Pool, Transaction};
+
+use crate::kinds::{KINDS, lock};
+
+/// A database whose transactions are tested.
+pub trait Notes: CommitIfHeld {
+    /// Runs statements without arguments.
+    fn run(
+        connection: &mut Self::Connection,
+        text: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Returns the one number that a statement selects.
+    fn number(connection: &mut Self::Connection, text: &str) -> impl Future<Output = i64> + Send;
+}
+
+macro_rules! notes {
+    ($($database:ty),*) => {$(
+        impl Notes for $database {
+            async fn run(connection: &mut Self::Connection, text: &str) -> Result<(), sqlx::Error> {
+                connection.execute(text).await.map(drop)
+            }
+
+            async fn number(connection: &mut Self::Connection, text: &str) -> i64 {
+                sqlx::query_scalar(text).fetch_one(connection).await.unwrap()
+            }
+        }
+    )*};
+}
+
+notes!(sqlx::Postgres, sqlx::Sqlite);
+
+/// A new database with a table for notes.
+#[derive(Debug)]
+pub struct Place<D: Notes> {
+    /// The manager that takes the locks.
+    pub locks: LockManager,
+    /// Another manager on the same database.
+    pub other: LockManager,
+    /// Has one connection, so that whatever is left on it is noticed.
+    pub pool: Pool<D>,
+}
+
+impl<D: Notes> Place<D> {
+    /// Prepares the database of these.
+    ///
+    /// # Panics
+    ///
+    /// When the table can't be made.
+    pub async fn new(locks: LockManager, other: LockManager, pool: Pool<D>) -> Self {
+        let place = Self { locks, other, pool };
+        place.run("CREATE TABLE note (name TEXT PRIMARY KEY)").await;
+        place
+    }
+
+    /// Runs statements outside of transactions.
+    ///
+    /// # Panics
+    ///
+    /// When one of them fails.
+    pub async fn run(&self, text: &str) {
+        D::run(&mut *self.pool.acquire().await.unwrap(), text).await.unwrap();
+    }
+
+    /// Begins a transaction that has written a note.
+    ///
+    /// # Panics
+    ///
+    /// When that does not work.
+    pub async fn note(&self, name: &str) -> Transaction<'static, D> {
+        let mut tx = self.pool.begin().await.unwrap();
+        D::run(&mut tx, &format!("INSERT INTO note VALUES ('{name}')")).await.unwrap();
+        tx
+    }
+
+    /// Returns whether there is this note, as everybody sees it.
+    ///
+    /// # Panics
+    ///
+    /// When the database does not answer.
+    pub async fn has(&self, name: &str) -> bool {
+        let count = format!("SELECT COUNT(*) FROM note WHERE name = '{name}'");
+        D::number(&mut *self.pool.acquire().await.unwrap(), &count).await == 1
+    }
+
+    async fn commits(&self, guard: &LockGuard, name: &str) {
+        guard.commit_if_held(self.note(name).await).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(self.has(name).await, "{name}");
+        assert!(!guard.is_lost(), "{name}");
+    }
+
+    /// Tries to commit, and returns why that was refused. Nothing may be left.
+    ///
+    /// # Panics
+    ///
+    /// When it was committed.
+    pub async fn refused(&self, guard: &LockGuard, name: &str) -> CommitError {
+        let outcome = guard.commit_if_held(self.note(name).await).await;
+        let Err(error) = outcome else { panic!("{name} was committed") };
+        assert!(!self.has(name).await, "{name}: {error}");
+        error
+    }
+}
+
+/// A guard of any kind may commit, and do so again.
+pub async fn guards_of_all_kinds_commit<D: Notes>(place: &Place<D>) {
+    let locks = &place.locks;
+    for kind in KINDS {
+        let guard = lock(locks, kind, "k").acquire().await.unwrap();
+        place.commits(&guard, &format!("{kind:?}")).await;
+        place.commits(&guard, &format!("{kind:?} again")).await;
+        place.commits(&guard.reenter().unwrap(), &format!("{kind:?} inside")).await;
+        guard.release().await.unwrap();
+    }
+    for key in ["it''s", r"\ \' \\", r#""k" $1 $lock$ $$"#, "ü/猫"] {
+        let guard = locks.mutex(key).acquire().await.unwrap();
+        place.commits(&guard, &key.replace('\'', "")).await;
+    }
+    let mut readers = Vec::new();
+    for locks in [locks, &place.other, locks] {
+        readers.push(locks.read("r").acquire().await.unwrap());
+    }
+    for (index, reader) in readers.iter().enumerate() {
+        place.commits(reader, &format!("reader {index}")).await;
+    }
+    let writer = locks.write("rw").acquire().await.unwrap();
+    place.commits(&writer.downgrade().await.unwrap(), "downgraded").await;
+    let several = locks.multi(["b", "a"]).acquire().await.unwrap();
+    place.commits(&several, "several").await;
+    let one = several.scope(async { locks.mutex("a").acquire().await.unwrap() }).await;
+    place.commits(&one, "one of several").await;
+    drop(one);
+    let more = several.scope(async { locks.multi(["a", "c"]).acquire().await.unwrap() }).await;
+    place.commits(&more, "several inside several").await;
+}
+
+/// A hold that is gone, or not the guard's any more. The guard does not know yet.
+pub async fn what_is_not_held_is_not_committed<D: Notes>(place: &Place<D>) {
+    // The end of each hold is a number of 16 digits; each is in the past without its first ones.
+    let over = "UPDATE lock_records SET record = REPLACE(record, SUBSTR(CAST(until AS TEXT), 1, 4), '')";
+    for kind in KINDS {
+        for (fate, statement) in
+            [("deleted", "DELETE FROM lock_records"), ("over", over), ("freed", ""), ("taken", "")]
+        {
+            let guard = lock(&place.locks, kind, "k").acquire().await.unwrap();
+            let mut next = None;
+            if statement.is_empty() {
+                assert!(place.other.force_release("k").await.unwrap());
+            } else {
+                place.run(statement).await;
+            }
+            if fate == "taken" {
+                next = Some(lock(&place.other, kind, "k").acquire().await.unwrap());
+            }
+            assert!(!guard.is_lost(), "{kind:?} {fate}");
+            let error = place.refused(&guard, "late").await;
+            let is_it = matches!(&error, CommitError::NotHeld { key } if key.as_str() == "k");
+            assert!(is_it, "{kind:?} {fate}: {error:?}");
+            if let Some(next) = next {
+                place.commits(&next, &format!("{kind:?} next")).await;
+            }
+            drop(guard);
+            place.run("DELETE FROM lock_records").await;
+        }
+    }
+    // Only one of the keys.
+    let several = place.locks.multi(["a", "b", "c"]).acquire().await.unwrap();
+    place.other.force_release("b").await.unwrap();
+    let error = place.refused(&several, "late").await;
+    assert!(matches!(&error, CommitError::NotHeld { key } if key.as_str() == "b"), "{error:?}");
+}
+
+/// A guard that is lost asks nobody.
+pub async fn a_lost_guard_commits_nothing<D: Notes>(place: &Place<D>) {
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    assert!(lose(&place.locks, "k"));
+    let error = place.refused(&guard, "late").await;
+    assert!(matches!(&error, CommitError::Lost { key, .. } if key.as_str() == "k"), "{error:?}");
+    let guard = place.locks.mutex("l").lease(Duration::from_millis(200)).acquire().await.unwrap();
+    guard.lost().await;
+    let error = place.refused(&guard, "late").await;
+    assert!(matches!(&error, CommitError::Lost { .. }), "{error:?}");
+}
+
+/// A savepoint is not the transaction, which goes on.
+pub async fn a_savepoint_is_refused<D: Notes>(place: &Place<D>) {
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    let mut outer = place.note("outer").await;
+    let mut inner = outer.begin().await.unwrap();
+    D::run(&mut inner, "INSERT INTO note VALUES ('inner')").await.unwrap();
+    is_misconfigured(guard.commit_if_held(inner).await, "savepoint");
+    guard.commit_if_held(outer).await.unwrap();
+    assert!(place.has("outer").await && !place.has("inner").await);
+}
+
+/// The lock is elsewhere: `elsewhere` is a manager on another database.
+pub async fn a_lock_of_another_store_commits_nothing<D: Notes>(
+    place: &Place<D>,
+    elsewhere: &LockManager,
+    said: &str,
+) {
+    let guard = elsewhere.mutex("k").acquire().await.unwrap();
+    let error = place.refused(&guard, "late").await;
+    is_misconfigured(Err(error), said);
+}
+
+/// Checks that a program has to be changed, and that the text says `said`.
+///
+/// # Panics
+///
+/// When it is another error.
+pub fn is_misconfigured(outcome: Result<(), CommitError>, said: &str) {
+    match outcome {
+        Err(CommitError::Misconfigured { reason }) => assert!(reason.contains(said), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
