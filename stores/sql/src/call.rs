@@ -162,7 +162,10 @@ impl<'a> Call<'a> {
                     During::Work => StoreErrorKind::NotReady,
                     During::Commit => StoreErrorKind::Unanswered,
                 };
-                Err(Fault::Failed(self.error(kind, format_args!("no answer within {:?}", self.timeout))))
+                let why =
+                    if self.links.options.is_postgres() { "" } else { "; another process may be writing" };
+                let text = format_args!("no answer within {:?}{why}", self.timeout);
+                Err(Fault::Failed(self.error(kind, text)))
             }
         }
     }
