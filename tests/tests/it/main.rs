@@ -56,6 +56,7 @@ mod segmented_lock;
 mod semaphore;
 mod sentinel_managers;
 mod simulation;
+mod sqlite_faults;
 mod sqlite_locks;
 mod stock_audit;
 mod stock_faults;
