@@ -4,6 +4,7 @@
 //!   [`chaos`].
 //! - Rivals: helper programs, Redisson's own client ([`java`]), and the clients of other languages
 //!   that share the plain layout ([`plain`]).
+//! - Processes that work as fast as they can ([`hammers`]).
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).
 //! - Helpers for all kinds of locks ([`kinds`]), and for both layouts at a server ([`Layout`]).
@@ -25,6 +26,7 @@ pub mod dice;
 mod distance;
 pub mod fenced;
 mod foreign;
+pub mod hammers;
 pub mod history;
 pub mod java;
 #[cfg(feature = "helpers")]
@@ -64,8 +66,8 @@ pub use distance::Distance;
 pub use java::Java;
 pub use layout::Layout;
 pub use lock_test_servers::{
-    Cluster, Helper, Offset, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, cluster,
-    eventually_blocking, postgres, process, redis, sentinels,
+    Cluster, Helper, Offset, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, Wire, cluster,
+    eventually_blocking, postgres, process, redis, sentinels, wire,
 };
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

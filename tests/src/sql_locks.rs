@@ -1,6 +1,6 @@
 //! Tests of locks in SQL that run on each of the databases. `url` is the URL of a new one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_runtime::LockManager;
 
@@ -72,4 +72,109 @@ pub async fn everything_works_between_two_managers(one: &LockManager, other: &Lo
     let waiter = tokio::spawn(async move { waits.wait(Duration::from_secs(60)).await });
     latch.count_down().await.unwrap();
     waiter.await.unwrap().unwrap();
+}
+
+/// Time-out for something that needs no time, on a busy machine.
+const SLACK: Duration = Duration::from_secs(20);
+
+const LEASE: Duration = Duration::from_secs(2);
+
+/// A lease that no pause of a busy machine outlasts.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Time after which a waiter that stands still has lost its place in a queue.
+const PLACE: Duration = Duration::from_millis(3500);
+
+/// A process of the program `holder`, whose locks have this lease.
+fn holder(program: &str, url: &str, lease: Duration) -> Helper {
+    let lease = format!("lease={}", lease.as_millis());
+    let mut helper = Helper::spawn(program, [url, &lease]);
+    assert_eq!(helper.line(SLACK * 2), "ready");
+    helper
+}
+
+fn token(answer: &str) -> u64 {
+    let token = answer.strip_prefix("acquired ").and_then(|token| token.parse().ok());
+    token.unwrap_or_else(|| panic!("not a grant: {answer:?}"))
+}
+
+/// Kills and stops processes of the program `holder` that hold a lock. Others get it when the lease
+/// is over, and not earlier. `stop` stops a process.
+pub fn a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease(
+    url: &str,
+    program: &str,
+    stop: impl Fn(&mut Helper),
+) {
+    let mut second = holder(program, url, LONG);
+    for kills in [true, false] {
+        let mut first = holder(program, url, LEASE);
+        let before = token(&first.ask("acquire k"));
+        assert_eq!(second.ask("start k wait=60000"), "started");
+        assert_eq!(second.try_line(LEASE * 2), None, "it is renewed");
+        let (asked, said) = (Instant::now(), first.ask("state k"));
+        if kills {
+            first.kill();
+        } else {
+            stop(&mut first);
+        }
+        let left = said.strip_prefix("held ").and_then(|left| left.parse().ok()).map(Duration::from_millis);
+        let after = token(&second.line(LEASE + SLACK));
+        assert!(asked.elapsed() >= left.expect("it is held"), "{said}, after {:?}", asked.elapsed());
+        assert!(after > before, "{after} after {before}");
+        if !kills {
+            first.cont();
+            assert_eq!(first.ask("state k"), "lost");
+            assert!(first.ask("release k").starts_with("failed"));
+            assert!(second.ask("state k").starts_with("held"), "the late release touched nothing");
+        }
+        assert_eq!(second.ask("release k"), "released");
+    }
+}
+
+/// Kills a process of the program `holder` that waits for a mutex, and stops one that waits for a
+/// fair lock. Those behind them get in. `stop` stops a process.
+pub fn a_dead_or_stopped_waiter_takes_nothing_with_it(url: &str, program: &str, stop: impl Fn(&mut Helper)) {
+    for (kind, kills) in [("mutex", true), ("fair", false)] {
+        let [mut first, mut second, mut third] = [(); 3].map(|()| holder(program, url, LONG));
+        let start = format!("start {kind} kind={kind} wait=60000");
+        let before = token(&first.ask(&format!("acquire {kind} kind={kind}")));
+        assert_eq!(second.ask(&start), "started");
+        assert_eq!(second.try_line(LEASE / 3), None);
+        assert_eq!(third.ask(&start), "started");
+        assert_eq!(third.try_line(LEASE / 3), None);
+        if kills {
+            second.kill();
+        } else {
+            stop(&mut second);
+            // It is passed over, and the next one waits for the holder.
+            assert_eq!(third.try_line(PLACE), None);
+        }
+        assert_eq!(first.ask(&format!("release {kind}")), "released");
+        let after = token(&third.line(LONG + SLACK));
+        assert!(after > before, "{after} after {before}");
+        let release = format!("release {kind}");
+        if kills {
+            assert_eq!(third.ask(&release), "released");
+            continue;
+        }
+        second.cont();
+        assert_eq!(second.try_line(LEASE), None, "it is no longer first");
+        assert_eq!(third.ask(&release), "released");
+        assert!(token(&second.line(LONG + SLACK)) > after);
+        assert_eq!(second.ask(&release), "released");
+    }
+}
+
+/// Returns the rows of PostgreSQL in which anything counts: holders, waiters, permits.
+pub async fn left_in_postgres(pool: &sqlx::PgPool) -> Vec<String> {
+    let query = "SELECT name || ' ' || record FROM lock_records \
+                 WHERE until > EXTRACT(EPOCH FROM clock_timestamp()) * 1000000";
+    sqlx::query_scalar(query).fetch_all(pool).await.unwrap()
+}
+
+/// Returns the rows of SQLite in which anything counts.
+pub async fn left_in_sqlite(pool: &sqlx::SqlitePool) -> Vec<String> {
+    let query = "SELECT name || ' ' || record FROM lock_records \
+                 WHERE until > (JULIANDAY('now') - 2440587.5) * 86400000000";
+    sqlx::query_scalar(query).fetch_all(pool).await.unwrap()
 }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::links::{Link, Links};
 use crate::plumbing::{Arg, During, Fault, Row, fault};
-use crate::records::Sql;
+use crate::records::{Sql, Whom};
 use crate::statements::{Statements, TABLE, filled};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
@@ -170,7 +170,10 @@ impl<'a> Call<'a> {
                     During::Work => StoreErrorKind::NotReady,
                     During::Commit => StoreErrorKind::Unanswered,
                 };
-                Err(Fault::Failed(self.error(kind, format_args!("no answer within {:?}", self.timeout))))
+                let why =
+                    if self.links.options.is_postgres() { "" } else { "; another process may be writing" };
+                let text = format_args!("no answer within {:?}{why}", self.timeout);
+                Err(Fault::Failed(self.error(kind, text)))
             }
         }
     }
@@ -466,7 +469,10 @@ impl<'a> Call<'a> {
         texts: Vec<(usize, RecordRow)>,
         events: &[Event],
     ) -> Result<(), Fault> {
-        let commit = format!("{}COMMIT", self.sql.notices(&change.names, &rows.listeners, events, rows.now));
+        let commit = format!(
+            "{}COMMIT",
+            self.sql.notices(&change.names, &rows.listeners, events, Whom::All, rows.now)
+        );
         let class = class_of(change);
         let version = new_version();
         let (mut changed, mut missing) = (Vec::new(), Vec::new());

@@ -38,21 +38,12 @@ const STAMPS: Duration = Duration::from_secs(60);
 /// Resolution of clocks, by which an estimate may be behind at once.
 const GRAIN: Duration = Duration::from_millis(2);
 
-/// What a swap needs to notify other processes. The lists are JSON.
-#[derive(Debug)]
-pub(crate) struct Told {
-    /// Channels with their messages.
-    pub(crate) direct: String,
-    /// Messages for everyone who listens to the row.
-    pub(crate) public: String,
-    /// This process, which has heard them already.
-    pub(crate) here: String,
-}
-
-impl Default for Told {
-    fn default() -> Self {
-        Self { direct: "[]".to_owned(), public: "[]".to_owned(), here: String::new() }
-    }
+/// Whom to notify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whom {
+    All,
+    /// Those who listen to a row, and not single waiters.
+    Public,
 }
 
 /// A database that keeps records.
@@ -127,14 +118,15 @@ impl Sql {
         self.sweeper.page().await
     }
 
-    /// Returns what a swap needs to notify other processes of a row's events.
-    pub(crate) fn told(&self, name: &Name, events: &[Event]) -> Told {
+    /// Returns the channels of the waiters that an event concerns, with the messages to them, as
+    /// JSON; `None` if there are none.
+    pub(crate) fn direct(&self, name: &Name, events: &[Event]) -> Option<String> {
         #[cfg(feature = "postgres")]
         if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
-            return station.told(name, events);
+            return station.direct(name, events);
         }
         let _ = (name, events);
-        Told::default()
+        None
     }
 
     /// Returns statements that notify other processes of events, of which each row has its
@@ -144,13 +136,14 @@ impl Sql {
         names: &[Name],
         listeners: &[Option<String>],
         events: &[Event],
+        whom: Whom,
         now: i64,
     ) -> String {
         #[cfg(feature = "postgres")]
         if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
-            return station.notices(names, listeners, events, now);
+            return station.notices(names, listeners, events, whom, now);
         }
-        let _ = (names, listeners, events, now);
+        let _ = (names, listeners, events, whom, now);
         String::new()
     }
 

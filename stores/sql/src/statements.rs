@@ -3,8 +3,6 @@
 //! Lists are one JSON text, because that is the only list that both databases take as an argument.
 
 use crate::links::Options;
-#[cfg(feature = "postgres")]
-use crate::station::CHANNEL;
 
 /// The table. Times are microseconds since the Unix epoch by the database's clock.
 ///
@@ -19,7 +17,7 @@ pub(crate) const TABLE: &str = "lock_records";
 
 /// The clock of PostgreSQL. Not that of the statement, which may have waited for a row.
 #[cfg(feature = "postgres")]
-const POSTGRES_CLOCK: &str = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+const POSTGRES_CLOCK: &str = "CAST(date_part('epoch', clock_timestamp()) * 1000000 AS BIGINT)";
 
 /// Columns of the table, as a row is read.
 const ROW: &str = "name, version, token, until, kept_until, record";
@@ -50,6 +48,10 @@ pub(crate) struct Statements {
     pub(crate) swap_over: String,
     /// Writes a row that still has this version; or reads it.
     pub(crate) swap_version: String,
+    /// Writes a row that is there, and over.
+    pub(crate) update_over: String,
+    /// Writes a row that still has this version.
+    pub(crate) update_version: String,
     /// Adds a listener to these rows.
     pub(crate) register: String,
 }
@@ -109,16 +111,23 @@ impl Statements {
                  t AS MATERIALIZED (SELECT count(*) AS rows, {clock} AS now FROM l) "
             )
         };
-        // Notifies these channels, and the listeners of the row but for this one.
-        let told = format!(
-            "(SELECT count(pg_notify(n.channel, n.message || ' ' || d.now)) FROM \
-             (SELECT value ->> 0 AS channel, value ->> 1 AS message FROM json_array_elements($11::json) \
-             UNION ALL SELECT '{CHANNEL}' || (l.value ->> 0), m.value FROM json_array_elements(d.listeners::json) l, \
-             json_array_elements_text($12::json) m WHERE (l.value ->> 1)::bigint > d.now AND l.value ->> 0 <> $13) n)"
-        );
+        // Notifies these channels, within the commit.
         let done = format!(
-            "SELECT 1::bigint, d.now, NULL::text, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, {told} FROM done d"
+            "SELECT 1::bigint, d.now, d.listeners, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, \
+             (SELECT count(pg_notify(n.value ->> 0, (n.value ->> 1) || ' ' || d.now)) \
+             FROM json_array_elements($11::json) n) FROM done d"
         );
+        // Without more, since most steps are not overtaken. An update that has waited for somebody
+        // who only locked the row does not look at the clock again: it is the caller who sees by
+        // the returned time that it was too late.
+        let update_if = |condition: &str| {
+            format!(
+                "UPDATE {TABLE} AS r SET version = $3, token = GREATEST(r.token, $4), until = $5, \
+                 kept_until = GREATEST(r.kept_until, $6), record = $7 \
+                 WHERE r.class = $1 AND r.name = $2 AND {condition} AND {clock} BETWEEN $8 AND $9 \
+                 RETURNING 1::bigint, {clock}, r.listeners"
+            )
+        };
         // The row as it is, if it was not written.
         let else_row = format!(
             "UNION ALL SELECT 0::bigint, t.now, r.version, r.token, r.until, r.kept_until, r.record, 0 \
@@ -126,6 +135,8 @@ impl Statements {
              WHERE NOT EXISTS (SELECT 1 FROM done)"
         );
         Self {
+            update_over: update_if(&format!("r.until <= {clock} AND r.token <= $10")),
+            update_version: update_if("r.version = $10"),
             // The condition of the update is looked at when the row is locked. That of the insert
             // is looked at before another program's insert of the same row is waited for; if that
             // one is undone, no more than the lock's time-out has passed.
@@ -225,6 +236,8 @@ impl Statements {
             remove: none(),
             swap_over: none(),
             swap_version: none(),
+            update_over: none(),
+            update_version: none(),
             register: none(),
         }
     }

@@ -21,11 +21,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::call::{class_named, new_version, text_of, time};
 use crate::links::Links;
 use crate::plumbing::Arg;
-use crate::records::Told;
+use crate::records::Whom;
 use crate::statements::{Statements, quoted};
 
 /// Beginning of the name of each channel.
-pub(crate) const CHANNEL: &str = "lock_";
+const CHANNEL: &str = "lock_";
 
 /// Maximum length of a message in bytes. PostgreSQL takes 7999, with the time that is added.
 const LONGEST: usize = 7900;
@@ -100,20 +100,12 @@ impl Station {
         events.iter().filter(elsewhere).filter_map(message).collect()
     }
 
-    /// Returns what a swap needs to notify others.
-    pub(crate) fn told(&self, name: &Name, events: &[Event]) -> Told {
-        let (mut direct, mut public) = (Vec::new(), Vec::new());
-        for (event, message) in self.messages(std::slice::from_ref(name), events) {
-            match &event.to {
-                Some(to) => direct.push([channel(to), message]),
-                None => public.push(message),
-            }
-        }
-        Told {
-            direct: serde_json::to_string(&direct).unwrap_or_default(),
-            public: serde_json::to_string(&public).unwrap_or_default(),
-            here: self.shared.id.to_string(),
-        }
+    /// Returns channels with the messages to single waiters, as JSON; `None` if there are none.
+    pub(crate) fn direct(&self, name: &Name, events: &[Event]) -> Option<String> {
+        let messages = self.messages(std::slice::from_ref(name), events).into_iter();
+        let direct = messages.filter_map(|(event, message)| Some([channel(event.to.as_ref()?), message]));
+        let direct: Vec<_> = direct.collect();
+        if direct.is_empty() { None } else { serde_json::to_string(&direct).ok() }
     }
 
     /// Returns statements that notify others.
@@ -122,10 +114,14 @@ impl Station {
         names: &[Name],
         listeners: &[Option<String>],
         events: &[Event],
+        whom: Whom,
         now: i64,
     ) -> String {
         let mut notices = String::new();
         for (event, message) in self.messages(names, events) {
+            if whom == Whom::Public && event.to.is_some() {
+                continue;
+            }
             let all = listeners.get(event.index).and_then(Option::as_deref).unwrap_or("[]");
             let all: Vec<(String, i64)> = serde_json::from_str(all).unwrap_or_default();
             let others = all.into_iter().filter(|(id, until)| *until > now && **id != *self.shared.id);

@@ -15,7 +15,7 @@ use lock_store_records::{Change, Changed, Event, Name, Record, Row as RecordRow}
 use crate::call::{Call, Found, Steps, micros, new_version, text_of, time};
 use crate::links::Link;
 use crate::plumbing::{Arg, During, Fault};
-use crate::records::Told;
+use crate::records::Whom;
 
 /// Maximum time by which the database's clock may be behind our upper bound of it. Leases count
 /// from the bound, and are longer by that much.
@@ -74,21 +74,25 @@ struct Base {
     estimated: Option<Tick>,
     /// Whether the database said that the row was so at that time.
     is_seen: bool,
+    /// Whether a row is there.
+    is_there: bool,
 }
 
 impl Base {
     fn of(found: Option<Found>, at: ServerTime, is_seen: bool) -> Self {
-        let estimated = None;
+        let (estimated, is_there) = (None, found.is_some());
         match found {
             // Nothing of it counts any more but the counter.
             Some(Found { row, .. }) if !is_seen && row.until <= micros(at) => {
                 let row = RecordRow { until: 0, text: EMPTY.to_owned(), ..row };
-                Self { version: None, row, at, estimated, is_seen }
+                Self { version: None, row, at, estimated, is_seen, is_there }
             }
-            Some(Found { version, row }) => Self { version: Some(version), row, at, estimated, is_seen },
+            Some(Found { version, row }) => {
+                Self { version: Some(version), row, at, estimated, is_seen, is_there }
+            }
             None => {
                 let row = RecordRow { text: EMPTY.to_owned(), ..RecordRow::default() };
-                Self { version: None, row, at, estimated, is_seen }
+                Self { version: None, row, at, estimated, is_seen, is_there }
             }
         }
     }
@@ -203,9 +207,12 @@ impl Call<'_> {
         let largest = base.row.token.max(micros(base.at));
         let last = base.version.as_deref().map_or(Arg::Int(largest), Arg::Text);
         let statements = &self.sql.statements;
-        let text = if base.version.is_some() { &statements.swap_version } else { &statements.swap_over };
+        let (update, swap) = match base.version {
+            Some(_) => (&statements.update_version, &statements.swap_version),
+            None => (&statements.update_over, &statements.swap_over),
+        };
         let Found { version, row } = after;
-        let Told { direct, public, here } = self.sql.told(name, events);
+        let direct = self.sql.direct(name, events);
         let args = [
             Arg::Text(text_of(name.class)),
             Arg::Text(&name.text),
@@ -217,26 +224,43 @@ impl Call<'_> {
             Arg::Int(from),
             Arg::Int(to),
             last,
-            Arg::Text(&direct),
-            Arg::Text(&public),
-            Arg::Text(&here),
+            Arg::Text(direct.as_deref().unwrap_or("[]")),
         ];
-        let sent = Clock::Boot.now();
-        let rows = self.bounded(During::Commit, link.rows(text, &args)).await?;
+        let mut sent = Clock::Boot.now();
+        let mut rows = Vec::new();
+        if let [args @ .., _] = &args
+            && base.is_there
+            && direct.is_none()
+        {
+            rows = self.bounded(During::Commit, link.rows(update, args)).await?;
+        }
+        if rows.is_empty() {
+            sent = Clock::Boot.now();
+            rows = self.bounded(During::Commit, link.rows(swap, &args)).await?;
+        }
         let answered = Clock::Boot.now();
         let read = || {
-            let Some(row) = rows.first() else { return Ok((false, time(0), None)) };
-            Ok((row.int(0)? == 1, time(row.int(1)?), Found::read(row, 2)?))
+            let Some(row) = rows.first() else { return Ok((false, time(0), None, None)) };
+            let (is_done, now) = (row.int(0)? == 1, time(row.int(1)?));
+            Ok(match is_done {
+                true => (true, now, None, row.maybe_text(2)?),
+                false => (false, now, Found::read(row, 2)?, None),
+            })
         };
-        let (is_done, now, found) = read().map_err(|error| self.unreadable(&error))?;
+        let (is_done, now, found, listeners) = read().map_err(|error| self.unreadable(&error))?;
         self.sql.observe(now, sent);
         if is_done {
-            // An upper bound of the time that was none, since the clock was set forward, or an
-            // insert that has waited for another one: it has to be undone.
+            // An upper bound of the time that was none, since the clock was set, or a row that was
+            // waited for: it has to be undone.
             let was_early = base.estimated.is_some_and(|estimated| now > base.at + answered.since(estimated));
-            if was_early || micros(now) > to {
-                let text = "the database's clock was set forward, or the row was written late";
+            if was_early || !(from..=to).contains(&micros(now)) {
+                let text = "the database's clock was set, or the row was written late";
                 return Err(self.error(StoreErrorKind::Unanswered, text).into());
+            }
+            let notices = self.sql.notices(&change.names, &[listeners], events, Whom::Public, micros(now));
+            if !notices.is_empty() {
+                // The step is done. If this fails, others look by themselves.
+                let _ = self.bounded(During::Work, link.run(&notices)).await;
             }
             return Ok(Ok(now));
         }

@@ -2,7 +2,7 @@
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
 //! There is also a [`PostgresServer`]. Servers can speak TLS (`tls`) and have clocks that can be
-//! set ([`ServerClock`]). All of them are [processes](process).
+//! set ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under
@@ -18,6 +18,7 @@ mod server_clock;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod wait;
+pub mod wire;
 
 pub use cluster::Cluster;
 pub use postgres::PostgresServer;
@@ -27,3 +28,4 @@ pub use redis::RedisServer;
 pub use sentinels::Sentinels;
 pub use server_clock::{Offset, ServerClock};
 pub use wait::eventually_blocking;
+pub use wire::Wire;

@@ -132,7 +132,42 @@ impl PostgresServer {
         }
     }
 
+    /// Starts a standby, which streams this server's changes, and takes over after `pg_promote()`.
+    ///
+    /// # Panics
+    ///
+    /// When that does not work.
+    #[track_caller]
+    #[must_use]
+    pub fn start_standby(&self) -> Self {
+        let copy = |setup: &Setup, dir: &Path| {
+            let mut backup = command(&setup.programs.join("pg_basebackup"), setup.user);
+            backup.arg("-D").arg(dir.join("data")).args(["-h", "127.0.0.1", "-p"]).arg(self.port.to_string());
+            backup.args(["-U", "test", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
+            backup
+        };
+        match Self::try_make(&std::env::temp_dir(), None, &[], copy) {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     fn try_launch(parent: &Path, clock: Option<ServerClock>, settings: &[&str]) -> io::Result<Self> {
+        Self::try_make(parent, clock, settings, |setup, dir| {
+            let mut initdb = command(&setup.programs.join("initdb"), setup.user);
+            initdb.arg("-D").arg(dir.join("data"));
+            initdb.args(["-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
+            initdb
+        })
+    }
+
+    /// Starts a server whose data the command that `make` returns has made.
+    fn try_make(
+        parent: &Path,
+        clock: Option<ServerClock>,
+        settings: &[&str],
+        make: impl Fn(&Setup, &Path) -> Command,
+    ) -> io::Result<Self> {
         let programs =
             programs().ok_or_else(|| io::Error::other("PostgreSQL's `initdb` and `postgres` are missing"))?;
         let user = User::find()?;
@@ -143,15 +178,14 @@ impl PostgresServer {
         if let Some(User { uid, gid }) = user {
             chown(dir.path(), Some(uid), Some(gid))?;
         }
-        let mut initdb = command(&programs.join("initdb"), user);
-        initdb.arg("-D").arg(dir.path().join("data"));
-        initdb.args(["-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
-        let made = initdb.current_dir(dir.path()).output()?;
-        if !made.status.success() {
-            return Err(io::Error::other(format!("initdb: {}", String::from_utf8_lossy(&made.stderr))));
-        }
         let settings = settings.iter().map(ToString::to_string).collect();
         let setup = Setup { programs, user, clock, settings };
+        let mut make = make(&setup, dir.path());
+        let made = make.current_dir(dir.path()).output()?;
+        if !made.status.success() {
+            let (program, said) = (make.get_program().display(), String::from_utf8_lossy(&made.stderr));
+            return Err(io::Error::other(format!("{program}: {said}")));
+        }
         let deadline = Instant::now() + READY;
         loop {
             let port = free_port()?;
@@ -193,22 +227,17 @@ impl PostgresServer {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Sends SIGKILL, as in a crash. PostgreSQL's child processes end by themselves.
+    /// Sends SIGKILL to all processes of the server, as in a crash.
     pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Sends SIGKILL to all processes of the server, which lose data that is not on disk.
-    pub fn crash(&mut self) {
         self.process.kill_tree();
     }
 
-    /// Sends SIGSTOP to all processes of the server.
+    /// Stops all processes of the server. Linux only.
     pub fn stop(&mut self) {
         self.process.stop_tree();
     }
 
-    /// Sends SIGCONT to all processes of the server.
+    /// Lets all processes of the server go on.
     pub fn cont(&mut self) {
         self.process.cont_tree();
     }
@@ -220,7 +249,7 @@ impl PostgresServer {
     /// When it does not start.
     #[track_caller]
     pub fn restart(&mut self) {
-        self.process.kill();
+        self.kill();
         let deadline = Instant::now() + READY;
         loop {
             match self.setup.launch(self.dir.path(), self.port) {
@@ -238,7 +267,9 @@ impl PostgresServer {
 
 impl Drop for PostgresServer {
     fn drop(&mut self) {
-        // An orderly shutdown: no process writes to the folder any more when it is removed.
+        // An orderly shutdown: no process writes to the folder any more when it is removed. A
+        // stopped one would not hear of it.
+        self.process.cont_tree();
         self.process.interrupt();
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.process.ended().is_none() && Instant::now() < deadline {
@@ -279,7 +310,8 @@ impl Setup {
         let deadline = Instant::now() + READY;
         loop {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
-            if said.contains("ready to accept connections") {
+            // A standby accepts connections that only read.
+            if said.contains("system is ready to accept") {
                 return Ok(process);
             }
             if process.ended().is_some() || Instant::now() >= deadline {

@@ -209,26 +209,29 @@ impl Process {
         self.signal(Signal::INT);
     }
 
-    /// Sends SIGSTOP to the process and to all its descendants that the system lists.
-    pub fn stop_tree(&mut self) {
-        // A stopped process makes no new ones.
-        self.stop();
-        signal_descendants(self.child.id(), Signal::STOP);
-    }
-
-    /// Sends SIGCONT to the process and to all its descendants that the system lists.
-    pub fn cont_tree(&mut self) {
-        signal_descendants(self.child.id(), Signal::CONT);
-        self.cont();
-    }
-
     /// Sends SIGKILL to the process and to all its descendants that the system lists.
     pub fn kill_tree(&mut self) {
+        self.stop_tree();
         if self.ended().is_none() {
-            self.stop();
             signal_descendants(self.child.id(), Signal::KILL);
         }
         self.kill();
+    }
+
+    /// Sends SIGSTOP to the process, and then to all its descendants that the system lists.
+    pub fn stop_tree(&mut self) {
+        if self.ended().is_none() {
+            self.stop();
+            signal_descendants(self.child.id(), Signal::STOP);
+        }
+    }
+
+    /// Sends SIGCONT to all descendants of the process, and then to itself.
+    pub fn cont_tree(&mut self) {
+        if self.ended().is_none() {
+            signal_descendants(self.child.id(), Signal::CONT);
+            self.cont();
+        }
     }
 
     /// Sends SIGKILL and waits for the end.
@@ -243,7 +246,7 @@ impl Process {
 /// Sends `signal` to all descendants of `root`. Works on Linux only.
 fn signal_descendants(root: u32, signal: Signal) {
     let Ok(root) = i32::try_from(root) else { return };
-    let mut family = vec![root];
+    let mut found = vec![root];
     let processes: Vec<(i32, i32)> = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -256,11 +259,11 @@ fn signal_descendants(root: u32, signal: Signal) {
         })
         .collect();
     let mut at = 0;
-    while let Some(&parent) = family.get(at) {
-        family.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+    while let Some(&parent) = found.get(at) {
+        found.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
         at += 1;
     }
-    for pid in family.into_iter().skip(1).filter_map(Pid::from_raw) {
+    for pid in found.into_iter().skip(1).filter_map(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }

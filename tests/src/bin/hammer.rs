@@ -2,8 +2,8 @@
 //!
 //! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>` says `ready`, starts at
 //! the line `go`, and says `done <sections> <lost>`. `<sections>` is how many sections were
-//! entered, `<lost>` in how many of them the lock was lost. `broken` uses a lock that only excludes
-//! tasks of its own process, which the checker must notice.
+//! entered, `<lost>` in how many of them the lock was lost, or its release was not confirmed.
+//! `broken` uses a lock that only excludes tasks of its own process, which the checker must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Insta
                 if sections % 2 == 0 {
                     match guard.release().await {
                         Ok(()) => {}
-                        Err(LockError::Lost { .. }) => lost += 1,
+                        Err(LockError::Lost { .. } | LockError::Unconfirmed { .. }) => lost += 1,
                         Err(error) => println!("!{error}"),
                     }
                 } else {

@@ -220,7 +220,7 @@ impl Arena {
 
     /// Sends SIGKILL to all processes of a server.
     pub(super) fn kill(&mut self, at: usize) {
-        self.on_server(at, RedisServer::kill, PostgresServer::crash);
+        self.on_server(at, RedisServer::kill, PostgresServer::kill);
     }
 
     /// Starts a server again. A PostgreSQL always has its data.

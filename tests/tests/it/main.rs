@@ -57,6 +57,7 @@ mod semaphore;
 mod sentinel_managers;
 mod simulation;
 mod sqlite_commit;
+mod sqlite_faults;
 mod sqlite_locks;
 mod stock_audit;
 mod stock_faults;

@@ -1,6 +1,9 @@
 //! Locks and stocks in PostgreSQL: `cargo xtask test --only postgres`.
 
 mod chaos;
+mod clocks;
 mod commit;
+mod faults;
 mod locks;
+mod rows;
 mod stock;

@@ -1,7 +1,7 @@
 //! Stocks in PostgreSQL.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::store::StoreErrorKind;
@@ -9,11 +9,9 @@ use lock_runtime::segmented::{SqlStocks, StockError};
 use lock_runtime::testing::memory_manager;
 use lock_tests::stock_model::check_on;
 use lock_tests::stock_sql::{Deed, PATIENCE, drop_at, open, scenarios, stock, with_steps};
-use lock_tests::{Offset, PostgresServer, ServerClock, eventually};
+use lock_tests::wire::Fate;
+use lock_tests::{Offset, PostgresServer, ServerClock, Wire, eventually};
 use sqlx::postgres::PgPoolOptions;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 
 const SELLER: &str = env!("CARGO_BIN_EXE_sql_seller");
 
@@ -102,51 +100,16 @@ async fn a_crash_of_the_server_loses_nothing_that_was_answered() {
     assert_eq!(snapshot.sold(), sold.load(Ordering::Relaxed), "{snapshot:?}");
 }
 
-/// The fate of the bytes between clients and the server.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Wire {
-    Passes,
-    /// The server's answers are lost.
-    Answers,
-    /// Requests to the server are lost too.
-    Requests,
-}
-
-/// Starts a proxy in front of the server. Returns its URL, and a switch.
-async fn wire_to(server: &PostgresServer) -> (String, Arc<Mutex<Wire>>) {
-    async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, wire: Arc<Mutex<Wire>>, lost: [Wire; 2]) {
-        let mut bytes = [0; 4096];
-        while let Ok(count @ 1..) = from.read(&mut bytes).await {
-            let is_lost = lost.contains(&*wire.lock().unwrap());
-            if !is_lost && to.write_all(&bytes[..count]).await.is_err() {
-                break;
-            }
-        }
-    }
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("postgres://test@{}/postgres", listener.local_addr().unwrap());
-    let (wire, server) = (Arc::new(Mutex::new(Wire::Passes)), server.addr());
-    let switch = Arc::clone(&wire);
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let (from_client, to_client) = client.into_split();
-            let (from_server, to_server) = TcpStream::connect(server).await.unwrap().into_split();
-            tokio::spawn(pump(from_client, to_server, Arc::clone(&wire), [Wire::Requests; 2]));
-            tokio::spawn(pump(from_server, to_client, Arc::clone(&wire), [Wire::Requests, Wire::Answers]));
-        }
-    });
-    (url, switch)
-}
-
 /// Only then is the outcome unknown, and a repetition tells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_without_an_answer_is_told_by_the_same_again() {
     let server = PostgresServer::start();
-    let (url, wire) = wire_to(&server).await;
+    let wire = Arc::new(Wire::to(server.addr()));
+    let url = format!("postgres://test@{}/postgres", wire.addr());
     let direct = open(&server.url(), &memory_manager(), 2).await;
     direct.create_tables().await.unwrap();
     let locks = memory_manager();
-    for (name, lost) in [("answers", Wire::Answers), ("requests", Wire::Requests)] {
+    for (name, lost) in [("answers", Fate::Unanswered), ("requests", Fate::Lost)] {
         // More than one, since connections that wait for lost answers are not given back.
         let stocks = open(&url, &locks, 10).await;
         let (stock, direct) = (stock(&stocks, name), stock(&direct, name));
@@ -154,7 +117,7 @@ async fn a_commit_without_an_answer_is_told_by_the_same_again() {
         let switch = Arc::clone(&wire);
         let step = move |step: &str| {
             if step == "before commit" {
-                *switch.lock().unwrap() = lost;
+                switch.set(move |_| lost);
             }
         };
         let hasty = stock.clone().timeout(Duration::from_secs(1));
@@ -163,8 +126,8 @@ async fn a_commit_without_an_answer_is_told_by_the_same_again() {
             matches!(&error, StockError::Unavailable { cause, .. } if cause.outcome_unknown()),
             "{error}"
         );
-        *wire.lock().unwrap() = Wire::Passes;
-        let is_done = lost == Wire::Answers;
+        wire.set(|_| Fate::Passes);
+        let is_done = lost == Fate::Unanswered;
         assert_eq!(direct.snapshot().await.unwrap().sold(), if is_done { 25 } else { 0 });
         // A COMMIT that did not arrive: the server ends the transaction by itself.
         assert_eq!(stock.take("op", 25).await.unwrap().is_repeated(), is_done);

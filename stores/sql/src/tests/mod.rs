@@ -1,5 +1,6 @@
 //! The contract on real databases, and what is particular to them.
 
+mod anchors;
 mod rows;
 
 use std::sync::LazyLock;
@@ -34,7 +35,9 @@ mod on_sqlite {
 mod on_postgres {
     use super::*;
 
+    mod cuts;
     mod faults;
+    mod standby;
     mod waking;
 
     static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);

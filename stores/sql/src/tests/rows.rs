@@ -30,10 +30,12 @@ pub(crate) async fn granted(store: &SqlStore, key: &str, owner: &str) -> bool {
 }
 
 pub(crate) async fn released(store: &SqlStore, key: &str, owner: &str) -> bool {
-    let items = vec![item(key, owner)].into();
-    let release =
-        ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watch: None, timeout: 5 * SECOND };
-    store.release(Arc::new(release)).await.unwrap().held[0]
+    store.release(release(&[key], owner, 5 * SECOND)).await.unwrap().held[0]
+}
+
+pub(crate) fn release(keys: &[&str], owner: &str, timeout: Duration) -> Arc<ReleaseRequest> {
+    let items = keys.iter().map(|key| item(key, owner)).collect();
+    Arc::new(ReleaseRequest { items, linger: Duration::ZERO, then: None, own_watch: None, timeout })
 }
 
 struct File {
