@@ -39,6 +39,11 @@ impl Latch {
         std::mem::take(&mut self.count) > 0
     }
 
+    /// Returns how many have counted down.
+    pub(crate) fn owners(&self) -> usize {
+        self.done.len()
+    }
+
     pub(crate) fn ends_of_all(&self, visit: &mut dyn FnMut(ServerTime)) {
         self.done.values().for_each(|until| visit(*until));
     }

@@ -154,6 +154,13 @@ impl Lock {
         all.into_iter().flatten().min()
     }
 
+    /// Returns how many hold or wait, about.
+    pub(super) fn owners(&self) -> usize {
+        let ReadWrite { writer, readers, intent } = &self.read_write;
+        let single = self.sole.iter().chain(writer).chain(intent).count();
+        single + readers.len() + self.queue.waiters.len()
+    }
+
     /// Visits the end of everything that ends by itself.
     pub(super) fn ends_of_all(&self, visit: &mut dyn FnMut(ServerTime)) {
         let ReadWrite { writer, readers, intent } = &self.read_write;

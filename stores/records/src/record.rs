@@ -94,6 +94,12 @@ impl Record {
         (from, to)
     }
 
+    /// Whether several owners are in it, so that others change it often.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        each!(self, it => it.owners() > 1)
+    }
+
     /// Throws expired data away, except what a later step still has to see.
     pub fn drop_expired(&mut self, now: ServerTime) {
         each!(self, it => it.drop_expired(now));

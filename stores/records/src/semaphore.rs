@@ -94,6 +94,11 @@ impl Semaphore {
         Ok(Some(more))
     }
 
+    /// Returns how many permits are held.
+    pub(crate) fn owners(&self) -> usize {
+        self.held.len()
+    }
+
     pub(crate) fn ends_of_all(&self, visit: &mut dyn FnMut(ServerTime)) {
         self.held.values().for_each(|expires| visit(*expires));
     }

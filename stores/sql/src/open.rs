@@ -61,7 +61,8 @@ pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) 
         queues_mutexes: true,
         direct_grants: true,
         notices: Notices::Pushed,
-        waiter_life: Duration::from_secs(6),
+        // A hundred processes that wait are fifty statements a second.
+        waiter_life: Duration::from_secs(10),
         intent_life: Duration::from_secs(3),
         ..ABILITIES
     };

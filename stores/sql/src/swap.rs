@@ -27,6 +27,10 @@ const BEHIND: Duration = Duration::from_millis(250);
 /// Maximum length of a row's text that is remembered.
 const SHORT: usize = 4096;
 
+/// Number of times that a step on a shared row may be overtaken, before it locks the row. On
+/// others, of which only two or three processes want to be first, once is enough.
+const CONFLICTS: u32 = 1;
+
 /// Number of rows that are remembered, at least.
 const KNOWN: usize = 4096;
 
@@ -132,9 +136,14 @@ impl Call<'_> {
             }
             (Some(estimate), None) => Base { estimated: Some(now), ..Base::of(None, estimate, false) },
         };
-        let mut has_conflicted = false;
+        let mut conflicts = 0;
         loop {
             let Ok(before) = self.record(name, Some(&base.row)) else { return Ok(None) };
+            // Others have most likely changed it since.
+            if !base.is_seen && conflicts == 0 && before.is_shared() {
+                base = self.look(link, name).await?;
+                continue;
+            }
             let mut records = [before.clone()];
             let (answer, bell, events) = self.run(&change.names, base.at, &mut records, &[], step);
             let [record] = &records;
@@ -145,7 +154,7 @@ impl Call<'_> {
                 base = self.look(link, name).await?;
                 continue;
             }
-            if has_conflicted {
+            if conflicts > CONFLICTS {
                 return Ok(None);
             }
             let Ok(row) = self.row(name, Some(&base.row), record) else { return Ok(None) };
@@ -157,7 +166,7 @@ impl Call<'_> {
                 }
                 Err(is) => base = is,
             }
-            has_conflicted = true;
+            conflicts += 1 + u32::from(!before.is_shared());
         }
     }
 
