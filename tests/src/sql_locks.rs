@@ -165,8 +165,8 @@ pub fn a_dead_or_stopped_waiter_takes_nothing_with_it(url: &str, program: &str, 
     }
 }
 
-/// Starts a PostgreSQL server that leaves what it writes to the system's cache. A kill of the server
-/// loses nothing of that, and a busy disk does not end leases.
+/// Starts a PostgreSQL server that leaves what it writes to the system's cache. A kill of the
+/// server loses nothing of that, and a busy disk does not end leases.
 pub async fn postgres_beside_a_busy_disk() -> PostgresServer {
     let server = PostgresServer::start();
     let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
