@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::LockManager;
 
-use crate::Helper;
+use crate::{Helper, PostgresServer};
 
 /// Maximum time of a run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -163,6 +163,17 @@ pub fn a_dead_or_stopped_waiter_takes_nothing_with_it(url: &str, program: &str, 
         assert!(token(&second.line(LONG + SLACK)) > after);
         assert_eq!(second.ask(&release), "released");
     }
+}
+
+/// Starts a PostgreSQL server that leaves what it writes to the system's cache. A kill of the
+/// server loses nothing of that, and a busy disk does not end leases.
+pub async fn postgres_beside_a_busy_disk() -> PostgresServer {
+    let server = PostgresServer::start();
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    for statement in ["ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    server
 }
 
 /// Returns the rows of PostgreSQL in which anything counts: holders, waiters, permits.

@@ -7,6 +7,7 @@ use lock_tests::hammers::Hammers;
 use lock_tests::sql_locks::{
     a_dead_or_stopped_waiter_takes_nothing_with_it,
     a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease, left_in_postgres,
+    postgres_beside_a_busy_disk,
 };
 use lock_tests::wire::Fate;
 use lock_tests::{Helper, PostgresServer, Wire, eventually};
@@ -42,7 +43,7 @@ fn processes_never_overlap(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_stopped_under_load_has_one_holder() {
-    let mut server = PostgresServer::start();
+    let mut server = postgres_beside_a_busy_disk().await;
     tokio::task::block_in_place(|| {
         processes_never_overlap(&server.url(), Duration::from_secs(8), None, |_| {
             std::thread::sleep(LEASE / 3);
@@ -61,7 +62,7 @@ async fn a_server_that_is_killed_and_stopped_under_load_has_one_holder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody() {
-    let server = PostgresServer::start();
+    let server = postgres_beside_a_busy_disk().await;
     tokio::task::block_in_place(|| {
         processes_never_overlap(&server.url(), Duration::from_secs(6), Some(2), |hammers| {
             std::thread::sleep(LEASE / 3);
@@ -79,7 +80,7 @@ async fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody() 
 /// Requests are unanswered wherever they are: acquires, renewals, releases, withdrawals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none() {
-    let server = PostgresServer::start();
+    let server = postgres_beside_a_busy_disk().await;
     let wire = Wire::to(server.addr());
     let (mut number, mut lost) = (0, 0);
     wire.set(move |request| {
@@ -103,7 +104,7 @@ async fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease() {
-    let server = PostgresServer::start();
+    let server = postgres_beside_a_busy_disk().await;
     tokio::task::block_in_place(|| {
         a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease(&server.url(), HOLDER, Helper::stop);
         a_dead_or_stopped_waiter_takes_nothing_with_it(&server.url(), HOLDER, Helper::stop);
@@ -114,7 +115,7 @@ async fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease() {
 /// Its processes hold no lock for longer than their leases, and it answers nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time() {
-    let mut server = PostgresServer::start();
+    let mut server = postgres_beside_a_busy_disk().await;
     let builder = || LockManager::builder().lease(LEASE).call_timeout(LEASE / 3);
     let (one, other) =
         (builder().connect(server.url()).await.unwrap(), builder().connect(server.url()).await.unwrap());
@@ -140,7 +141,7 @@ async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_tim
 /// so the crash is one that can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loses_no_grant_although_the_database_does_not_wait_for_the_disk() {
-    let mut server = PostgresServer::start();
+    let mut server = postgres_beside_a_busy_disk().await;
     let run = async |pool: &PgPool, text: &str| sqlx::raw_sql(text).execute(pool).await.map(drop).unwrap();
     let pool = PgPool::connect(&server.url()).await.unwrap();
     run(&pool, "CREATE TABLE note (number INT)").await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{LockGuard, LockManager};
-use lock_tests::sql_locks::left_in_postgres;
-use lock_tests::{PostgresServer, eventually};
+use lock_tests::eventually;
+use lock_tests::sql_locks::{left_in_postgres, postgres_beside_a_busy_disk};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tokio::task::JoinSet;
@@ -24,7 +24,7 @@ async fn take(locks: &LockManager, keys: &[&str]) -> Vec<LockGuard> {
 /// `SELECT … FOR UPDATE` of others, more of them than there are connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_a_stranger_has_locked_cost_only_their_own_keys() {
-    let server = PostgresServer::start();
+    let server = postgres_beside_a_busy_disk().await;
     let pool = PgPool::connect(&server.url()).await.unwrap();
     let builder = || LockManager::builder().lease(LEASE).call_timeout(LEASE / 2);
     let (one, other) =
@@ -80,7 +80,7 @@ async fn rows_that_a_stranger_has_locked_cost_only_their_own_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handlers_that_wait_inside_transactions_hold_up_no_renewal_and_no_release() {
     const HANDLERS: i64 = 5;
-    let server = PostgresServer::start();
+    let server = postgres_beside_a_busy_disk().await;
     let pool = PgPoolOptions::new().max_connections(2).connect(&server.url()).await.unwrap();
     sqlx::raw_sql("CREATE TABLE note (number BIGINT)").execute(&pool).await.unwrap();
     let locks = LockManager::builder().lease(LEASE).connect_postgres(&pool).await.unwrap();

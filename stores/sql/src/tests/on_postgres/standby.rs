@@ -40,7 +40,7 @@ async fn until(session: &mut PgConnection, query: &str) {
 async fn token(store: &SqlStore, key: &str, owner: &str) -> u64 {
     match store.acquire(request(&[key], owner, 60 * SECOND, 5 * SECOND)).await.unwrap() {
         Acquired::Granted(mut granted) => granted.tokens[0].take().unwrap().get(),
-        busy => panic!("{key}: {busy:?}"),
+        Acquired::Busy(busy) => panic!("{key}: {busy:?}"),
     }
 }
 
@@ -97,7 +97,7 @@ async fn a_session_that_is_ended_while_it_waits_for_a_standby_is_no_answer() {
         match call.await.unwrap() {
             // The server says that it was done, as documented.
             Ok(Acquired::Granted(_)) => assert_eq!(how, "cancel"),
-            Ok(busy) => panic!("{busy:?}"),
+            Ok(Acquired::Busy(busy)) => panic!("{busy:?}"),
             Err(error) => {
                 assert_eq!(how, "terminate");
                 assert_eq!(error.kind(), StoreErrorKind::Unanswered, "{error}");
