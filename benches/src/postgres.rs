@@ -1,5 +1,5 @@
-//! PostgreSQL's side of a measurement: the commit that stands for a PING, the count of statements, a
-//! transaction that stays open, and the lock that programs write by hand.
+//! PostgreSQL's side of a measurement: the commit that stands for a PING, the count of statements,
+//! a transaction that stays open, and the lock that programs write by hand.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection, Executor};
