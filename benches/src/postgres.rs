@@ -1,5 +1,5 @@
-//! PostgreSQL's side of a measurement: the commit that stands for a PING, the count of statements, a
-//! transaction that stays open, and the lock that programs write by hand.
+//! PostgreSQL's side of a measurement: the commit that stands for a PING, the count of statements,
+//! a transaction that stays open, and the lock that programs write by hand.
 
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection, Executor};
@@ -23,6 +23,7 @@ const STATEMENTS: &str = "SELECT COALESCE(sum(calls), 0)::bigint FROM pg_stat_st
 const LOCK: &str = "SELECT name FROM lock_bench_raw WHERE name = $1 FOR UPDATE";
 const INSERT: &str = "INSERT INTO lock_bench_raw (name) VALUES ($1) ON CONFLICT DO NOTHING";
 
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn said(error: sqlx::Error) -> String {
     format!("PostgreSQL: {error}")
 }

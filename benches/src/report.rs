@@ -43,6 +43,7 @@ impl Report {
             ("max_us", json!(self.waits.max)),
             ("errors", json!(self.errors)),
             ("cmds_per_grant", json!(per_grant)),
+            ("cmds_per_s", json!(self.cost.calls.map(|calls| round(calls.by_clients as f64 / secs)))),
             ("calls_in_scripts", json!(self.cost.calls.map(|calls| calls.in_scripts))),
             ("cpu_ms", json!(round(self.cost.cpu.as_secs_f64() * 1000.0))),
         ];

@@ -48,8 +48,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
     errors.0 += back.errors.0;
     let per_hold = |bytes: f64| (held > 0).then(|| round(bytes / held as f64));
     let resident_grown = resident.zip(resident_before).and_then(|(now, before)| per_hold(now - before));
-    let per_second = |count: u64| round(count as f64 / cost.time.as_secs_f64());
-    let scripts = cost.calls.map(|calls| per_second(calls.scripts));
+    let scripts = cost.calls.map(|calls| round(calls.scripts as f64 / cost.time.as_secs_f64()));
     Ok(Report {
         tasks: AT_ONCE.min(locks.len()),
         hold_us: u64::try_from(options.secs.as_micros()).unwrap_or(u64::MAX),
@@ -63,7 +62,6 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
             ("bytes_per_hold", json!(per_hold(grown as f64))),
             ("rss_per_hold", json!(resident_grown)),
             ("scripts_per_s", json!(scripts)),
-            ("cmds_per_s", json!(cost.calls.map(|calls| per_second(calls.by_clients)))),
         ],
     })
 }

@@ -1,7 +1,7 @@
 //! `latency`: one task, no contention; a PING between the pairs is the round trip to compare with.
 //!
-//! With `--open-secs` it goes on while a transaction of PostgreSQL is open, which keeps dead versions
-//! of every row. Pairs are measured again at the end of that time.
+//! With `--open-secs` it goes on while a transaction of PostgreSQL is open, which keeps dead
+//! versions of every row. Pairs are measured again at the end of that time.
 
 use std::time::{Duration, Instant};
 

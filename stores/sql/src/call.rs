@@ -276,13 +276,19 @@ impl<'a> Call<'a> {
     /// not let the user do so refuses that.
     pub(crate) async fn check(&self) -> Result<(), Fault> {
         self.time().await?;
-        let mut link = self.begin().await?;
-        let args = [Arg::Text("lock"), Arg::Text("[]")];
         let Statements { lock, insert, update, remove, .. } = &self.sql.statements;
-        for text in [lock, insert, update, remove] {
-            self.bounded(During::Work, link.rows(text, &args)).await?;
+        let all = [lock, insert, update, remove].map(|text| filled(text, "lock", "[]")).join("; ");
+        let all = format!("{}; {all}; COMMIT", self.links.options.begin());
+        let mut link = self.link().await?;
+        // One message: a server that is slow would end a transaction that waits for the next one.
+        match self.bounded(During::Work, link.run(&all)).await {
+            Ok(()) => link.give_back(),
+            Err(fault) => {
+                self.roll_back(link).await;
+                return Err(fault);
+            }
         }
-        self.commit(link).await
+        Ok(())
     }
 
     /// Makes one attempt of a step, in a transaction that locks the rows.

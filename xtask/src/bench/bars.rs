@@ -255,7 +255,7 @@ macro_rules! postgres {
         const PINGPONG: Run = Run(concat!("pingpong --store ", $store, " --secs 10"));
         const WAITING: Run = Run(concat!("waiting --tasks 100 --procs 100 --store ", $store));
         const FAIR: Run =
-            Run(concat!("fair-hot --procs 8 --tasks 125 --hold-us 100000 --secs 20 --store ", $store));
+            Run(concat!("fair-hot --procs 8 --tasks 125 --hold-us 100000 --rounds 50 --secs 20 --store ", $store));
         const READERS: Run = Run(concat!("readers --store ", $store));
         [
             bar($store, "pair p50 / two commits", AtMost($pair), &[LATENCY], |lines| {
@@ -279,17 +279,19 @@ macro_rules! postgres {
             field!($store, "waiting: errors", Exactly(0.0), WAITING, "errors"),
             bar($store, "1000 fair waiters: statements a second beside 3 a hand-off", AtMost(50.0), &[FAIR], |lines| {
                 let line = lines.first()?;
-                Some((line.number("cmds_per_grant")? - 3.0) * line.number("grants_per_s")?)
+                Some(line.number("cmds_per_s")? - 3.0 * line.number("grants_per_s")?)
             }),
+            field!($store, "1000 fair waiters: hand-offs a second", AtLeast(5.0), FAIR, "grants_per_s"),
             field!($store, "fair-hot: order violations", Exactly(0.0), FAIR, "order_violations"),
             field!($store, "fair-hot: errors", Exactly(0.0), FAIR, "errors"),
             field!($store, "200 readers for a minute: lost", Exactly(0.0), READERS, "lost"),
+            field!($store, "readers: errors", Exactly(0.0), READERS, "errors"),
         ]
     }};
 }
 
-const POSTGRES: [Bar; 15] = postgres!("postgres", pair: 1.25);
-const POSTGRES_SHM: [Bar; 15] = postgres!("postgres-shm", pair: 1.6);
+const POSTGRES: [Bar; 17] = postgres!("postgres", pair: 1.25);
+const POSTGRES_SHM: [Bar; 17] = postgres!("postgres-shm", pair: 1.6);
 
 fn all() -> impl Iterator<Item = Bar> {
     BARS.into_iter().chain(POSTGRES).chain(POSTGRES_SHM)
@@ -426,7 +428,7 @@ mod tests {
         assert_eq!(value(bar("postgres", "hand-off p50 less two commits, ms"), &handoff), Some(5.0));
         let waiting = [json!({"many_mutex": {"cmds_per_s": 42.0}})];
         assert_eq!(value(bar("postgres", "100 processes wait: statements a second"), &waiting), Some(42.0));
-        let queue = [json!({"cmds_per_grant": 5.0, "grants_per_s": 10.0})];
+        let queue = [json!({"cmds_per_s": 50.0, "grants_per_s": 10.0})];
         let name = "1000 fair waiters: statements a second beside 3 a hand-off";
         assert_eq!(value(bar("postgres", name), &queue), Some(20.0));
         let seeds = [json!({"total_ms": 12.0}), json!({"total_ms": 10.0})];
