@@ -20,7 +20,7 @@ use crate::records::{Sql, Whom};
 use crate::statements::{Statements, TABLE, filled};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Maximum length of a record's text in bytes. Each change writes all of it.
 const LARGEST: usize = 256 * 1024;

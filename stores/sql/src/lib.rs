@@ -2,8 +2,8 @@
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
 //! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
-//! one round trip, `statements` their text in both dialects. `commit` commits transactions of the
-//! user's under a lock. `links` has the connections, `station` hears of other processes' steps, and
+//! one round trip, `statements` their text in both dialects. `group` lets steps of one process on one
+//! row travel together. `commit` commits transactions of the user's under a lock. `links` has the connections, `station` hears of other processes' steps, and
 //! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -16,6 +16,8 @@
 mod call;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod commit;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod group;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod links;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

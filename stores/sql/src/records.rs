@@ -1,18 +1,19 @@
 //! [`Sql`]: records in a database.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::kit::ServerClock;
-use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
+use lock_core::store::{Abilities, Cursor, ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::{
     Access, Change, Changed, Class, Event, Listeners, Name, Page, RecordStore, Work as Step,
 };
 
 use crate::call::{Call, Found, NO_TABLE, attempts, time};
+use crate::group::{self, Groups, Turn};
 use crate::links::Links;
 use crate::plumbing::Arg;
 #[cfg(feature = "postgres")]
@@ -63,6 +64,9 @@ pub struct Sql {
     #[cfg(feature = "postgres")]
     station: Option<Station>,
     pub(crate) known: Known,
+    pub(crate) groups: Groups,
+    /// For tasks that go on with the steps of others.
+    me: Weak<Self>,
     sweeper: Arc<Sweeper>,
 }
 
@@ -72,7 +76,9 @@ impl Sql {
         let listeners = Arc::<Mutex<Listeners>>::default();
         #[cfg(feature = "postgres")]
         let station = Station::of(&steady, &statements, &listeners);
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            groups: Groups::default(),
+            me: Weak::clone(me),
             sweeper: Arc::new(Sweeper::new(steady.clone(), statements.clone())),
             links,
             steady,
@@ -147,6 +153,33 @@ impl Sql {
         String::new()
     }
 
+    /// Returns the row that a change can compare and swap.
+    fn swapped(&self, change: &Change) -> Option<Name> {
+        // In SQLite a transaction needs no round trips.
+        let changes = matches!(change.access, Access::Change | Access::Each);
+        match &*change.names {
+            [name] if changes && self.links.options.is_postgres() => Some(name.clone()),
+            _ => None,
+        }
+    }
+
+    /// Makes a step.
+    pub(crate) async fn make<T, F>(&self, change: Change, mut step: F) -> Result<Changed<T>, StoreError>
+    where
+        F: FnMut(&mut Step<'_>) -> T + Send,
+    {
+        let links = if change.access == Access::Each { &self.steady } else { &self.links };
+        let call = Call::new(self, links, change.timeout);
+        call.check_names(&change.names)?;
+        if let Some(name) = self.swapped(&change) {
+            let swapped: Result<_, StoreError> = attempts!(call, call.swap(&change, &name, &mut step));
+            if let Some(changed) = swapped? {
+                return Ok(changed);
+            }
+        }
+        attempts!(call, call.attempt(&change, &mut step))
+    }
+
     fn call(&self, timeout: Duration) -> Call<'_> {
         Call::new(self, &self.links, timeout)
     }
@@ -171,24 +204,30 @@ impl RecordStore for Sql {
         attempts!(call, call.time())
     }
 
-    async fn change<T, F>(&self, change: Change, mut step: F) -> Result<Changed<T>, StoreError>
+    async fn change<T, F>(&self, change: Change, step: F) -> Result<Changed<T>, StoreError>
     where
         T: Send + 'static,
         F: FnMut(&mut Step<'_>) -> T + Send + 'static,
     {
-        let links = if change.access == Access::Each { &self.steady } else { &self.links };
-        let call = Call::new(self, links, change.timeout);
-        call.check_names(&change.names)?;
         self.sweeper.go_on();
-        // In SQLite a transaction needs no round trips.
-        let changes = matches!(change.access, Access::Change | Access::Each);
-        if let ([name], true, true) = (&*change.names, changes, self.links.options.is_postgres()) {
-            let swapped: Result<_, StoreError> = attempts!(call, call.swap(&change, name, &mut step));
-            if let Some(changed) = swapped? {
-                return Ok(changed);
-            }
+        let (Some(name), Some(me)) = (self.swapped(&change), self.me.upgrade()) else {
+            return self.make(change, step).await;
+        };
+        let timeout = change.timeout;
+        match Groups::turn(me, &name, change, step) {
+            Turn::Now(_lead, change, step) => self.make(change, step).await,
+            Turn::Later(told, begun) => match tokio::time::timeout(timeout, told).await {
+                Ok(Ok(changed)) => changed,
+                // The runtime has ended, or the step has panicked.
+                Ok(Err(_)) => {
+                    Err(self.call(timeout).error(StoreErrorKind::Unanswered, "the step was given up"))
+                }
+                Err(_) => {
+                    let text = format_args!("no answer within {timeout:?}");
+                    Err(self.call(timeout).error(group::over(&begun), text))
+                }
+            },
         }
-        attempts!(call, call.attempt(&change, &mut step))
     }
 
     async fn page(

@@ -37,6 +37,7 @@ mod on_postgres {
 
     mod cuts;
     mod faults;
+    mod groups;
     mod standby;
     mod waking;
 

@@ -1,0 +1,185 @@
+//! [`Groups`]: steps of this process on one row, which travel together.
+//!
+//! A thousand waiters that write a row one by one would overtake each other all the time. So one
+//! step on a row is under way at a time; those that come meanwhile are made together, in the order
+//! in which they came.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lock_core::internal::sync::{Mutex, lock};
+use lock_core::store::{Few, ServerTime, StoreError, StoreErrorKind};
+use lock_store_records::{Access, Change, Changed, Heard, Name, Work as Step};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::call::LONGEST;
+use crate::records::Sql;
+
+/// Maximum number of steps that are made together.
+const MOST: usize = 256;
+
+/// A row, and whether it is for renewals, which have connections of their own.
+type Row = (Name, bool);
+
+/// The steps that wait, by row. A row is here for as long as a step on it is under way.
+#[derive(Default)]
+pub(crate) struct Groups(Mutex<HashMap<Row, Vec<Box<dyn Member>>>>);
+
+/// A step that waits for its turn.
+trait Member: Send {
+    fn change(&self) -> &Change;
+    fn deadline(&self) -> Instant;
+    /// Says that the step begins; `false` if its caller has gone.
+    fn begin(&self) -> bool;
+    /// Runs the step, and keeps its answer.
+    fn run(&mut self, work: &mut Step<'_>);
+    /// Tells the caller.
+    fn tell(self: Box<Self>, made: Result<(ServerTime, Heard), StoreError>);
+}
+
+struct Seat<T, F> {
+    change: Change,
+    deadline: Instant,
+    step: F,
+    answer: Option<T>,
+    /// Whether the last run had events.
+    rang: bool,
+    begun: Arc<AtomicBool>,
+    caller: oneshot::Sender<Result<Changed<T>, StoreError>>,
+}
+
+impl<T, F> Member for Seat<T, F>
+where
+    T: Send,
+    F: FnMut(&mut Step<'_>) -> T + Send,
+{
+    fn change(&self) -> &Change {
+        &self.change
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn begin(&self) -> bool {
+        self.begun.store(true, Ordering::Relaxed);
+        !self.caller.is_closed()
+    }
+
+    fn run(&mut self, work: &mut Step<'_>) {
+        let before = work.events.len();
+        self.answer = Some((self.step)(work));
+        self.rang = work.events.len() > before;
+    }
+
+    fn tell(self: Box<Self>, made: Result<(ServerTime, Heard), StoreError>) {
+        let Self { answer, rang, caller, .. } = *self;
+        let changed = |(now, heard): (ServerTime, Heard)| {
+            answer.map(|answer| Changed { answer, now, heard: Heard(heard.0 && rang) })
+        };
+        // The caller may have gone.
+        let _ = made.map(changed).transpose().map(|changed| caller.send(changed));
+    }
+}
+
+/// The right to make steps on a row. When it ends, those that wait are made.
+pub(crate) struct Lead {
+    sql: Arc<Sql>,
+    row: Row,
+    runtime: Handle,
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let mut groups = lock(&self.sql.groups.0);
+        if groups.get(&self.row).is_some_and(Vec::is_empty) {
+            groups.remove(&self.row);
+            return;
+        }
+        drop(groups);
+        let lead = Self { sql: Arc::clone(&self.sql), row: self.row.clone(), runtime: self.runtime.clone() };
+        self.runtime.spawn(lead.make_all());
+    }
+}
+
+/// How a step is made.
+pub(crate) enum Turn<T, F> {
+    /// At once, by its caller.
+    Now(Lead, Change, F),
+    /// Together with others.
+    Later(oneshot::Receiver<Result<Changed<T>, StoreError>>, Arc<AtomicBool>),
+}
+
+impl Groups {
+    /// Takes a turn for a step on one row.
+    pub(crate) fn turn<T, F>(sql: Arc<Sql>, name: &Name, change: Change, step: F) -> Turn<T, F>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Step<'_>) -> T + Send + 'static,
+    {
+        let row = (name.clone(), change.access == Access::Each);
+        let mut groups = lock(&sql.groups.0);
+        let Some(waiting) = groups.get_mut(&row) else {
+            groups.insert(row.clone(), Vec::new());
+            drop(groups);
+            return Turn::Now(Lead { sql, row, runtime: Handle::current() }, change, step);
+        };
+        let (caller, told) = oneshot::channel();
+        let begun = Arc::new(AtomicBool::new(false));
+        let deadline = Instant::now() + change.timeout.min(LONGEST);
+        let (answer, rang) = (None, false);
+        waiting.push(Box::new(Seat {
+            change,
+            deadline,
+            step,
+            answer,
+            rang,
+            begun: Arc::clone(&begun),
+            caller,
+        }));
+        Turn::Later(told, begun)
+    }
+}
+
+impl Lead {
+    async fn make_all(self) {
+        let mut waiting = lock(&self.sql.groups.0).get_mut(&self.row).map(std::mem::take).unwrap_or_default();
+        while !waiting.is_empty() {
+            let rest = waiting.split_off(waiting.len().min(MOST));
+            waiting.retain(|member| member.begin());
+            self.make(waiting).await;
+            waiting = rest;
+        }
+    }
+
+    /// Makes these steps together.
+    async fn make(&self, members: Vec<Box<dyn Member>>) {
+        let Some(first) = members.first().map(|member| member.change().clone()) else { return };
+        let deadline = members.iter().map(|member| member.deadline()).max();
+        let change = Change {
+            names: Few::one(self.row.0.clone()),
+            // After the first of these, its answer is another one, and all are made again.
+            latest: members.iter().filter_map(|member| member.change().latest).min(),
+            timeout: deadline.unwrap_or_else(Instant::now).saturating_duration_since(Instant::now()),
+            ..first
+        };
+        let members = Arc::new(Mutex::new(members));
+        let all = Arc::clone(&members);
+        let step = move |work: &mut Step<'_>| lock(&all).iter_mut().for_each(|member| member.run(work));
+        let made = self.sql.make(change, step).await;
+        let made = made.map(|Changed { now, heard, .. }| (now, heard));
+        let members = std::mem::take(&mut *lock(&members));
+        members.into_iter().for_each(|member| member.tell(made.clone()));
+    }
+}
+
+/// Returns the error of a caller whose time is over.
+pub(crate) fn over(begun: &AtomicBool) -> StoreErrorKind {
+    match begun.load(Ordering::Relaxed) {
+        true => StoreErrorKind::Unanswered,
+        false => StoreErrorKind::NotReady,
+    }
+}

@@ -1,0 +1,45 @@
+//! Steps of one process on one row travel together.
+
+use std::sync::Arc;
+
+use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore};
+use sqlx::{Connection, Executor, PgConnection, Row};
+
+use super::*;
+use crate::tests::rows::{SECOND, granted, item};
+
+/// Number of waiters.
+const MANY: usize = 200;
+
+fn waiter(number: usize) -> Arc<AcquireRequest> {
+    let item = Item { kind: Kind::Fair, ..item("a", &format!("waiter:{number}")) };
+    Arc::new(AcquireRequest::new(vec![item], 60 * SECOND, 60 * SECOND).queued(60 * SECOND))
+}
+
+/// Each write of a row with many waiters is long, and would overtake those of all others.
+#[tokio::test]
+async fn many_waiters_are_few_writes() {
+    let server = PostgresServer::start();
+    let store = postgres(server.url().parse().unwrap(), &settings(""));
+    assert!(granted(&store, "a", "owner:1").await);
+    let mut operator = PgConnection::connect(&server.url()).await.unwrap();
+    let written = "SELECT txid_current()";
+    let before: i64 = operator.fetch_one(written).await.unwrap().get(0);
+    let mut tasks: Vec<_> = (0..MANY)
+        .map(|number| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.acquire(waiter(number)).await })
+        })
+        .collect();
+    // Among them the one that makes the first step, and others that wait for their turns.
+    tokio::task::yield_now().await;
+    let dropped = tasks.split_off(MANY - 10);
+    dropped.iter().chain(&tasks[..1]).for_each(tokio::task::JoinHandle::abort);
+    for task in tasks.into_iter().skip(1) {
+        assert!(matches!(task.await.unwrap().unwrap(), Acquired::Busy(_)));
+    }
+    let after: i64 = operator.fetch_one(written).await.unwrap().get(0);
+    assert!(after - before < 20, "{} writes", after - before);
+    let waiters = store.status(item("a", "x").key).await.unwrap().waiters;
+    assert!((MANY as u64 - 11..=MANY as u64).contains(&waiters), "{waiters}");
+}
