@@ -121,8 +121,8 @@ impl AcquireRequest {
     /// - Each item of a kind that the store [queues](super::Abilities::queues) joins the end of the
     ///   key's queue if its owner is not there, even if another item is the busy one. It stays
     ///   there until it is granted, withdrawn, or not [renewed](super::LockStore::renew) for the
-    ///   store's [`waiter_life`](super::Abilities::waiter_life); asking again also keeps it. If there
-    ///   are several items, a mutex that is free may be left out, so that others can take it.
+    ///   store's [`waiter_life`](super::Abilities::waiter_life); asking again also keeps it. If
+    ///   there are several items, a mutex that is free may be left out, so that others can take it.
     /// - A request that has lost one of its places takes all of them anew, together. Otherwise two
     ///   requests could each be the first of one queue and wait for each other.
     /// - A free key goes only to the first of its queue. Dead waiters are passed over, and those

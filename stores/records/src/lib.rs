@@ -30,9 +30,10 @@ mod store;
 mod text;
 
 pub use self::latch::Latch;
-pub use self::listeners::{Bell, Event, HandleId, Heard, ListenerId, Listeners, What};
+pub use self::listeners::{Bell, Event, HandleId, Heard, Listeners, What};
 pub use self::lock::Lock;
 pub use self::locks::Records;
+pub use self::queue::ListenerId;
 pub use self::record::{Class, Name, Record};
 pub use self::semaphore::Semaphore;
 pub use self::store::{Access, Change, Changed, Page, RecordStore, Work};

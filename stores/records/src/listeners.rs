@@ -7,14 +7,12 @@ use lock_core::store::{Abilities, Item, Kind, Notice, ServerTime};
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::mpsc;
 
+use crate::queue::ListenerId;
 use crate::record::Name;
 
 /// Maximum number of queued notices per watch. More than one, because our own release in the queue
 /// will be ignored as an echo, and must not hide another owner's.
 const QUEUE: usize = 16;
-
-/// The place where a waiter hears of its grant: one of the processes on the database.
-pub type ListenerId = Arc<str>;
 
 /// One handle on a store. The releases of a manager are echoes to the watches of the same manager.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

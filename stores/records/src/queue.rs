@@ -1,12 +1,14 @@
 //! [`Queue`]: the waiters for a fair lock, in order of arrival.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{AcquireRequest, ServerTime};
 use lock_core::{OwnerId, TokenRetention};
 
-use super::listeners::ListenerId;
+/// The place where a waiter hears of its grant: one of the processes on the database.
+pub type ListenerId = Arc<str>;
 
 /// The waiters of one key. Dead ones count as absent, and are removed by [`Queue::purge`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use lock_core::internal::chance::random_bytes;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::sync::lock;
 use lock_core::store::kit::Backoff;
@@ -16,7 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::links::{Link, Links};
 use crate::plumbing::{Arg, During, Fault, Row, fault};
-use crate::records::{Sql, Whom};
+use crate::records::Sql;
+use crate::row::{Found, Whom, micros, new_version, text_of, time};
 use crate::statements::{Statements, TABLE, filled};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
@@ -72,28 +72,6 @@ macro_rules! attempts {
 }
 pub(crate) use attempts;
 
-/// A row as it was read.
-#[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) version: String,
-    pub(crate) row: RecordRow,
-}
-
-impl Found {
-    /// Reads a row from the column `at` on; `None` if there is none, or none that may be read.
-    pub(crate) fn read(row: &Row, at: usize) -> Result<Option<Self>, sqlx::Error> {
-        let Some(version) = row.maybe_text(at)? else { return Ok(None) };
-        let text = row.maybe_text(at + 4)?.unwrap_or_default();
-        let row = RecordRow {
-            token: row.int(at + 1)?,
-            until: row.int(at + 2)?,
-            kept_until: row.int(at + 3)?,
-            text,
-        };
-        Ok(Some(Self { version, row }))
-    }
-}
-
 /// The rows of a step, as they were read.
 struct Rows {
     now: i64,
@@ -108,34 +86,6 @@ struct Rows {
 /// Returns the class of a step's records, which is the same for all.
 fn class_of(change: &Change) -> Class {
     change.names.first().map_or(Class::Lock, |name| name.class)
-}
-
-/// Returns the class as the table has it.
-pub(crate) fn text_of(class: Class) -> &'static str {
-    match class {
-        Class::Lock => "lock",
-        Class::Semaphore => "semaphore",
-        Class::Latch => "latch",
-    }
-}
-
-/// Returns the class that the table calls so.
-#[cfg(feature = "postgres")]
-pub(crate) fn class_named(text: &str) -> Option<Class> {
-    [Class::Lock, Class::Semaphore, Class::Latch].into_iter().find(|class| text_of(*class) == text)
-}
-
-/// Makes the version of a change: a random number that no other change has.
-pub(crate) fn new_version() -> String {
-    random_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn time(micros: i64) -> ServerTime {
-    ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
-}
-
-pub(crate) fn micros(time: ServerTime) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 impl<'a> Call<'a> {

@@ -192,8 +192,8 @@ mod sqlite {
     use sqlx::sqlite::Sqlite;
 
     use super::{CommitIfHeld, Hold, Problem, Records, Sql, roll_back};
-    use crate::call::{Found, text_of, time};
     use crate::plumbing::{Arg, During, Row, query};
+    use crate::row::{Found, text_of, time};
     use crate::statements::WRITE;
 
     impl CommitIfHeld for Sqlite {

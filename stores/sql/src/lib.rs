@@ -2,9 +2,10 @@
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
 //! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
-//! one round trip, `statements` their text in both dialects. `group` lets steps of one process on one
-//! row travel together. `commit` commits transactions of the user's under a lock. `links` has the connections, `station` hears of other processes' steps, and
-//! `sweep` removes rows that are over. `plumbing` is shared with the stocks in SQL.
+//! one round trip, and `group` lets the steps of one process on one row travel together.
+//! `statements` has their text in both dialects, `links` the connections, `station` hears of other
+//! processes' steps, and `sweep` removes rows that are over. `commit` commits transactions of the
+//! user's under a lock. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -27,6 +28,8 @@ mod open;
 pub mod plumbing;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod records;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod row;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod statements;
 #[cfg(feature = "postgres")]

@@ -12,12 +12,13 @@ use lock_store_records::{
     Access, Change, Changed, Class, Event, Listeners, Name, Page, RecordStore, Work as Step,
 };
 
-use crate::call::{Call, Found, NO_TABLE, attempts, time};
+use crate::call::{Call, NO_TABLE, attempts};
 use crate::group::{self, Groups, Turn};
 use crate::links::Links;
 use crate::plumbing::Arg;
 #[cfg(feature = "postgres")]
 use crate::plumbing::During;
+use crate::row::{Found, Whom, time};
 use crate::statements::Statements;
 #[cfg(feature = "postgres")]
 use crate::station::Station;
@@ -38,14 +39,6 @@ const STAMPS: Duration = Duration::from_secs(60);
 
 /// Resolution of clocks, by which an estimate may be behind at once.
 const GRAIN: Duration = Duration::from_millis(2);
-
-/// Whom to notify.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whom {
-    All,
-    /// Those who listen to a row, and not single waiters.
-    Public,
-}
 
 /// A database that keeps records.
 pub struct Sql {

@@ -53,6 +53,7 @@ pub(crate) struct Statements {
     /// Writes a row that still has this version.
     pub(crate) update_version: String,
     /// Adds a listener to these rows.
+    #[cfg(feature = "postgres")]
     pub(crate) register: String,
 }
 
@@ -238,6 +239,7 @@ impl Statements {
             swap_version: none(),
             update_over: none(),
             update_version: none(),
+            #[cfg(feature = "postgres")]
             register: none(),
         }
     }

@@ -18,10 +18,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::call::{class_named, new_version, text_of, time};
 use crate::links::Links;
 use crate::plumbing::Arg;
-use crate::records::Whom;
+use crate::row::{Whom, class_named, new_version, text_of, time};
 use crate::statements::{Statements, quoted};
 
 /// Beginning of the name of each channel.

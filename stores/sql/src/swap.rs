@@ -12,10 +12,10 @@ use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{ServerTime, StoreErrorKind};
 use lock_store_records::{Change, Changed, Event, Name, Record, Row as RecordRow};
 
-use crate::call::{Call, Found, Steps, micros, new_version, text_of, time};
+use crate::call::{Call, Steps};
 use crate::links::Link;
 use crate::plumbing::{Arg, During, Fault};
-use crate::records::Whom;
+use crate::row::{Found, Whom, micros, new_version, text_of, time};
 
 /// Maximum time by which the database's clock may be behind our upper bound of it. Leases count
 /// from the bound, and are longer by that much.

@@ -14,8 +14,9 @@ use lock_core::store::{
 pub(crate) use self::look::status_of;
 pub use self::look::{Look, look};
 use self::wake::Turn;
-use crate::listeners::{Event, HandleId, ListenerId, What, count_others};
+use crate::listeners::{Event, HandleId, What, count_others};
 use crate::lock::{Counter, Lock};
+use crate::queue::ListenerId;
 use crate::record::Record;
 use crate::store::Work;
 
