@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::request::{AcquireRequest, INTENT_LIFE, MAX_TOKENS, WAITER_LIFE};
+use super::request::{AcquireRequest, DIRECT_LEASE, INTENT_LIFE, MAX_TOKENS, WAITER_LIFE};
 use super::{Kind, StoreError, StoreErrorKind};
 use crate::replication::Replication;
 
@@ -60,6 +60,10 @@ pub struct Abilities {
     /// Whether a release grants the key to the first waiter of its queue, see
     /// [`Notice::Granted`](super::Notice::Granted).
     pub direct_grants: bool,
+    /// Lease of a hold that is granted in this way, unless the request's is shorter. A waiter counts
+    /// such a hold from its last sign of life, so this has to be much more than half of
+    /// [`waiter_life`](Self::waiter_life).
+    pub direct_lease: Duration,
     /// How a waiter hears of a release.
     pub notices: Notices,
     /// Whether [`LockStatus::waiters`](super::LockStatus::waiters) and
@@ -135,6 +139,7 @@ impl Abilities {
         far_waiters: false,
         takeovers: false,
         direct_grants: false,
+        direct_lease: DIRECT_LEASE,
         notices: Notices::Polled,
         counts_listeners: false,
         tokens: Tokens::Clock,

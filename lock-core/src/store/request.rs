@@ -88,7 +88,8 @@ pub const WAITER_LIFE: Duration = Duration::from_secs(3);
 /// Time after which a waiter that was kept as [`Standing::Far`] counts as dead.
 pub const FAR_LIFE: Duration = Duration::from_secs(60);
 
-/// Lease of a hold that is granted directly to a waiter, unless the request's lease is shorter. See
+/// Usual [`direct_lease`](super::Abilities::direct_lease): the lease of a hold that is granted
+/// directly to a waiter, unless the request's lease is shorter. See
 /// [`Notice::Granted`](super::Notice::Granted).
 pub const DIRECT_LEASE: Duration = Duration::from_secs(5);
 

@@ -316,7 +316,7 @@ impl Machine {
         let lease = terms.lease;
         let Some(Queued { request, since, unanswered, .. }) = self.stop_queueing() else { return };
         let tokens = TokenRange { first: token.get(), last: token.get() };
-        let direct = DIRECT_LEASE.min(lease.duration);
+        let direct = self.rules.abilities.direct_lease.min(lease.duration);
         let hold = Hold::granted(&request, &[tokens], lease, since).map(|hold| hold.until(since, direct));
         let Some(mut hold) = hold.filter(|hold| hold.is_valid(now)) else {
             // The request is sent again under the same owner: the hold may still be there.

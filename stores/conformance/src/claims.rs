@@ -14,6 +14,10 @@ fn assert_consistent(store: &Abilities) {
         !store.direct_grants || queues,
         "{name}: `direct_grants` needs a queue: `fair`, `queues_mutexes`"
     );
+    assert!(
+        !store.direct_grants || store.direct_lease > store.waiter_life * 3 / 4,
+        "{name}: `direct_lease` is too short for `waiter_life`: grants would be over when they are heard"
+    );
     assert!(!store.far_waiters || queues, "{name}: `far_waiters` needs a queue: `fair` or `queues_mutexes`");
     assert!(
         !store.queues_mutexes || store.notices == Notices::Pushed,

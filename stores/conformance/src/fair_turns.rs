@@ -1,9 +1,11 @@
 //! How a fair lock passes from its holder to the first of its queue.
 
-use lock_core::store::DIRECT_LEASE;
-
 use super::fair::outlast_short;
 use super::*;
+
+fn direct_lease() -> Duration {
+    abilities(|store| store.direct_lease)
+}
 
 fn fair(name: &str, number: u32) -> Item {
     item_of(queued(), name, number)
@@ -53,7 +55,7 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
     assert_eq!((status.holders, status.waiters), (vec![(owner(1), 1)], 0));
     assert_eq!(status.last_token, Some(token));
     assert!(
-        status.remaining.is_some_and(|remaining| remaining <= DIRECT_LEASE + grain()),
+        status.remaining.is_some_and(|remaining| remaining <= direct_lease() + grain()),
         "{:?}",
         status.remaining
     );
@@ -67,7 +69,7 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
 }
 
 pub async fn a_direct_grant_is_no_longer_than_the_lease(Subject { store, other, .. }: Subject) {
-    let lease = short().max(DIRECT_LEASE / 2);
+    let lease = short().max(direct_lease() / 2);
     grant(&store, wish(queued(), "a", 9)).await;
     let request = Arc::new(AcquireRequest::new(vec![fair("a", 1)], lease, PATIENCE).queued(long()));
     let mut watch = wait_in_line(&other, &request).await;

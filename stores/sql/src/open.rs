@@ -63,6 +63,7 @@ pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) 
         notices: Notices::Pushed,
         // A hundred processes that wait are fifty statements a second.
         waiter_life: Duration::from_secs(10),
+        direct_lease: Duration::from_secs(15),
         intent_life: Duration::from_secs(3),
         ..ABILITIES
     };

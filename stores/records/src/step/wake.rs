@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::store::{DIRECT_LEASE, Item, Kind, Renewed};
+use lock_core::store::{Item, Kind, Renewed};
 use lock_core::{FencingToken, LockKey};
 
 use super::{AT_ONCE, count, next_tokens};
@@ -59,7 +59,7 @@ impl Work<'_> {
         let owner = head.owner.clone();
         // A waiter that does not listen asks by itself, in its own time.
         let listener @ Some(_) = self.listeners.reach(name, &owner, head.listener.as_ref()) else { return };
-        let (expires, retention) = (now + head.lease.min(DIRECT_LEASE), head.retention);
+        let (expires, retention) = (now + head.lease.min(self.abilities.direct_lease), head.retention);
         let top = lock.counter(now).map_or(0, |counter| counter.top);
         let range = (turn == Turn::Grant && head.direct).then(|| next_tokens(key, top, now, 1, 0));
         let Some(Ok(range)) = range else {
