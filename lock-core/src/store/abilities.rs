@@ -60,8 +60,8 @@ pub struct Abilities {
     /// Whether a release grants the key to the first waiter of its queue, see
     /// [`Notice::Granted`](super::Notice::Granted).
     pub direct_grants: bool,
-    /// Lease of a hold that is granted in this way, unless the request's is shorter. A waiter counts
-    /// such a hold from its last sign of life, so this has to be much more than half of
+    /// Lease of a hold that is granted in this way, unless the request's is shorter. A waiter
+    /// counts such a hold from its last sign of life, so this has to be much more than half of
     /// [`waiter_life`](Self::waiter_life).
     pub direct_lease: Duration,
     /// How a waiter hears of a release.

@@ -19,8 +19,8 @@ pub enum Notice {
     /// The subscription was interrupted and is up again. A message may have been missed: try again.
     Resubscribed,
     /// The release of the key also granted it to the request of this watch, in the same step. The
-    /// lease is the store's [`direct_lease`](super::Abilities::direct_lease), or the request's own if
-    /// that is shorter.
+    /// lease is the store's [`direct_lease`](super::Abilities::direct_lease), or the request's own
+    /// if that is shorter.
     ///
     /// Only a [direct](super::AcquireRequest::direct) request of a single item that
     /// [queues](super::Abilities::queues) is granted this way; others get [`Notice::Retry`]. A

@@ -76,7 +76,7 @@ impl Station {
         statements: &Statements,
         listeners: &Arc<Mutex<Listeners>>,
     ) -> Option<Self> {
-        let Some(options) = links.options.postgres() else { return None };
+        let options = links.options.postgres()?;
         let mut id = new_version();
         id.truncate(12);
         lock(listeners).listen_at(None);
