@@ -11,7 +11,7 @@
 //! - Begin the transaction under the lock, and keep it short. Work first, then write.
 //! - After `NotHeld` or `Lost`, start again under a new lock. After `Conflict`, repeat the
 //!   transaction. After `Unknown`, look whether it was committed.
-//! - All programs that write the row must do so under the lock.
+//! - All programs that write the row must commit with `commit_if_held`.
 #![allow(clippy::print_stdout)]
 
 use anyhow::{Result, bail, ensure};

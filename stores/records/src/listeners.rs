@@ -303,6 +303,12 @@ struct Told {
 }
 
 impl Bell {
+    /// Lets the watches look, because nobody knows whether the step was made.
+    pub fn doubt(mut self, handle: HandleId) {
+        self.told.iter_mut().for_each(|told| told.notice = Notice::Retry);
+        self.ring(handle);
+    }
+
     /// Notifies the watches, those of other handles first.
     pub fn ring(mut self, handle: HandleId) -> Heard {
         let own = |told: &Told| told.watcher.handle == handle;

@@ -293,7 +293,10 @@ impl<'a> Call<'a> {
             let (answer, bell, events) = self.run(&change.names, now, &mut records, &skipped, step);
             match self.texts(change, &rows, &records, &skipped) {
                 Ok(texts) => {
-                    self.write(link, change, &rows, texts, &events).await?;
+                    if let Err(fault) = self.write(link, change, &rows, texts, &events).await {
+                        bell.doubt(change.handle);
+                        return Err(fault);
+                    }
                     return Ok((answer, now, bell));
                 }
                 // One record that has grown too long costs no other.
@@ -403,6 +406,7 @@ impl<'a> Call<'a> {
         for (index, ((name, found), record)) in all.filter(|(index, _)| !skipped.contains(index)) {
             let before = found.as_ref().map(|found| &found.row);
             let mut after = self.row(name, before, record).map_err(|error| (index, error))?;
+            after.kept_until = after.kept_until.max(before.map_or(0, |before| before.kept_until));
             let is_same = before.map_or(record.is_empty(), |before| *before == after);
             let settles = change.access == Access::Settle;
             if settles {

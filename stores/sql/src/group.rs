@@ -2,7 +2,7 @@
 //!
 //! A thousand waiters that write a row one by one would overtake each other all the time. So one
 //! step on a row is under way at a time; those that come meanwhile are made together, in the order
-//! in which they came.
+//! in which they came. Withdrawals travel alone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ where
     }
 
     fn begin(&self) -> bool {
-        self.begun.store(true, Ordering::Relaxed);
+        self.begun.swap(true, Ordering::AcqRel);
         !self.caller.is_closed()
     }
 
@@ -95,13 +95,16 @@ pub(crate) struct Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         let mut groups = lock(&self.sql.groups.0);
-        if groups.get(&self.row).is_some_and(Vec::is_empty) {
+        // Taken out here: a runtime that has ended drops the task at once, and with it the next
+        // lead.
+        let waiting = groups.get_mut(&self.row).map(std::mem::take).unwrap_or_default();
+        if waiting.is_empty() {
             groups.remove(&self.row);
             return;
         }
         drop(groups);
         let lead = Self { sql: Arc::clone(&self.sql), row: self.row.clone(), runtime: self.runtime.clone() };
-        self.runtime.spawn(lead.make_all());
+        self.runtime.spawn(lead.make_all(waiting));
     }
 }
 
@@ -114,6 +117,12 @@ pub(crate) enum Turn<T, F> {
 }
 
 impl Groups {
+    /// Returns how many rows have a step under way.
+    #[cfg(test)]
+    pub(crate) fn rows(&self) -> usize {
+        lock(&self.0).len()
+    }
+
     /// Takes a turn for a step on one row.
     pub(crate) fn turn<T, F>(sql: Arc<Sql>, name: &Name, change: Change, step: F) -> Turn<T, F>
     where
@@ -145,8 +154,21 @@ impl Groups {
 }
 
 impl Lead {
-    async fn make_all(self) {
-        let mut waiting = lock(&self.sql.groups.0).get_mut(&self.row).map(std::mem::take).unwrap_or_default();
+    /// Makes a step in a task: its caller may stop polling, and others wait for it.
+    pub(crate) async fn make_one<T, F>(self, change: Change, step: F) -> Result<Changed<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Step<'_>) -> T + Send + 'static,
+    {
+        let runtime = self.runtime.clone();
+        let made = runtime.spawn(async move {
+            let lead = self;
+            lead.sql.make(change, step).await
+        });
+        made.await.unwrap_or_else(|_| Err(given_up()))
+    }
+
+    async fn make_all(self, mut waiting: Vec<Box<dyn Member>>) {
         while !waiting.is_empty() {
             let rest = waiting.split_off(waiting.len().min(MOST));
             waiting.retain(|member| member.begin());
@@ -172,13 +194,26 @@ impl Lead {
         let made = self.sql.make(change, step).await;
         let made = made.map(|Changed { now, heard, .. }| (now, heard));
         let members = std::mem::take(&mut *lock(&members));
+        // One of them may have made the record too long.
+        let is_refused = made.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Refused);
+        if is_refused && members.len() > 1 {
+            for member in members {
+                Box::pin(self.make(vec![member])).await;
+            }
+            return;
+        }
         members.into_iter().for_each(|member| member.tell(made.clone()));
     }
 }
 
-/// Returns the error of a caller whose time is over.
+/// Returns the error of a step that has panicked, or whose runtime has ended.
+pub(crate) fn given_up() -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, "PostgreSQL: the step was given up")
+}
+
+/// Returns the kind of error of a caller whose time is over, and which no longer waits.
 pub(crate) fn over(begun: &AtomicBool) -> StoreErrorKind {
-    match begun.load(Ordering::Relaxed) {
+    match begun.swap(true, Ordering::AcqRel) {
         true => StoreErrorKind::Unanswered,
         false => StoreErrorKind::NotReady,
     }

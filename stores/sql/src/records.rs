@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::kit::ServerClock;
-use lock_core::store::{Abilities, Cursor, ServerTime, StoreError, StoreErrorKind};
+use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
 use lock_store_records::{
     Access, Change, Changed, Class, Event, Listeners, Name, Page, RecordStore, Work as Step,
 };
@@ -53,7 +53,7 @@ pub struct Sql {
     /// When the database has last said its time.
     heard: Mutex<Option<Tick>>,
     pub(crate) listeners: Arc<Mutex<Listeners>>,
-    /// Where this process hears of the steps of others.
+    /// Where this manager hears of the steps of others.
     #[cfg(feature = "postgres")]
     station: Option<Station>,
     pub(crate) known: Known,
@@ -68,7 +68,7 @@ impl Sql {
         let statements = Statements::of(&links.options);
         let listeners = Arc::<Mutex<Listeners>>::default();
         #[cfg(feature = "postgres")]
-        let station = Station::of(&steady, &statements, &listeners);
+        let station = Station::of(&links, &statements, &listeners);
         Arc::new_cyclic(|me| Self {
             groups: Groups::default(),
             me: Weak::clone(me),
@@ -117,14 +117,14 @@ impl Sql {
         self.sweeper.page().await
     }
 
-    /// Returns the channels of the waiters that an event concerns, with the messages to them, as
-    /// JSON; `None` if there are none.
-    pub(crate) fn direct(&self, name: &Name, events: &[Event]) -> Option<String> {
+    /// Returns the channels of the waiters that a step at the time `at` concerns, with the messages
+    /// to them, as JSON; `None` if there are none.
+    pub(crate) fn direct(&self, name: &Name, events: &[Event], at: i64) -> Option<String> {
         #[cfg(feature = "postgres")]
         if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
-            return station.direct(name, events);
+            return station.direct(name, events, at);
         }
-        let _ = (name, events);
+        let _ = (name, events, at);
         None
     }
 
@@ -208,14 +208,11 @@ impl RecordStore for Sql {
         };
         let timeout = change.timeout;
         match Groups::turn(me, &name, change, step) {
-            Turn::Now(_lead, change, step) => self.make(change, step).await,
-            Turn::Later(told, begun) => match tokio::time::timeout(timeout, told).await {
-                Ok(Ok(changed)) => changed,
-                // The runtime has ended, or the step has panicked.
-                Ok(Err(_)) => {
-                    Err(self.call(timeout).error(StoreErrorKind::Unanswered, "the step was given up"))
-                }
+            Turn::Now(lead, change, step) => lead.make_one(change, step).await,
+            Turn::Later(mut told, begun) => match tokio::time::timeout(timeout, &mut told).await {
+                Ok(told) => told.unwrap_or_else(|_| Err(group::given_up())),
                 Err(_) => {
+                    drop(told);
                     let text = format_args!("no answer within {timeout:?}");
                     Err(self.call(timeout).error(group::over(&begun), text))
                 }

@@ -114,7 +114,7 @@ impl Statements {
         };
         // Notifies these channels, within the commit.
         let done = "SELECT 1::bigint, d.now, d.listeners, NULL::bigint, NULL::bigint, NULL::bigint, NULL::text, \
-                    (SELECT count(pg_notify(n.value ->> 0, (n.value ->> 1) || ' ' || d.now)) \
+                    (SELECT count(pg_notify(n.value ->> 0, n.value ->> 1)) \
                     FROM json_array_elements($11::json) n) FROM done d";
         // Without more, since most steps are not overtaken. An update that has waited for somebody
         // who only locked the row does not look at the clock again: it is the caller who sees by

@@ -1,10 +1,10 @@
-//! [`Station`]: where a process hears of the steps of other processes, by LISTEN and NOTIFY.
+//! [`Station`]: where a manager hears of the steps of others, by LISTEN and NOTIFY.
 //!
 //! NOTIFY makes all commits of a server wait for each other, so a step notifies only those who
 //! wait. A waiter in a queue has its station in the record. For all others, the process is in the
 //! column `listeners` of the row.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Number of rows in a statement that registers.
 const BATCH: usize = 500;
 
-/// The place where a process hears of the steps of other processes. Begins to listen when it is
-/// first needed, over a connection of its own.
+/// The place where a manager hears of the steps of others. Begins to listen when it is first
+/// needed, over a connection of its own.
 #[derive(Debug)]
 pub(crate) struct Station {
     shared: Arc<Shared>,
@@ -65,8 +65,12 @@ struct Shared {
     listeners: Arc<Mutex<Listeners>>,
     /// Whether messages arrive.
     works: watch::Sender<bool>,
-    /// When this process was registered in these rows.
+    /// When this manager was registered in these rows.
     registered: Mutex<HashMap<Name, Tick>>,
+    /// Names that wait to be registered, in the order of class and name.
+    wanted: Mutex<BTreeSet<Name>>,
+    /// Whoever registers.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Station {
@@ -88,6 +92,8 @@ impl Station {
             listeners: Arc::clone(listeners),
             works: watch::Sender::new(false),
             registered: Mutex::default(),
+            wanted: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
         };
         Some(Self { shared: Arc::new(shared), task: Mutex::default() })
     }
@@ -99,10 +105,12 @@ impl Station {
         events.iter().filter(elsewhere).filter_map(message).collect()
     }
 
-    /// Returns channels with the messages to single waiters, as JSON; `None` if there are none.
-    pub(crate) fn direct(&self, name: &Name, events: &[Event]) -> Option<String> {
+    /// Returns channels with the messages to single waiters about a step at the time `at`, as JSON;
+    /// `None` if there are none.
+    pub(crate) fn direct(&self, name: &Name, events: &[Event], at: i64) -> Option<String> {
         let messages = self.messages(std::slice::from_ref(name), events).into_iter();
-        let direct = messages.filter_map(|(event, message)| Some([channel(event.to.as_ref()?), message]));
+        let direct = messages
+            .filter_map(|(event, message)| Some([channel(event.to.as_ref()?), format!("{message} {at}")]));
         let direct: Vec<_> = direct.collect();
         if direct.is_empty() { None } else { serde_json::to_string(&direct).ok() }
     }
@@ -173,6 +181,8 @@ impl Works {
         loop {
             if let Ok(Ok(listener)) = timeout(ANSWER, self.0.connect()).await {
                 backoff = Backoff::default();
+                // Another server may not have them.
+                lock(&self.0.registered).clear();
                 self.0.set_works(true);
                 if was_lost {
                     self.0.missed();
@@ -218,44 +228,69 @@ impl Shared {
     /// Passes messages on until the connection is lost.
     async fn hear(&self, mut listener: PgListener) -> Result<(), sqlx::Error> {
         loop {
-            let round = Instant::now() + ROUND;
-            while let Ok(message) = timeout_at(round, listener.try_recv()).await {
-                let Some(message) = message? else { return Ok(()) };
-                self.pass_on(message.payload());
-            }
-            let alive = sqlx::Executor::execute(&mut listener, "SELECT 1");
-            timeout(ANSWER, alive).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
             let names = lock(&self.listeners).public_names();
             let watched: HashSet<_> = names.iter().collect();
             lock(&self.registered).retain(|name, _| watched.contains(name));
             // If it fails, the next round tries again: registrations last for several.
             let _ = timeout(ANSWER, self.register(&names)).await;
+            let round = Instant::now() + ROUND;
+            while Instant::now() < round
+                && let Ok(message) = timeout_at(round, listener.try_recv()).await
+            {
+                let Some(message) = message? else { return Ok(()) };
+                self.pass_on(message.payload());
+            }
+            let alive = sqlx::Executor::execute(&mut listener, "SELECT 1");
+            timeout(ANSWER, alive).await.map_err(|_| sqlx::Error::PoolTimedOut)??;
         }
     }
 
-    /// Registers this process in rows, so that releases notify it.
+    /// Registers this manager in rows, so that releases notify it. Those who come while a statement
+    /// is under way share the next one.
     async fn register(&self, names: &[Name]) -> Result<(), sqlx::Error> {
         let now = Clock::Boot.now();
-        let stale: Vec<&Name> = {
-            let registered = lock(&self.registered);
-            let is_fresh = |name: &Name| registered.get(name).is_some_and(|at| now.since(*at) < LIFE / 3);
-            names.iter().filter(|name| !is_fresh(name)).collect()
+        let stale = |registered: &HashMap<Name, Tick>, name: &Name| {
+            registered.get(name).is_none_or(|at| now.since(*at) >= LIFE / 3)
         };
-        for class in [Class::Lock, Class::Semaphore, Class::Latch] {
-            let of_class: Vec<_> = stale.iter().copied().filter(|name| name.class == class).collect();
-            for names in of_class.chunks(BATCH) {
-                let texts: Vec<&str> = names.iter().map(|name| &*name.text).collect();
-                let texts = serde_json::to_string(&texts).unwrap_or_default();
-                let life = i64::try_from(LIFE.as_micros()).unwrap_or(0);
-                let args =
-                    [Arg::Text(text_of(class)), Arg::Text(&texts), Arg::Text(&self.id), Arg::Int(life)];
-                let mut link = self.links.take().await?;
-                let done = link.rows(&self.statements.register, &args).await;
-                link.give_back();
-                done?;
-                lock(&self.registered).extend(names.iter().map(|name| (Name::clone(name), now)));
+        let mine: Vec<&Name> = {
+            let registered = lock(&self.registered);
+            names.iter().filter(|name| stale(&registered, name)).collect()
+        };
+        if mine.is_empty() {
+            return Ok(());
+        }
+        lock(&self.wanted).extend(mine.iter().map(|name| Name::clone(name)));
+        let _turn = self.turn.lock().await;
+        let mut all = std::mem::take(&mut *lock(&self.wanted));
+        all.extend(mine.into_iter().cloned());
+        {
+            let registered = lock(&self.registered);
+            all.retain(|name| stale(&registered, name));
+        }
+        let all: Vec<Name> = all.into_iter().collect();
+        let mut outcome = Ok(());
+        for batch in all.chunk_by(|one, other| one.class == other.class) {
+            for names in batch.chunks(BATCH) {
+                // One that fails, because somebody has locked a row, costs no other.
+                outcome = self.register_some(names).await.and(outcome);
             }
         }
+        outcome
+    }
+
+    /// Registers this manager in these rows of one class.
+    async fn register_some(&self, names: &[Name]) -> Result<(), sqlx::Error> {
+        let now = Clock::Boot.now();
+        let class = names.first().map_or(Class::Lock, |name| name.class);
+        let texts: Vec<&str> = names.iter().map(|name| &*name.text).collect();
+        let texts = serde_json::to_string(&texts).unwrap_or_default();
+        let life = i64::try_from(LIFE.as_micros()).unwrap_or(0);
+        let args = [Arg::Text(text_of(class)), Arg::Text(&texts), Arg::Text(&self.id), Arg::Int(life)];
+        let mut link = self.links.take().await?;
+        let done = link.rows(&self.statements.register, &args).await;
+        link.give_back();
+        done?;
+        lock(&self.registered).extend(names.iter().map(|name| (name.clone(), now)));
         Ok(())
     }
 

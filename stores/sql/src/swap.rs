@@ -11,6 +11,7 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{ServerTime, StoreErrorKind};
 use lock_store_records::{Change, Changed, Event, Name, Record, Row as RecordRow};
+use tokio::time::timeout;
 
 use crate::call::{Call, Steps};
 use crate::links::Link;
@@ -30,6 +31,9 @@ const SHORT: usize = 4096;
 /// Number of times that a step on a shared row may be overtaken, before it locks the row. On
 /// others, of which only two or three processes want to be first, once is enough.
 const CONFLICTS: u32 = 1;
+
+/// Maximum time for the notices of a step that is done.
+const NOTICE: Duration = Duration::from_millis(250);
 
 /// Number of rows that are remembered, at least.
 const KNOWN: usize = 4096;
@@ -159,12 +163,16 @@ impl Call<'_> {
             }
             let Ok(row) = self.row(name, Some(&base.row), record) else { return Ok(None) };
             let after = Found { version: new_version(), row };
-            match self.write_if(link, change, &base, &before, &after, &events).await? {
-                Ok(now) => {
+            match self.write_if(link, change, &base, &before, &after, &events).await {
+                Ok(Ok(now)) => {
                     self.sql.known.put(name, after);
                     return Ok(Some(Changed { answer, now, heard: bell.ring(change.handle) }));
                 }
-                Err(is) => base = is,
+                Ok(Err(is)) => base = is,
+                Err(fault) => {
+                    bell.doubt(change.handle);
+                    return Err(fault);
+                }
             }
             conflicts += 1 + u32::from(!before.is_shared());
         }
@@ -221,7 +229,8 @@ impl Call<'_> {
             None => (&statements.update_over, &statements.swap_over),
         };
         let Found { version, row } = after;
-        let direct = self.sql.direct(name, events);
+        // A lease that the step grants counts from then, and not from when it is written.
+        let direct = self.sql.direct(name, events, micros(base.at));
         let args = [
             Arg::Text(text_of(name.class)),
             Arg::Text(&name.text),
@@ -269,7 +278,7 @@ impl Call<'_> {
             let notices = self.sql.notices(&change.names, &[listeners], events, Whom::Public, micros(now));
             if !notices.is_empty() {
                 // The step is done. If this fails, others look by themselves.
-                let _ = self.bounded(During::Work, link.run(&notices)).await;
+                let _ = timeout(NOTICE, link.run(&notices)).await;
             }
             return Ok(Ok(now));
         }

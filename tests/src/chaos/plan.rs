@@ -124,7 +124,8 @@ impl Plan {
             // One process writes at a time, and which one is next is left to chance. On a busy disk
             // a call can wait in vain until its time-out, which comes late on a busy machine.
             Topology::Sqlite => CALL_TIMEOUT * 6 / 5,
-            _ => Duration::ZERO,
+            // A short wait may end in the middle of a call that a busy machine delays.
+            _ => CALL_TIMEOUT / 3,
         };
         Limits { unanswered, slack, stint, reachable, passed_over, token_follows, ..settings }
     }

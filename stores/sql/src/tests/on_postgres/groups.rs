@@ -43,3 +43,23 @@ async fn many_waiters_are_few_writes() {
     let waiters = store.status(item("a", "x").key).await.unwrap().waiters;
     assert!((MANY as u64 - 11..=MANY as u64).contains(&waiters), "{waiters}");
 }
+
+/// As at the end of a program that does not shut its manager down.
+#[test]
+fn a_runtime_may_end_while_steps_wait() {
+    let server = PostgresServer::start();
+    for _ in 0..5 {
+        let store = postgres(server.url().parse().unwrap(), &settings(""));
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            store.check().await.unwrap();
+            for number in 0..MANY {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move { store.acquire(waiter(number)).await });
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        });
+        drop(runtime);
+        assert_eq!(store.store().groups.rows(), 0, "no row has a step under way");
+    }
+}
