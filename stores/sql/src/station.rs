@@ -69,7 +69,7 @@ struct Shared {
     registered: Mutex<HashMap<Name, Tick>>,
     /// Names that wait to be registered, in the order of class and name.
     wanted: Mutex<BTreeSet<Name>>,
-    /// Whoever registers.
+    /// For the one caller that registers.
     turn: tokio::sync::Mutex<()>,
 }
 
