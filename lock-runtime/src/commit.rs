@@ -79,8 +79,8 @@ impl LockGuard {
     ///   on `lock_records`.
     /// - **`REPEATABLE READ` and `SERIALIZABLE`.** Such a transaction fails with
     ///   [`Conflict`](CommitError::Conflict) if the row was changed after its first statement.
-    ///   Renewals change it every third of the lease, and waiters more often. Repeat the transaction
-    ///   under the same guard, or use `READ COMMITTED`.
+    ///   Renewals change it every third of the lease, and waiters more often. Repeat the
+    ///   transaction under the same guard, or use `READ COMMITTED`.
     /// - **SQLite.** The check takes the write lock of the file. A transaction that has read before
     ///   others wrote fails with [`Conflict`](CommitError::Conflict); begin it with
     ///   `BEGIN IMMEDIATE`.
