@@ -259,7 +259,7 @@ impl Shared {
         if mine.is_empty() {
             return Ok(());
         }
-        lock(&self.wanted).extend(mine.iter().map(|name| Name::clone(name)));
+        lock(&self.wanted).extend(mine.iter().copied().cloned());
         let _turn = self.turn.lock().await;
         let mut all = std::mem::take(&mut *lock(&self.wanted));
         all.extend(mine.into_iter().cloned());
