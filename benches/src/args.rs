@@ -155,7 +155,7 @@ impl Workload {
 pub(crate) enum Store {
     /// On a server that this program starts and ends.
     Own(Server),
-    /// At this URL, which is none of the others.
+    /// Any other store, at this URL.
     Redis(String),
     Postgres(String),
     Sqlite(String),

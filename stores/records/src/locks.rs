@@ -320,8 +320,8 @@ impl<R: RecordStore> Records<R> {
         let public = public.map(|(name, _)| name.clone()).collect();
         let (notices, watched) = self.store.listeners(|listeners| listeners.watch(self.handle, channels));
         let registration = Registration { store: Arc::downgrade(&self.store), watched };
-        let confirmed = self.store.listen(public, timeout).await?;
-        Ok(Watch::new(notices, confirmed, Box::new(registration)))
+        self.store.listen(public, timeout).await?;
+        Ok(Watch::new(notices, true, Box::new(registration)))
     }
 }
 

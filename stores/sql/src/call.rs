@@ -14,9 +14,10 @@ use lock_store_records::{
 use tokio::time::{Instant, timeout_at};
 
 use crate::links::{Link, Links};
+use crate::notices::Whom;
 use crate::plumbing::{Arg, During, Fault, Row, fault};
 use crate::records::Sql;
-use crate::row::{Found, Whom, micros, new_version, text_of, time};
+use crate::row::{Found, micros, new_version, text_of, time};
 use crate::statements::{Statements, TABLE, filled};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
@@ -431,7 +432,7 @@ impl<'a> Call<'a> {
     ) -> Result<(), Fault> {
         let commit = format!(
             "{}COMMIT",
-            self.sql.notices(&change.names, &rows.listeners, events, Whom::All, rows.now)
+            self.sql.notices.statements(&change.names, &rows.listeners, events, Whom::All, rows.now)
         );
         let class = class_of(change);
         let version = new_version();

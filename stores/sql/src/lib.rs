@@ -3,9 +3,9 @@
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
 //! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
 //! one round trip, and `group` lets the steps of one process on one row travel together.
-//! `statements` has their text in both dialects, `links` the connections, `station` hears of other
-//! processes' steps, and `sweep` removes rows that are over. `commit` commits transactions of the
-//! user's under a lock. `plumbing` is shared with the stocks in SQL.
+//! `statements` has their text in both dialects, `links` the connections. `notices` tells other
+//! managers of a step, `station` hears of theirs, and `sweep` removes rows that are over. `commit`
+//! commits transactions of the user's under a lock. `plumbing` is shared with the stocks in SQL.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -21,6 +21,8 @@ mod commit;
 mod group;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod links;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod notices;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod open;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

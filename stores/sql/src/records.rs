@@ -8,17 +8,16 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::kit::ServerClock;
 use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
-use lock_store_records::{
-    Access, Change, Changed, Class, Event, Listeners, Name, Page, RecordStore, Work as Step,
-};
+use lock_store_records::{Access, Change, Changed, Class, Listeners, Name, Page, RecordStore, Work as Step};
 
 use crate::call::{Call, NO_TABLE, attempts};
 use crate::group::{self, Groups, Turn};
 use crate::links::Links;
+use crate::notices::Notices;
 use crate::plumbing::Arg;
 #[cfg(feature = "postgres")]
 use crate::plumbing::During;
-use crate::row::{Found, Whom, time};
+use crate::row::{Found, time};
 use crate::statements::Statements;
 #[cfg(feature = "postgres")]
 use crate::station::Station;
@@ -53,6 +52,7 @@ pub struct Sql {
     /// When the database has last said its time.
     heard: Mutex<Option<Tick>>,
     pub(crate) listeners: Arc<Mutex<Listeners>>,
+    pub(crate) notices: Notices,
     /// Where this manager hears of the steps of others.
     #[cfg(feature = "postgres")]
     station: Option<Station>,
@@ -67,8 +67,9 @@ impl Sql {
     pub(crate) fn new(links: Links, steady: Links, abilities: Abilities) -> Arc<Self> {
         let statements = Statements::of(&links.options);
         let listeners = Arc::<Mutex<Listeners>>::default();
+        let notices = Notices::of(&links.options);
         #[cfg(feature = "postgres")]
-        let station = Station::of(&links, &statements, &listeners);
+        let station = Station::of(&notices, &links, &statements, &listeners);
         Arc::new_cyclic(|me| Self {
             groups: Groups::default(),
             me: Weak::clone(me),
@@ -80,6 +81,7 @@ impl Sql {
             clock: ServerClock::default(),
             heard: Mutex::default(),
             listeners,
+            notices,
             #[cfg(feature = "postgres")]
             station,
             known: Known::default(),
@@ -115,35 +117,6 @@ impl Sql {
     #[cfg(test)]
     pub(crate) async fn sweep(&self) -> Result<bool, sqlx::Error> {
         self.sweeper.page().await
-    }
-
-    /// Returns the channels of the waiters that a step at the time `at` concerns, with the messages
-    /// to them, as JSON; `None` if there are none.
-    pub(crate) fn direct(&self, name: &Name, events: &[Event], at: i64) -> Option<String> {
-        #[cfg(feature = "postgres")]
-        if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
-            return station.direct(name, events, at);
-        }
-        let _ = (name, events, at);
-        None
-    }
-
-    /// Returns statements that notify other processes of events, of which each row has its
-    /// `listeners`.
-    pub(crate) fn notices(
-        &self,
-        names: &[Name],
-        listeners: &[Option<String>],
-        events: &[Event],
-        whom: Whom,
-        now: i64,
-    ) -> String {
-        #[cfg(feature = "postgres")]
-        if let Some(station) = self.station.as_ref().filter(|_| !events.is_empty()) {
-            return station.notices(names, listeners, events, whom, now);
-        }
-        let _ = (names, listeners, events, whom, now);
-        String::new()
     }
 
     /// Returns the row that a change can compare and swap.
@@ -257,14 +230,14 @@ impl RecordStore for Sql {
         attempts!(call, call.check())
     }
 
-    async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<bool, StoreError> {
+    async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<(), StoreError> {
         let call = Call::new(self, &self.steady, timeout);
         #[cfg(feature = "postgres")]
         if let Some(station) = &self.station {
             return attempts!(call, call.bounded(During::Work, station.listen(&names)));
         }
         let _ = (call, names);
-        Ok(false)
+        Ok(())
     }
 
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T {

@@ -14,7 +14,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Reads a row from the column `at` on; `None` if there is none, or none that may be read.
+    /// Reads a row from the column `at` on. Returns `None` if the row is absent or must not be
+    /// read.
     pub(crate) fn read(row: &Row, at: usize) -> Result<Option<Self>, sqlx::Error> {
         let Some(version) = row.maybe_text(at)? else { return Ok(None) };
         let text = row.maybe_text(at + 4)?.unwrap_or_default();
@@ -54,12 +55,4 @@ pub(crate) fn time(micros: i64) -> ServerTime {
 
 pub(crate) fn micros(time: ServerTime) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// Whom to notify.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whom {
-    All,
-    /// Those who listen to a row, and not single waiters.
-    Public,
 }

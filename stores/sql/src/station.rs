@@ -11,26 +11,17 @@ use std::time::Duration;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::kit::Backoff;
-use lock_core::{FencingToken, OwnerId};
-use lock_store_records::{Class, Event, HandleId, ListenerId, Listeners, Name, What};
+use lock_store_records::{Class, HandleId, ListenerId, Listeners, Name};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::links::Links;
+use crate::notices::{Notices, channel, read};
 use crate::plumbing::Arg;
-use crate::row::{Whom, class_named, new_version, text_of, time};
-use crate::statements::{Statements, quoted};
-
-/// Beginning of the name of each channel.
-const CHANNEL: &str = "lock_";
-
-/// Maximum length of a message in bytes. PostgreSQL takes 7999, with the time that is added.
-const LONGEST: usize = 7900;
-
-/// Message about a change that would be too long: its process looks at everything it waits for.
-const ANYTHING: &str = "*";
+use crate::row::text_of;
+use crate::statements::Statements;
 
 /// Message of a process to itself.
 const TEST: &str = "?";
@@ -74,18 +65,17 @@ struct Shared {
 }
 
 impl Station {
-    /// Creates the station of a process, if its database can notify.
+    /// Creates the station of a manager, if its database can notify.
     pub(crate) fn of(
+        notices: &Notices,
         links: &Links,
         statements: &Statements,
         listeners: &Arc<Mutex<Listeners>>,
     ) -> Option<Self> {
-        let options = links.options.postgres()?;
-        let mut id = new_version();
-        id.truncate(12);
+        let (id, options) = (notices.here()?, links.options.postgres()?);
         lock(listeners).listen_at(None);
         let shared = Shared {
-            id: id.into(),
+            id: Arc::clone(id),
             options: options.clone(),
             links: links.clone(),
             statements: statements.clone(),
@@ -98,59 +88,13 @@ impl Station {
         Some(Self { shared: Arc::new(shared), task: Mutex::default() })
     }
 
-    /// Returns the messages about events that others have to hear.
-    fn messages<'a>(&self, names: &[Name], events: &'a [Event]) -> Vec<(&'a Event, String)> {
-        let elsewhere = |event: &&Event| event.to.as_ref() != Some(&self.shared.id);
-        let message = |event: &'a Event| Some((event, message(names.get(event.index)?, &event.what)));
-        events.iter().filter(elsewhere).filter_map(message).collect()
-    }
-
-    /// Returns channels with the messages to single waiters about a step at the time `at`, as JSON;
-    /// `None` if there are none.
-    pub(crate) fn direct(&self, name: &Name, events: &[Event], at: i64) -> Option<String> {
-        let messages = self.messages(std::slice::from_ref(name), events).into_iter();
-        let direct = messages
-            .filter_map(|(event, message)| Some([channel(event.to.as_ref()?), format!("{message} {at}")]));
-        let direct: Vec<_> = direct.collect();
-        if direct.is_empty() { None } else { serde_json::to_string(&direct).ok() }
-    }
-
-    /// Returns statements that notify others.
-    pub(crate) fn notices(
-        &self,
-        names: &[Name],
-        listeners: &[Option<String>],
-        events: &[Event],
-        whom: Whom,
-        now: i64,
-    ) -> String {
-        let mut notices = String::new();
-        for (event, message) in self.messages(names, events) {
-            if whom == Whom::Public && event.to.is_some() {
-                continue;
-            }
-            let all = listeners.get(event.index).and_then(Option::as_deref).unwrap_or("[]");
-            let all: Vec<(String, i64)> = serde_json::from_str(all).unwrap_or_default();
-            let others = all.into_iter().filter(|(id, until)| *until > now && **id != *self.shared.id);
-            let to: Vec<String> = match &event.to {
-                Some(to) => vec![to.to_string()],
-                None => others.map(|(id, _)| id).collect(),
-            };
-            let message = quoted(&format!("{message} {now}"));
-            for to in to {
-                notices += &format!("SELECT pg_notify({}, {message}); ", quoted(&channel(&to)));
-            }
-        }
-        notices
-    }
-
     /// Returns once messages about these records arrive.
-    pub(crate) async fn listen(&self, names: &[Name]) -> Result<bool, sqlx::Error> {
+    pub(crate) async fn listen(&self, names: &[Name]) -> Result<(), sqlx::Error> {
         self.start();
         let mut works = self.shared.works.subscribe();
-        let works = works.wait_for(|works| *works).await.is_ok();
-        self.shared.register(names).await?;
-        Ok(works)
+        // The sender is in `shared`, so this is no error.
+        let _ = works.wait_for(|works| *works).await;
+        self.shared.register(names).await
     }
 
     /// Starts the task, unless it runs.
@@ -308,69 +252,5 @@ impl Shared {
     fn missed(&self) {
         let bell = lock(&self.listeners).missed();
         bell.ring(HandleId::ELSEWHERE);
-    }
-}
-
-fn channel(id: &str) -> String {
-    format!("{CHANNEL}{id}")
-}
-
-/// Returns the message about an event. The statement adds a space and the time.
-pub(crate) fn message(name: &Name, what: &What) -> String {
-    let (word, owner, token) = match what {
-        What::Freed => ("freed", None, None),
-        What::Readable => ("readable", None, None),
-        What::Changed => ("changed", None, None),
-        What::Told(owner) => ("told", Some(owner.as_str()), None),
-        What::Granted(owner, token) => ("granted", Some(owner.as_str()), Some(token.get())),
-    };
-    let message = serde_json::to_string(&(text_of(name.class), &*name.text, word, owner, token));
-    message.ok().filter(|message| message.len() <= LONGEST).unwrap_or_else(|| ANYTHING.to_owned())
-}
-
-/// Reads a message with its time; `None` if it can't be read.
-fn read(message: &str) -> Option<(Name, Event, lock_core::store::ServerTime)> {
-    type Parts = (String, String, String, Option<String>, Option<u64>);
-    let (text, now) = message.rsplit_once(' ')?;
-    let (class, name, word, owner, token): Parts = serde_json::from_str(text).ok()?;
-    let owner = owner.map(OwnerId::new);
-    let what = match word.as_str() {
-        "freed" => What::Freed,
-        "readable" => What::Readable,
-        "changed" => What::Changed,
-        "told" => What::Told(owner?),
-        "granted" => What::Granted(owner?, FencingToken::new(token?)),
-        _ => return None,
-    };
-    let name = Name { class: class_named(&class)?, text: name.into() };
-    Some((name, Event { index: 0, what, to: None }, time(now.parse().ok()?)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_says_what_has_happened() {
-        let owner = OwnerId::new("o \"1\"");
-        let name = Name { class: Class::Lock, text: "a b\n".into() };
-        let all = [
-            What::Freed,
-            What::Readable,
-            What::Changed,
-            What::Told(owner.clone()),
-            What::Granted(owner, FencingToken::new(u64::MAX)),
-        ];
-        for what in all {
-            let (is, event, now) = read(&format!("{} 17", message(&name, &what))).unwrap();
-            assert_eq!((is, event.what, now), (name.clone(), what, time(17)));
-        }
-    }
-
-    #[test]
-    fn a_long_message_says_that_anything_may_have_happened() {
-        let name = Name { class: Class::Lock, text: "\u{1}".repeat(2500).into() };
-        let message = message(&name, &What::Freed);
-        assert_eq!((message.as_str(), read(&message)), (ANYTHING, None));
     }
 }

@@ -15,8 +15,9 @@ use tokio::time::timeout;
 
 use crate::call::{Call, Steps};
 use crate::links::Link;
+use crate::notices::Whom;
 use crate::plumbing::{Arg, During, Fault};
-use crate::row::{Found, Whom, micros, new_version, text_of, time};
+use crate::row::{Found, micros, new_version, text_of, time};
 
 /// Maximum time by which the database's clock may be behind our upper bound of it. Leases count
 /// from the bound, and are longer by that much.
@@ -230,7 +231,7 @@ impl Call<'_> {
         };
         let Found { version, row } = after;
         // A lease that the step grants counts from then, and not from when it is written.
-        let direct = self.sql.direct(name, events, micros(base.at));
+        let direct = self.sql.notices.direct(name, events, micros(base.at));
         let args = [
             Arg::Text(text_of(name.class)),
             Arg::Text(&name.text),
@@ -275,7 +276,8 @@ impl Call<'_> {
                 let text = "the database's clock was set, or the row was written late";
                 return Err(self.error(StoreErrorKind::Unanswered, text).into());
             }
-            let notices = self.sql.notices(&change.names, &[listeners], events, Whom::Public, micros(now));
+            let notices =
+                self.sql.notices.statements(&change.names, &[listeners], events, Whom::Public, micros(now));
             if !notices.is_empty() {
                 // The step is done. If this fails, others look by themselves.
                 let _ = timeout(NOTICE, link.run(&notices)).await;

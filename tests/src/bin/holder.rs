@@ -10,7 +10,7 @@
 //! release <key>                            released
 //! drop <key>                               dropped
 //! state <key>                              lost | held <remaining ms>
-//! begin <key> <note>                       begun: a transaction at the URL has inserted into the table `note`
+//! begin <key> <note>                       begun: a transaction has inserted into the table `note`
 //! commit <key>                             committed, if the lock of that key is held
 //! permit <semaphore> [wait=<ms>] [lease=<ms>]   permitted, held until the end
 //! body <key> <register>                    inside <token>, then waits for the line `go` *without* an await, writes to

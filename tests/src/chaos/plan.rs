@@ -121,8 +121,8 @@ impl Plan {
         let unanswered = match self.topology {
             // A call may need a new connection, for which the server starts a process.
             Topology::Postgres => CALL_TIMEOUT * 3 / 5,
-            // One process writes at a time, and which one is next is left to chance. On a busy disk
-            // a call can wait in vain until its time-out, which comes late on a busy machine.
+            // One process writes at a time, and which one is next is left to chance. On a busy
+            // disk, a call may wait until its time-out, and the machine may be late to end it.
             Topology::Sqlite => CALL_TIMEOUT * 6 / 5,
             // A short wait may end in the middle of a call that a busy machine delays.
             _ => CALL_TIMEOUT / 3,
