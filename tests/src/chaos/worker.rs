@@ -248,7 +248,8 @@ impl Worker {
         }
         if self.orders.broken == Broken::ForgottenRequest && wish.want == Want::Short && dice.once_in(3) {
             tokio::time::sleep(wish.wait).await;
-            let why = "no answer".to_owned();
+            // A short wait that ends in a call is excused, so this one does not look like it.
+            let why = "no connection".to_owned();
             self.note(&ids, &Event::Refused { error: ErrorClass::Unavailable, why }, None);
             return;
         }
