@@ -80,6 +80,17 @@ impl Fleet {
         eventually(async || count() > self.servers().len() / 2, LIMIT).await;
     }
 
+    /// Waits until every server has this value. A client holds a lock that most servers have given
+    /// it, and its last requests may still be on their way.
+    ///
+    /// # Panics
+    ///
+    /// When that takes too long.
+    pub async fn has_value_everywhere(&self, key: &str, value: &str) {
+        let has = |server: &RedisServer| server.cli(&["GET", key]) == value;
+        eventually(async || self.servers().iter().all(has), LIMIT).await;
+    }
+
     /// Waits until no server has the key.
     ///
     /// # Panics

@@ -145,7 +145,9 @@ lock_tests::on_clients! {
 
     async fn our_forced_release_takes_it_from_them(fleet: Fleet) {
         let (mut rival, locks) = (fleet.rival(), fleet.connect(LONG).await);
-        rival.acquire("k", LONG);
+        let value = rival.acquire("k", LONG);
+        // A request that comes after the forced release would take the key of that server again.
+        fleet.has_value_everywhere("k", &value).await;
         assert!(locks.force_release("k").await.unwrap());
         fleet.is_free("k").await;
         let guard = locks.mutex("k").acquire().await.unwrap();
