@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{Few, ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::{Access, Change, Changed, Heard, Name, Work as Step};
@@ -24,9 +26,26 @@ const MOST: usize = 256;
 /// A row, and whether it is for renewals, which have connections of their own.
 type Row = (Name, bool);
 
-/// The steps that wait, by row. A row is here for as long as a step on it is under way.
+/// The rows that have a step under way.
 #[derive(Default)]
-pub(crate) struct Groups(Mutex<HashMap<Row, Vec<Box<dyn Member>>>>);
+pub(crate) struct Groups(Mutex<HashMap<Row, Group>>);
+
+/// The steps on one row.
+#[derive(Default)]
+struct Group {
+    /// Those that wait for the one that is under way.
+    waiting: Vec<Box<dyn Member>>,
+    /// The step under way, for as long as nobody but its caller polls it.
+    first: Option<WeakShared<BoxFuture<'static, ()>>>,
+}
+
+impl Group {
+    /// Returns the step under way if others wait for it, so that a task has to poll it, too: its
+    /// caller may not.
+    fn orphan(&mut self) -> Option<Shared<BoxFuture<'static, ()>>> {
+        if self.waiting.is_empty() { None } else { self.first.take()?.upgrade() }
+    }
+}
 
 /// A step that waits for its turn.
 trait Member: Send {
@@ -97,7 +116,7 @@ impl Drop for Lead {
         let mut groups = lock(&self.sql.groups.0);
         // Taken out here: a runtime that has ended drops the task at once, and with it the next
         // lead.
-        let waiting = groups.get_mut(&self.row).map(std::mem::take).unwrap_or_default();
+        let waiting = groups.get_mut(&self.row).map(std::mem::take).unwrap_or_default().waiting;
         if waiting.is_empty() {
             groups.remove(&self.row);
             return;
@@ -131,8 +150,8 @@ impl Groups {
     {
         let row = (name.clone(), change.access == Access::Each);
         let mut groups = lock(&sql.groups.0);
-        let Some(waiting) = groups.get_mut(&row) else {
-            groups.insert(row.clone(), Vec::new());
+        let Some(group) = groups.get_mut(&row) else {
+            groups.insert(row.clone(), Group::default());
             drop(groups);
             return Turn::Now(Lead { sql, row, runtime: Handle::current() }, change, step);
         };
@@ -140,7 +159,7 @@ impl Groups {
         let begun = Arc::new(AtomicBool::new(false));
         let deadline = Instant::now() + change.timeout.min(LONGEST);
         let (answer, rang) = (None, false);
-        waiting.push(Box::new(Seat {
+        group.waiting.push(Box::new(Seat {
             change,
             deadline,
             step,
@@ -149,23 +168,44 @@ impl Groups {
             begun: Arc::clone(&begun),
             caller,
         }));
+        let orphan = group.orphan();
+        drop(groups);
+        if let Some(step) = orphan {
+            Handle::current().spawn(step);
+        }
         Turn::Later(told, begun)
     }
 }
 
 impl Lead {
-    /// Makes a step in a task: its caller may stop polling, and others wait for it.
+    /// Makes a step. Its caller polls it, and a task too once others wait: the caller may stop.
     pub(crate) async fn make_one<T, F>(self, change: Change, step: F) -> Result<Changed<T>, StoreError>
     where
         T: Send + 'static,
         F: FnMut(&mut Step<'_>) -> T + Send + 'static,
     {
-        let runtime = self.runtime.clone();
-        let made = runtime.spawn(async move {
+        let (sql, row, runtime) = (Arc::clone(&self.sql), self.row.clone(), self.runtime.clone());
+        let answer = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&answer);
+        let step = async move {
             let lead = self;
-            lead.sql.make(change, step).await
-        });
-        made.await.unwrap_or_else(|_| Err(given_up()))
+            let made = lead.sql.make(change, step).await;
+            *lock(&told) = Some(made);
+        };
+        let step = step.boxed().shared();
+        let orphan = {
+            let mut groups = lock(&sql.groups.0);
+            groups.get_mut(&row).and_then(|group| {
+                group.first = step.downgrade();
+                group.orphan()
+            })
+        };
+        if let Some(step) = orphan {
+            runtime.spawn(step);
+        }
+        step.await;
+        let made = lock(&answer).take();
+        made.unwrap_or_else(|| Err(given_up()))
     }
 
     async fn make_all(self, mut waiting: Vec<Box<dyn Member>>) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore};
 use sqlx::{Connection, Executor, PgConnection, Row};
 
@@ -42,6 +43,21 @@ async fn many_waiters_are_few_writes() {
     assert!(after - before < 20, "{} writes", after - before);
     let waiters = store.status(item("a", "x").key).await.unwrap().waiters;
     assert!((MANY as u64 - 11..=MANY as u64).contains(&waiters), "{waiters}");
+}
+
+/// As in a `select!` whose other branch takes long.
+#[tokio::test]
+async fn a_caller_that_stops_polling_holds_up_nobody() {
+    let server = PostgresServer::start();
+    let store = postgres(server.url().parse().unwrap(), &settings(""));
+    assert!(granted(&store, "a", "owner:1").await);
+    let mut first = store.acquire(waiter(1));
+    assert!((&mut first).now_or_never().is_none(), "its statement is under way");
+    for number in 2..5 {
+        assert!(matches!(store.acquire(waiter(number)).await.unwrap(), Acquired::Busy(_)));
+    }
+    assert!(matches!(first.await.unwrap(), Acquired::Busy(_)));
+    assert_eq!(store.store().groups.rows(), 0, "no row has a step under way");
 }
 
 /// As at the end of a program that does not shut its manager down.
