@@ -101,6 +101,8 @@ async fn measure(
     errors: &mut Errors,
 ) -> Result<(Load, bool), String> {
     let url = urls.measured.as_deref().ok_or("there is no server")?;
+    // In PostgreSQL, the first sign of life makes another connection.
+    let settled = if urls.postgres().is_some() { SETTLED * 2 } else { SETTLED };
     let connect = || {
         let builder = LockManager::builder().max_waiters_per_key(crowd.tasks.max(1));
         builder.max_fair_waiters_per_key(crowd.tasks.max(1)).connect(url)
@@ -118,11 +120,11 @@ async fn measure(
         held = Some(lock(&bystander, kind).acquire().await.map_err(|error| error.to_string())?);
         for manager in &managers {
             for _ in 0..crowd.tasks {
-                waiters.spawn(lock(manager, kind).wait(SETTLED + options.secs + REST).acquire());
+                waiters.spawn(lock(manager, kind).wait(settled + options.secs + REST).acquire());
             }
         }
     }
-    tokio::time::sleep(SETTLED).await;
+    tokio::time::sleep(settled).await;
     let mut server = match urls.postgres() {
         Some(_) => None,
         None => Some(backend::connect(url).await?),

@@ -25,6 +25,8 @@ const LONGEST_WINDOW: Duration = Duration::from_millis(250);
 const KEEP_AGAIN: Duration = Duration::from_millis(100);
 /// and for places far from the head of a queue.
 const FAR_AGAIN: Duration = Duration::from_secs(1);
+/// Time for the call that keeps a place, before the waiter asks by itself.
+const KEEP_TIME: Duration = Duration::from_secs(1);
 /// Added to times that the store has rounded down.
 const MARGIN: Duration = Duration::from_millis(1);
 
@@ -172,6 +174,21 @@ impl Machine {
         }
     }
 
+    /// Leaves the next look to the call that keeps the place, which is one for all waiters of the
+    /// process, if it says the same as another attempt.
+    fn look_by_keeping(&mut self, remaining: Option<Duration>, fallback: Duration, now: Tick) {
+        let waits_for_one = |queued: &&Queued| queued.request.items.len() == 1;
+        if self.rules.abilities.queues_mutexes
+            && self.spec.is_queued(&self.rules.abilities)
+            && let Some(queued) = self.queued.as_ref().filter(waits_for_one)
+        {
+            let pause = look_after(fallback, queued.keep_at.since(now));
+            // The end of a lease causes no message.
+            let pause = remaining.map_or(pause, |left| pause.min(left.saturating_add(MARGIN)));
+            self.retry.seen(now, now + pause, false);
+        }
+    }
+
     /// Returns when the place of the lane's request in the store's queues has to be kept next.
     pub(crate) fn place_due(&self, standing: Standing, random: f64, now: Tick) -> Tick {
         // A tick may be a quarter of that earlier; on average, this is half a life.
@@ -221,7 +238,8 @@ impl Machine {
             && look > MARGIN
         {
             // The end of a lease causes no message.
-            let pause = if far { FAR_LIFE } else { fallback.min(look + MARGIN) };
+            let pause = look_after(fallback, next.since(now)).min(look + MARGIN);
+            let pause = if far { FAR_LIFE } else { pause };
             self.retry.seen(now, now + pause, far);
         } else {
             self.retry.bring_forward(now + look + MARGIN);
@@ -249,6 +267,7 @@ impl Machine {
             Ok(Acquired::Busy(busy)) => {
                 self.on_busy(&busy, seen, now);
                 self.note_place(sent, busy.moment, seen.random, now);
+                self.look_by_keeping(busy.remaining, seen.fallback, now);
             }
             Err(error) if error.kind() == StoreErrorKind::NotReplicated => {
                 // Others may have the key, and so may this process under another owner: it is
@@ -324,7 +343,15 @@ impl Machine {
             return self.retry.reset(now);
         };
         hold.unanswered = Some(request).filter(|_| unanswered);
+        let shared = self.waiters.len() > 1;
         self.on_granted(hold, tokens, moment, seen, now);
+        if let Phase::Held(held) = &mut self.phase
+            && lease.is_renewed
+            && !shared
+        {
+            // Most holds end before. Others in this process would want more of it.
+            held.renew_later(direct, self.rules.ticks, now);
+        }
         if let Some(hold) = self.held().filter(|_| !lease.is_renewed).cloned() {
             // It counts from when the request was last known to wait, and has the length of a
             // direct grant: that is less than requested.
@@ -376,6 +403,12 @@ impl Machine {
         let longest = self.rules.window.min(LONGEST_WINDOW).min(lease.duration / 10);
         (round_trip * 8).max(Duration::from_millis(5)).min(longest)
     }
+}
+
+/// Returns the pause before a waiter asks that hears nothing. Its place is kept after `kept`, which
+/// is a look, too. If that is about as soon, it stands for the attempt.
+pub(super) fn look_after(fallback: Duration, kept: Duration) -> Duration {
+    if kept <= fallback * 5 / 4 { fallback.max(kept + KEEP_TIME) } else { fallback }
 }
 
 /// Whether a request that waits at the store is also one for a caller with these terms.

@@ -361,6 +361,15 @@ impl Held {
         };
     }
 
+    /// Puts off the first renewal of a hold that the store has granted for less than requested,
+    /// unless that is less than half, or half of it has passed already.
+    fn renew_later(&mut self, granted: Duration, ticks: Ticks, now: Tick) {
+        let left = self.hold.deadline().since(now);
+        if left >= granted / 2 && self.renews.is_some_and(|lease| granted >= lease / 2) {
+            self.renewal = ticks.before(now + left / 3, left / 60);
+        }
+    }
+
     /// Schedules a retry of a failed renewal: quickly at first, then more slowly, always before the
     /// deadline.
     fn renewal_failed(&mut self, now: Tick) {

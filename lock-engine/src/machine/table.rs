@@ -362,6 +362,53 @@ fn queued_granted_directly_to_another_caller() {
     assert_eq!(held, Some(Lease::renewed(Duration::from_secs(8))), "asked anew");
 }
 
+/// In a store whose places say the same, one call looks for all waiters of the process.
+#[test]
+fn queued_looks_by_keeping_its_place() {
+    let pause = |sort, listening| {
+        let mut world = asking(sort, USUAL);
+        (world.store.rival, world.listening) = (true, listening);
+        (0..2).for_each(|_| world.apply(Op::Drive));
+        assert!(world.machine.queued.as_ref().is_some_and(|queued| queued.is_noted));
+        world.machine.retry.not_before().since(world.now)
+    };
+    let soon = Duration::from_millis(250);
+    assert!(pause(Sort::Queued, true) > soon && pause(Sort::Queued, false) <= soon);
+    assert!(pause(Sort::Fair, true) <= soon, "its messages may be lost");
+}
+
+#[test]
+fn a_place_that_is_kept_soon_stands_for_a_look() {
+    let after = |fallback, kept| {
+        super::asking::look_after(Duration::from_millis(fallback), Duration::from_millis(kept)).as_millis()
+    };
+    assert_eq!(after(5000, 5600), 6600, "in PostgreSQL");
+    assert_eq!(after(5000, 2800), 5000);
+    assert_eq!(after(5000, 6500), 5000);
+    assert_eq!(after(10, 5600), 10);
+}
+
+/// A store that grants half of a lease directly leaves time for the first renewal.
+#[test]
+fn queued_granted_directly_is_renewed_later() {
+    for (half, others) in [(true, false), (false, false), (true, true)] {
+        let mut world = asking(Sort::Queued, USUAL);
+        world.store.rival = true;
+        (0..2).for_each(|_| world.apply(Op::Drive));
+        if others {
+            world.apply(Op::Enqueue(USUAL));
+        }
+        let lease = world.machine.queued.as_ref().map(|queued| queued.request.lease).unwrap();
+        let direct = if half { lease / 2 } else { lease / 4 };
+        world.machine.rules = super::tests::rules(Abilities { direct_lease: direct, ..super::tests::QUEUES });
+        world.now = world.now + Duration::from_millis(1);
+        world.apply(Op::RivalReleases { heard: true });
+        let Phase::Held(held) = &world.machine.phase else { panic!("held") };
+        assert_eq!(held.renewal > world.now, half && !others);
+        assert!(held.renewal < world.now + direct / 2);
+    }
+}
+
 #[test]
 fn queued_without_waiters() {
     let mut world = asking(Sort::Fair, USUAL);

@@ -28,9 +28,9 @@ const ABILITIES: Abilities = Abilities {
     ..Abilities::MUTEX
 };
 /// A store with a queue for mutexes.
-const QUEUES: Abilities = Abilities { queues_mutexes: true, ..Abilities::MUTEX };
+pub(super) const QUEUES: Abilities = Abilities { queues_mutexes: true, ..Abilities::MUTEX };
 
-fn rules(abilities: Abilities) -> Arc<Rules> {
+pub(super) fn rules(abilities: Abilities) -> Arc<Rules> {
     let ticks = Ticks { phase: 0.0 };
     Arc::new(Rules { call_timeout: LEASE, window: Duration::from_millis(50), ticks, abilities })
 }
@@ -282,7 +282,7 @@ pub(super) struct World {
     /// Ends of `min_hold`, by owner.
     kept: BTreeMap<OwnerId, Tick>,
     in_queue: bool,
-    listening: bool,
+    pub(super) listening: bool,
     pub(super) grants: usize,
     /// Names of the actions that were carried out.
     done: BTreeSet<&'static str>,

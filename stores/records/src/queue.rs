@@ -57,6 +57,13 @@ impl Queue {
         self.waiters.iter().filter(move |waiter| waiter.alive_until > now)
     }
 
+    /// Returns until when some waiter before `owner` counts as alive; `None` if there is none.
+    /// Until then, `owner` gets nothing without a message.
+    pub(super) fn preceded_until(&self, owner: &OwnerId, now: ServerTime) -> Option<ServerTime> {
+        let place = self.live(now).position(|waiter| waiter.owner == *owner)?;
+        self.live(now).take(place).map(|waiter| waiter.alive_until).max()
+    }
+
     fn live_of(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {
         let mut alive = self.waiters.iter_mut().filter(|waiter| waiter.alive_until > now);
         alive.find(|waiter| waiter.owner == *owner)

@@ -98,12 +98,10 @@ impl Options {
 /// commit's wait for a standby, and report success.
 #[cfg(feature = "postgres")]
 const SESSION: &str = "\
-SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
-SET lock_timeout = '1s';
-SET idle_in_transaction_session_timeout = '1s';
-SET statement_timeout = 0;
-SET standard_conforming_strings = on;
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
+SELECT set_config('default_transaction_isolation', 'read committed', false), set_config('lock_timeout', '1s', false), \
+set_config('idle_in_transaction_session_timeout', '1s', false), set_config('statement_timeout', '0', false), \
+set_config('standard_conforming_strings', 'on', false), set_config('synchronous_commit', \
+CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
 #[cfg(feature = "sqlite")]
 const IN_MEMORY: &str =

@@ -115,8 +115,8 @@ impl Sql {
 
     /// Sweeps a page of the table.
     #[cfg(test)]
-    pub(crate) async fn sweep(&self) -> Result<bool, sqlx::Error> {
-        self.sweeper.page().await
+    pub(crate) async fn sweep(&self) -> Result<(), sqlx::Error> {
+        self.sweeper.page().await.map(drop)
     }
 
     /// Returns the row that a change can compare and swap.

@@ -15,6 +15,9 @@ use crate::statements::Statements;
 /// Time between two pages, while there is little to remove.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Time between the last page and the first one.
+const REST: Duration = Duration::from_secs(60);
+
 /// Number of rows in a page.
 const PAGE: i64 = 500;
 
@@ -55,8 +58,8 @@ impl Sweeper {
         tokio::spawn(sweep.run());
     }
 
-    /// Sweeps a page; returns whether most of it was over.
-    pub(crate) async fn page(&self) -> Result<bool, sqlx::Error> {
+    /// Sweeps a page; returns when the next one is due.
+    pub(crate) async fn page(&self) -> Result<Duration, sqlx::Error> {
         let (class, name) = lock(&self.state).after.clone();
         let args = [Arg::Text(&class), Arg::Text(&name), Arg::Int(PAGE)];
         let mut link = self.links.take().await?;
@@ -82,7 +85,11 @@ impl Sweeper {
             link.rows(&self.statements.remove, &[Arg::Text(class), Arg::Text(&names)]).await?;
         }
         link.give_back();
-        Ok(removed > rows.len() / 2 && !is_last)
+        Ok(match is_last {
+            true => REST,
+            false if removed > rows.len() / 2 => PAUSE / 50,
+            false => PAUSE,
+        })
     }
 }
 
@@ -95,8 +102,8 @@ struct Sweep {
 impl Sweep {
     async fn run(mut self) {
         // A failure is no reason to tell anyone: the next page is tried later.
-        if let Ok(Ok(true)) = timeout(PAUSE, self.sweeper.page()).await {
-            self.pause = PAUSE / 50;
+        if let Ok(Ok(pause)) = timeout(PAUSE, self.sweeper.page()).await {
+            self.pause = pause;
         }
     }
 }

@@ -219,7 +219,9 @@ impl Pair {
                 assert_eq!(answer, Renewed::Waiting(Duration::from_millis(1)));
                 continue;
             }
-            let left = self.model.refuses(number, kind, owner).map(|until| self.left(until));
+            let until = self.model.refuses(number, kind, owner);
+            let until = until.map(|until| self.model.turn(number, kind, owner, until));
+            let left = until.map(|until| self.left(until));
             assert_eq!(answer, Renewed::Waiting(left.unwrap_or(Duration::from_millis(1))));
         }
     }

@@ -116,6 +116,14 @@ impl Model {
         }
     }
 
+    /// Returns when a waiter looks again that is refused `until` then.
+    pub(super) fn turn(&mut self, key: usize, kind: Kind, owner: u8, until: u64) -> u64 {
+        let queue = self.queue(key);
+        let place = queue.iter().position(|waiter| waiter.owner == owner && kind == Kind::Fair);
+        let before = queue.iter().take(place.unwrap_or(0)).map(|waiter| waiter.dies);
+        before.fold(until, u64::max)
+    }
+
     /// Takes the next tokens for a hold of `lease_ms`.
     pub(super) fn count(&mut self, key: usize, tokens: u32, base: u64, lease_ms: u64) -> TokenRange {
         let top = self.counter(key).unwrap_or(0).max(base) + u64::from(tokens);
@@ -181,7 +189,10 @@ impl Model {
             }
         }
         match refusal {
-            Some(refusal) => Err(refusal),
+            Some((index, until)) => {
+                let (key, kind) = wish.items[index];
+                Err((index, self.turn(key, kind, wish.owner, until)))
+            }
             None => Ok(wish
                 .items
                 .iter()

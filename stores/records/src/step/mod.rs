@@ -80,6 +80,7 @@ impl Work<'_> {
             let top = lock.counter(now).map_or(0, |counter| counter.top);
             if let Some(until) = lock.refuses(item, abilities, now) {
                 self.note(request);
+                let until = self.turn(index, item, until);
                 let busy = Busy { item: index, ..Busy::until(Some(until.since(now)), now) };
                 return Ok(Err(busy));
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::store::{Item, Kind, Renewed};
+use lock_core::store::{Item, Kind, Renewed, ServerTime};
 use lock_core::{FencingToken, LockKey};
 
 use super::{AT_ONCE, count, next_tokens};
@@ -98,6 +98,17 @@ impl Work<'_> {
             _ => {}
         }
         let refused = self.lock(index).and_then(|lock| lock.refuses(item, abilities, now));
-        Renewed::Waiting(refused.map_or(AT_ONCE, |until| until.since(now)))
+        Renewed::Waiting(refused.map_or(AT_ONCE, |until| self.turn(index, item, until).since(now)))
+    }
+
+    /// Returns when a waiter looks again that is refused `until` then. If others are before it,
+    /// they are served first, for as long as they live.
+    pub(super) fn turn(&mut self, index: usize, item: &Item, until: ServerTime) -> ServerTime {
+        let now = self.now;
+        if !self.abilities.queues(item.kind) {
+            return until;
+        }
+        let before = self.lock(index).and_then(|lock| lock.queue.preceded_until(&item.owner, now));
+        before.map_or(until, |before| until.max(before))
     }
 }
