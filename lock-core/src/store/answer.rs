@@ -76,7 +76,7 @@ pub struct Busy {
     /// Index of the first busy item in the request.
     pub item: usize,
     /// When the hold ends if nobody renews it; `None` if unknown. For a waiter that others in the
-    /// queue precede: when to look again, if that is later. Never zero.
+    /// queue precede: when to look again, which may be later. Never zero.
     pub remaining: Option<Duration>,
     /// When the store looked.
     pub moment: Moment,

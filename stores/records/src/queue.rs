@@ -57,11 +57,12 @@ impl Queue {
         self.waiters.iter().filter(move |waiter| waiter.alive_until > now)
     }
 
-    /// Returns until when some waiter before `owner` counts as alive; `None` if there is none.
-    /// Until then, `owner` gets nothing without a message.
-    pub(super) fn preceded_until(&self, owner: &OwnerId, now: ServerTime) -> Option<ServerTime> {
+    /// Returns how many waiters are before `owner`, and until when one of them counts as alive;
+    /// `None` if there are none. Without a message, `owner` is not the first until then.
+    pub(super) fn preceding(&self, owner: &OwnerId, now: ServerTime) -> Option<(u32, ServerTime)> {
         let place = self.live(now).position(|waiter| waiter.owner == *owner)?;
-        self.live(now).take(place).map(|waiter| waiter.alive_until).max()
+        let until = self.live(now).take(place).map(|waiter| waiter.alive_until).max()?;
+        Some((u32::try_from(place).unwrap_or(u32::MAX), until))
     }
 
     fn live_of(&mut self, owner: &OwnerId, now: ServerTime) -> Option<&mut Waiter> {

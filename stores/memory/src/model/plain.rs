@@ -120,8 +120,9 @@ impl Model {
     pub(super) fn turn(&mut self, key: usize, kind: Kind, owner: u8, until: u64) -> u64 {
         let queue = self.queue(key);
         let place = queue.iter().position(|waiter| waiter.owner == owner && kind == Kind::Fair);
-        let before = queue.iter().take(place.unwrap_or(0)).map(|waiter| waiter.dies);
-        before.fold(until, u64::max)
+        let place = place.unwrap_or(0);
+        let alive = queue.iter().take(place).map(|waiter| waiter.dies).max().unwrap_or(0);
+        until.max(alive.min(until + 60 * place as u64))
     }
 
     /// Takes the next tokens for a hold of `lease_ms`.

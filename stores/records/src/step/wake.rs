@@ -11,6 +11,9 @@ use crate::queue::Sign;
 use crate::record::Record;
 use crate::store::Work;
 
+/// Time between the looks of two waiters after the end of a lease that was not renewed.
+const TURN: Duration = Duration::from_millis(60);
+
 /// The way in which the first of a fair queue gets its turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
@@ -101,14 +104,14 @@ impl Work<'_> {
         Renewed::Waiting(refused.map_or(AT_ONCE, |until| self.turn(index, item, until).since(now)))
     }
 
-    /// Returns when a waiter looks again that is refused `until` then. If others are before it,
-    /// they are served first, for as long as they live.
+    /// Returns when a waiter looks again that is refused `until` then. One that others precede looks
+    /// later, in its turn: they may have left by then, of which it hears nothing.
     pub(super) fn turn(&mut self, index: usize, item: &Item, until: ServerTime) -> ServerTime {
         let now = self.now;
         if !self.abilities.queues(item.kind) {
             return until;
         }
-        let before = self.lock(index).and_then(|lock| lock.queue.preceded_until(&item.owner, now));
-        before.map_or(until, |before| until.max(before))
+        let preceding = self.lock(index).and_then(|lock| lock.queue.preceding(&item.owner, now));
+        preceding.map_or(until, |(place, alive)| until.max(alive.min(until + TURN.saturating_mul(place))))
     }
 }
