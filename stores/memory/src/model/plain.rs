@@ -122,7 +122,7 @@ impl Model {
         let place = queue.iter().position(|waiter| waiter.owner == owner && kind == Kind::Fair);
         let place = place.unwrap_or(0);
         let alive = queue.iter().take(place).map(|waiter| waiter.dies).max().unwrap_or(0);
-        until.max(alive.min(until + 60 * place as u64))
+        until.max(alive.min(until + 300 * place as u64))
     }
 
     /// Takes the next tokens for a hold of `lease_ms`.

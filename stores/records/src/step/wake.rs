@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::store::Work;
 
 /// Time between the looks of two waiters after the end of a lease that was not renewed.
-const TURN: Duration = Duration::from_millis(60);
+const TURN: Duration = Duration::from_millis(300);
 
 /// The way in which the first of a fair queue gets its turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
