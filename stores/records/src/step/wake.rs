@@ -104,8 +104,8 @@ impl Work<'_> {
         Renewed::Waiting(refused.map_or(AT_ONCE, |until| self.turn(index, item, until).since(now)))
     }
 
-    /// Returns when a waiter looks again that is refused `until` then. One that others precede looks
-    /// later, in its turn: they may have left by then, of which it hears nothing.
+    /// Returns when a waiter looks again that is refused `until` then. One that others precede
+    /// looks later, in its turn: they may have left by then, of which it hears nothing.
     pub(super) fn turn(&mut self, index: usize, item: &Item, until: ServerTime) -> ServerTime {
         let now = self.now;
         if !self.abilities.queues(item.kind) {
