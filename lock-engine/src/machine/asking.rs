@@ -36,7 +36,7 @@ impl Machine {
         self.driver = Driver::Running;
         match std::mem::replace(&mut self.phase, Phase::Free) {
             Phase::Ending { hold, min_hold_end, .. } if now >= min_hold_end => {
-                let asked = self.takeover(owner);
+                let asked = self.takeover(owner, now);
                 let listeners = match self.retry.listeners_are_phantoms(now) {
                     true => ListenerPolicy::Ignore,
                     false => ListenerPolicy::Respect,
@@ -73,7 +73,7 @@ impl Machine {
                     return self.park(until);
                 }
                 self.asked_for = self.last_number;
-                let request = self.next_request(&terms, owner);
+                let request = self.next_request(&terms, owner, now);
                 self.phase = Phase::Asking(Asked { request: Arc::clone(&request), lease: terms.lease });
                 Step::Acquire(request)
             }
@@ -98,7 +98,12 @@ impl Machine {
     }
 
     /// Returns the request that waits at the store, or a new one.
-    fn next_request(&mut self, terms: &Terms, owner: impl FnOnce() -> OwnerId) -> Arc<AcquireRequest> {
+    fn next_request(
+        &mut self,
+        terms: &Terms,
+        owner: impl FnOnce() -> OwnerId,
+        now: Tick,
+    ) -> Arc<AcquireRequest> {
         let &Terms { lease, replication, .. } = terms;
         let queues = self.spec.is_queued(&self.rules.abilities) || self.spec.has_an_intent();
         let waits = !terms.is_try() && queues;
@@ -108,7 +113,7 @@ impl Machine {
             return Arc::clone(&queued.request);
         }
         self.leave_queue();
-        let mut request = self.request(lease, self.wanted_tokens(), owner).replicated(replication);
+        let mut request = self.request(lease, self.wanted_tokens(now), owner).replicated(replication);
         // The replicas get their time after the grant.
         request.timeout += replication.timeout();
         if !waits {
@@ -124,7 +129,7 @@ impl Machine {
     }
 
     /// Returns the request to acquire the key together with the release that is about to be sent.
-    fn takeover(&mut self, owner: impl FnOnce() -> OwnerId) -> Option<Asked> {
+    fn takeover(&mut self, owner: impl FnOnce() -> OwnerId, now: Tick) -> Option<Asked> {
         let terms = self.first_active()?.1.ask.terms;
         let may = self.lane == LaneKind::Mutex
             && self.rules.abilities.takeovers
@@ -133,17 +138,19 @@ impl Machine {
             && !self.shut_down
             && self.windows_without_release < WINDOWS_WITHOUT_RELEASE;
         may.then(|| {
-            let request = Arc::new(self.request(terms.lease, self.wanted_tokens(), owner));
+            let request = Arc::new(self.request(terms.lease, self.wanted_tokens(now), owner));
             Asked { request, lease: terms.lease }
         })
     }
 
-    fn wanted_tokens(&self) -> u32 {
-        if self.waiters.len() <= 1 || self.counter_ahead || !self.lane.hands_off() {
-            1
-        } else {
-            self.used_tokens.saturating_mul(2).clamp(1, self.rules.abilities.most_tokens)
+    fn wanted_tokens(&self, now: Tick) -> u32 {
+        if self.waiters.len() <= 1 || !self.lane.hands_off() {
+            return 1;
         }
+        // The counter must not run away from the clock, which counts microseconds.
+        let most = self.ahead_since.map_or(u128::MAX, |since| now.since(since).as_micros());
+        let most = u32::try_from(most).unwrap_or(u32::MAX).min(self.rules.abilities.most_tokens);
+        self.used_tokens.saturating_mul(2).min(most).max(1)
     }
 
     // ---- places at the store --------------------------------------------------------------------

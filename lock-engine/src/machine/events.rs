@@ -200,8 +200,9 @@ impl Machine {
         self.heard();
         self.busy_until = None;
         self.retry.on_granted(now);
-        self.counter_ahead = self.rules.abilities.tokens == Tokens::Clock
+        let ahead = self.rules.abilities.tokens == Tokens::Clock
             && tokens.last > moment.get().saturating_add(COUNTER_AHEAD);
+        self.ahead_since = ahead.then_some(now);
         let window_end = now + self.window(hold.lease, seen.round_trip);
         if std::mem::take(&mut self.freed_by_force) {
             self.verify_hold(Arc::clone(&hold));

@@ -46,7 +46,8 @@ const MOST_DOUBLINGS: u32 = 10;
 /// Number of windows without a real release after which one is made, for contenders that poll
 /// without listening.
 const WINDOWS_WITHOUT_RELEASE: u32 = 16;
-/// Lead of a counter over the server's clock, in microseconds, beyond which it gets no ranges.
+/// Lead of a counter over the server's clock, in microseconds, beyond which it grows no faster than
+/// the clock.
 const COUNTER_AHEAD: u64 = 1_000_000;
 
 /// A caller's request to a lane.
@@ -499,7 +500,8 @@ pub(crate) struct Machine {
     guests: usize,
     /// Tokens used by the last hold.
     used_tokens: u32,
-    counter_ahead: bool,
+    /// When tokens were last granted, if the counter is far ahead of the server's clock.
+    ahead_since: Option<Tick>,
     /// Whether the key was freed by force while a call was under way.
     freed_by_force: bool,
     /// Whether replicas did not confirm the last attempt; a waiter without a policy gets the next
@@ -540,7 +542,7 @@ impl Machine {
             tries: 0,
             guests: 0,
             used_tokens: 1,
-            counter_ahead: false,
+            ahead_since: None,
             freed_by_force: false,
             unconfirmed: false,
             windows_without_release: 0,

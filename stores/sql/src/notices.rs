@@ -49,21 +49,16 @@ impl Notices {
         self.here.as_ref()
     }
 
-    /// Returns the messages about events that others have to hear.
-    fn messages<'a>(&self, names: &[Name], events: &'a [Event]) -> Vec<(&'a Event, String)> {
-        let Some(here) = &self.here else { return Vec::new() };
-        let elsewhere = |event: &&Event| event.to.as_ref() != Some(here);
-        let message = |event: &'a Event| Some((event, message(names.get(event.index)?, &event.what)));
-        events.iter().filter(elsewhere).filter_map(message).collect()
-    }
-
     /// Returns channels with the messages to single waiters about a step at the time `at`, as JSON;
     /// `None` if there are none.
     pub(crate) fn direct(&self, name: &Name, events: &[Event], at: i64) -> Option<String> {
-        let messages = self.messages(std::slice::from_ref(name), events).into_iter();
-        let direct = messages
-            .filter_map(|(event, message)| Some([channel(event.to.as_ref()?), format!("{message} {at}")]));
-        let direct: Vec<_> = direct.collect();
+        let here = self.here.as_ref()?;
+        let mut direct = Vec::new();
+        for event in events {
+            if let Some(to) = event.to.as_ref().filter(|to| *to != here) {
+                direct.push([channel(to), told(name, &event.what, at)]);
+            }
+        }
         if direct.is_empty() { None } else { serde_json::to_string(&direct).ok() }
     }
 
@@ -77,21 +72,20 @@ impl Notices {
         now: i64,
     ) -> String {
         let mut notices = String::new();
-        for (event, message) in self.messages(names, events) {
-            if whom == Whom::Public && event.to.is_some() {
-                continue;
-            }
-            let all = listeners.get(event.index).and_then(Option::as_deref).unwrap_or("[]");
-            let all: Vec<(String, i64)> = serde_json::from_str(all).unwrap_or_default();
-            let others =
-                all.into_iter().filter(|(id, until)| *until > now && Some(&**id) != self.here.as_deref());
-            let to: Vec<String> = match &event.to {
-                Some(to) => vec![to.to_string()],
-                None => others.map(|(id, _)| id).collect(),
+        let Some(here) = &self.here else { return notices };
+        for event in events {
+            let to = match (&event.to, listeners.get(event.index)) {
+                (Some(to), _) if whom == Whom::All => vec![to.to_string()],
+                (None, Some(Some(all))) => {
+                    let all: Vec<(String, i64)> = serde_json::from_str(all).unwrap_or_default();
+                    all.into_iter().filter(|(_, until)| *until > now).map(|(id, _)| id).collect()
+                }
+                _ => continue,
             };
-            let message = quoted(&format!("{message} {now}"));
-            for to in to {
-                notices += &format!("SELECT pg_notify({}, {message}); ", quoted(&channel(&to)));
+            let (Some(name), false) = (names.get(event.index), to.is_empty()) else { continue };
+            let message = quoted(&told(name, &event.what, now));
+            for to in to.iter().filter(|to| **to != **here) {
+                notices += &format!("SELECT pg_notify({}, {message}); ", quoted(&channel(to)));
             }
         }
         notices
@@ -102,7 +96,12 @@ pub(crate) fn channel(id: &str) -> String {
     format!("{CHANNEL}{id}")
 }
 
-/// Returns the message about an event, without the time.
+/// Returns the message about an event at the time `at`.
+fn told(name: &Name, what: &What, at: i64) -> String {
+    format!("{} {at}", message(name, what))
+}
+
+/// Returns the message without the time.
 fn message(name: &Name, what: &What) -> String {
     let (word, owner, token) = match what {
         What::Freed => ("freed", None, None),

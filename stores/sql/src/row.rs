@@ -46,7 +46,7 @@ pub(crate) fn class_named(text: &str) -> Option<Class> {
 
 /// Makes the version of a change: a random number that no other change has.
 pub(crate) fn new_version() -> String {
-    random_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:032x}", u128::from_be_bytes(random_bytes()))
 }
 
 pub(crate) fn time(micros: i64) -> ServerTime {

@@ -55,7 +55,7 @@ macro_rules! query {
         $args.iter().fold(sqlx::query($text), |query, arg| match *arg {
             Arg::Int(number) => query.bind(number),
             Arg::Maybe(number) => query.bind(number),
-            Arg::Text(text) => query.bind(text.to_owned()),
+            Arg::Text(text) => query.bind(text),
         })
     };
 }
