@@ -65,7 +65,7 @@ Parts:
             LOCK_INTEROP_SECONDS=60 in the environment makes its stress longer than ten seconds
   redlock   redis-py, redsync and node-redlock beside ours in the plain layout (needs redis-server, Python 3.10 or newer
             with pip, Go 1.19 or newer, Node.js 18 or newer with npm, which bring the clients the first time)
-  postgres  locks and stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, and redis-server)
+  postgres  locks and stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, PgBouncer, and redis-server)
   examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL
             and SQLite too (needs redis-server and PostgreSQL)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)

@@ -19,6 +19,8 @@ pub(crate) enum Tool {
     Chromium,
     /// PostgreSQL's own programs, `initdb` and `postgres`.
     PostgreSql,
+    /// A pooler of PostgreSQL.
+    PgBouncer,
     /// Python with pip, for redis-py.
     Python,
     /// For redsync.
@@ -53,6 +55,7 @@ impl Tool {
             Self::Maven => "Maven (mvn)",
             Self::Chromium => "Chromium with chromedriver",
             Self::PostgreSql => "PostgreSQL (initdb, postgres)",
+            Self::PgBouncer => "PgBouncer",
             Self::Python => "Python 3.10 or newer with pip",
             Self::Go => "Go 1.19 or newer",
             Self::Node => "Node.js 18 or newer with npm",
@@ -83,6 +86,7 @@ impl Tool {
                 CHROMIUM.into_iter().any(is_on_path) && runs(Command::new("chromedriver").arg("--version"))
             }
             Self::PostgreSql => lock_tests::postgres::programs().is_some(),
+            Self::PgBouncer => lock_tests::pgbouncer::program().is_some(),
             Self::Python => runs(Command::new("python3").args(["-c", PYTHON])),
             Self::Go => {
                 let output = Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).output();
@@ -107,6 +111,7 @@ impl Tool {
             | Self::Maven
             | Self::Chromium
             | Self::PostgreSql
+            | Self::PgBouncer
             | Self::Python
             | Self::Go
             | Self::Node => None,
@@ -172,6 +177,7 @@ impl Manager {
             (Tool::PostgreSql, Self::Dnf) => &["postgresql-server"],
             (Tool::PostgreSql, Self::Brew) => &["postgresql@17"],
             (Tool::PostgreSql, _) => &["postgresql"],
+            (Tool::PgBouncer, _) => &["pgbouncer"],
             (Tool::Python, Self::AptGet | Self::Dnf) => &["python3", "python3-pip"],
             (Tool::Python, Self::Apk) => &["python3", "py3-pip"],
             (Tool::Python, Self::Pacman) => &["python", "python-pip"],

@@ -35,8 +35,8 @@ pub struct Abilities {
     /// Whether it takes several keys in one request.
     pub several: bool,
     /// Whether it [queues](super::AcquireRequest::queued) the waiters of mutexes, too. Then a
-    /// manager has one place in the queue of a mutex, and the grant comes as a notice. Between
-    /// processes, such a mutex is first in, first out. Asking again tells a waiter no more than
+    /// manager has one place in the queue of a mutex, and the grant comes as a notice if those are
+    /// pushed. Between processes, such a mutex is first in, first out. Asking again tells a waiter no more than
     /// [renewing](super::LockStore::renew) its place.
     pub queues_mutexes: bool,
     /// Minimum lease.
@@ -55,7 +55,8 @@ pub struct Abilities {
     pub intent_life: Duration,
     /// Whether waiters may be renewed as [`Standing::Far`](super::Standing::Far).
     pub far_waiters: bool,
-    /// Whether a release can be followed by a [`Takeover`](super::Takeover).
+    /// Whether a release can be followed by a [`Takeover`](super::Takeover). A store that
+    /// [queues mutexes](Self::queues_mutexes) declines it while others are in the queue.
     pub takeovers: bool,
     /// Whether a release grants the key to the first waiter of its queue, see
     /// [`Notice::Granted`](super::Notice::Granted).

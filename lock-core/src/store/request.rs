@@ -288,7 +288,7 @@ pub struct Takeover {
 pub enum ListenerPolicy {
     /// Acquire only when nobody else listens.
     Respect,
-    /// Acquire in any case: the listeners have turned out not to exist.
+    /// Acquire even if others listen: they have turned out not to exist. Not if they are in a queue.
     Ignore,
 }
 

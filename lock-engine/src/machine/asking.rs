@@ -133,7 +133,6 @@ impl Machine {
         let terms = self.first_active()?.1.ask.terms;
         let may = self.lane == LaneKind::Mutex
             && self.rules.abilities.takeovers
-            && !self.rules.abilities.queues_mutexes
             && terms.replication.is_none()
             && !self.shut_down
             && self.windows_without_release < WINDOWS_WITHOUT_RELEASE;

@@ -47,6 +47,9 @@ pub(crate) enum Address {
     Redis(Box<Servers>, Layout),
     #[cfg(feature = "postgres")]
     Postgres(Box<PgConnectOptions>),
+    /// PostgreSQL behind a pooler of transactions.
+    #[cfg(feature = "postgres")]
+    PooledPostgres(Box<PgConnectOptions>),
     #[cfg(feature = "sqlite")]
     Sqlite(Box<SqliteConnectOptions>),
     Quorum(Vec<Address>),
@@ -151,7 +154,7 @@ impl Address {
     fn is_sql(&self) -> bool {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Postgres(_) => true,
+            Self::Postgres(_) | Self::PooledPostgres(_) => true,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => true,
             _ => false,
@@ -172,7 +175,8 @@ impl Address {
 
     #[cfg(feature = "postgres")]
     fn postgres(url: &str) -> Result<Self, ConnectError> {
-        Ok(Self::Postgres(Box::new(sql::postgres(url)?)))
+        let (options, is_pooled) = sql::postgres(url)?;
+        Ok(if is_pooled { Self::PooledPostgres } else { Self::Postgres }(Box::new(options)))
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -247,6 +251,10 @@ impl Address {
             }
             #[cfg(feature = "postgres")]
             Self::Postgres(options) => lock_store_sql::postgres(*options, &sql_settings(settings)),
+            #[cfg(feature = "postgres")]
+            Self::PooledPostgres(options) => {
+                lock_store_sql::pooled_postgres(*options, &sql_settings(settings))
+            }
             #[cfg(feature = "sqlite")]
             Self::Sqlite(options) => lock_store_sql::sqlite(*options, &sql_settings(settings)),
             Self::Quorum(each) => {

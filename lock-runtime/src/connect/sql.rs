@@ -12,7 +12,7 @@ const POSTGRES: &str = "`postgres://user:password@host:port/database?sslmode=req
 
 /// Options of an address of PostgreSQL, besides `options[NAME]`.
 #[cfg(feature = "postgres")]
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 12] = [
     "sslmode",
     "sslrootcert",
     "sslcert",
@@ -24,15 +24,22 @@ const OPTIONS: [&str; 11] = [
     "password",
     "application_name",
     "options",
+    POOLER,
 ];
+
+/// Our own option, which sqlx does not know: whether a pooler of transactions is in front of the
+/// server.
+#[cfg(feature = "postgres")]
+const POOLER: &str = "pooler";
 
 /// Values of `sslmode`.
 #[cfg(feature = "postgres")]
 const MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
-/// Reads `postgres://…` or `postgresql://…`.
+/// Reads `postgres://…` or `postgresql://…`. Returns whether a pooler is in front of the server,
+/// too.
 #[cfg(feature = "postgres")]
-pub(super) fn postgres(url: &str) -> Result<PgConnectOptions, StoreError> {
+pub(super) fn postgres(url: &str) -> Result<(PgConnectOptions, bool), StoreError> {
     let refuse = |what: String| Err(refusal("PostgreSQL", &what));
     if url.contains('#') {
         return refuse(format!("has a `#`; in user and password, write `%23`, as in {POSTGRES}"));
@@ -42,6 +49,7 @@ pub(super) fn postgres(url: &str) -> Result<PgConnectOptions, StoreError> {
     if authority.rsplit('@').next().is_some_and(|hosts| hosts.contains(',')) {
         return refuse(format!("names several hosts; name the one that takes writes, as in {POSTGRES}"));
     }
+    let (mut kept, mut is_pooled) = (Vec::new(), false);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if !OPTIONS.contains(&name) && !name.starts_with("options[") {
@@ -53,8 +61,16 @@ pub(super) fn postgres(url: &str) -> Result<PgConnectOptions, StoreError> {
         if name == "sslmode" && !MODES.contains(&value) {
             return refuse(format!("has an unknown `sslmode`; write one of `{}`", MODES.join("`, `")));
         }
+        if name != POOLER {
+            kept.push(pair);
+        } else if let "true" | "false" = value {
+            is_pooled = value == "true";
+        } else {
+            return refuse("has an unknown `pooler`; write `pooler=true` for PgBouncer".to_owned());
+        }
     }
-    url.parse().map_err(|error| {
+    let known = [base, &kept.join("&")].join(if kept.is_empty() { "" } else { "?" });
+    let options = known.parse().map_err(|error| {
         let reason = match error {
             // Texts about a part of the address, without its content.
             sqlx::Error::Configuration(reason) => format!(" ({reason})"),
@@ -65,7 +81,8 @@ pub(super) fn postgres(url: &str) -> Result<PgConnectOptions, StoreError> {
              percent-encoded"
         );
         refusal("PostgreSQL", &what)
-    })
+    })?;
+    Ok((options, is_pooled))
 }
 
 /// Reads `sqlite:FILE` or `sqlite://FILE`.

@@ -19,14 +19,6 @@ fn assert_consistent(store: &Abilities) {
         "{name}: `direct_lease` is too short for `waiter_life`: grants would be over when they are heard"
     );
     assert!(!store.far_waiters || queues, "{name}: `far_waiters` needs a queue: `fair` or `queues_mutexes`");
-    assert!(
-        !store.queues_mutexes || store.notices == Notices::Pushed,
-        "{name}: `queues_mutexes` needs `notices`: the grant comes as a notice"
-    );
-    assert!(
-        !(store.queues_mutexes && store.takeovers),
-        "{name}: `takeovers` would pass the queue of `queues_mutexes`"
-    );
     assert!(!store.lease_grain.is_zero(), "{name}: `lease_grain` is zero; use a millisecond or less");
     let (grain, shortest) = (store.lease_grain, store.shortest_lease);
     assert!(grain <= shortest, "{name}: `lease_grain` {grain:?} is more than `shortest_lease` {shortest:?}");

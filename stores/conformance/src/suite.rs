@@ -132,11 +132,13 @@ macro_rules! conformance {
             }
             takeover [Takeovers] {
                 takeover_follows_a_release
-                takeover_happens_only_when_nobody_else_listens [Pushed]
+                takeover_happens_only_when_nobody_else_listens [Pushed Races]
+                takeover_happens_only_when_nobody_else_queues [Queues]
                 takeover_is_not_stopped_by_our_own_watch [Pushed]
-                takeover_is_stopped_by_another_watch_of_ours [Pushed]
+                takeover_is_stopped_by_another_watch_of_ours [Pushed Races]
                 takeover_ignores_phantoms_when_told
-                takeover_of_two_items [Several Pushed]
+                takeover_of_two_items [Several]
+                takeover_is_stopped_by_a_listener_on_one_of_two_keys [Several Pushed Races]
                 takeover_needs_a_release_that_freed_something
                 takeover_needs_a_release_that_freed_every_item [Several]
                 takeover_does_not_follow_a_lingering_release [Shortens]

@@ -38,6 +38,19 @@ pub async fn takeover_happens_only_when_nobody_else_listens(Subject { store, oth
     grant(&other, request(&["a"], 3)).await;
 }
 
+pub async fn takeover_happens_only_when_nobody_else_queues(Subject { store, other, .. }: Subject) {
+    for listeners in [ListenerPolicy::Respect, ListenerPolicy::Ignore] {
+        grant(&store, request(&["a"], 1)).await;
+        let waiter = Arc::new(waiting(Kind::Mutex, "a", 3));
+        let mut heard = wait_in_line(&other, &waiter).await;
+        let released = release(&store, passing_on(&["a"], listeners).0).await;
+        assert_eq!((released.held, released.then), (vec![true].into(), None));
+        assert_ne!(released.rivals, Rivals::None);
+        assert_gets_its_turn(&other, &mut heard, &waiter).await;
+        give_back(&other, &waiter).await;
+    }
+}
+
 pub async fn takeover_is_not_stopped_by_our_own_watch(Subject { store, .. }: Subject) {
     let waiter = watch(&store, &["a"]).await;
     grant(&store, request(&["a"], 1)).await;
@@ -69,7 +82,7 @@ pub async fn takeover_ignores_phantoms_when_told(Subject { store, other, .. }: S
     assert_held_by(&store, "a", 2).await;
 }
 
-pub async fn takeover_of_two_items(Subject { store, other, .. }: Subject) {
+pub async fn takeover_of_two_items(Subject { store, .. }: Subject) {
     let before = grant(&store, request(&["a", "b"], 1)).await;
     let then = release(&store, passing_on(&["a", "b"], ListenerPolicy::Respect).0).await.then.unwrap();
     assert_eq!(then.tokens.len(), 2);
@@ -80,8 +93,9 @@ pub async fn takeover_of_two_items(Subject { store, other, .. }: Subject) {
         assert_held_by(&store, name, 2).await;
         force_release(&store, name).await;
     }
+}
 
-    // A listener on one of the keys prevents the takeover.
+pub async fn takeover_is_stopped_by_a_listener_on_one_of_two_keys(Subject { store, other, .. }: Subject) {
     let mut waiter = watch(&other, &["b"]).await;
     grant(&store, request(&["a", "b"], 1)).await;
     let released = release(&store, passing_on(&["a", "b"], ListenerPolicy::Respect).0).await;

@@ -185,7 +185,7 @@ impl<'a> Call<'a> {
 
     async fn begin(&self) -> Result<Link, Fault> {
         let mut link = self.link().await?;
-        self.bounded(During::Work, link.run(self.links.options.begin())).await?;
+        self.bounded(During::Work, link.begin(self.links.options.begin())).await?;
         Ok(link)
     }
 
@@ -228,7 +228,8 @@ impl<'a> Call<'a> {
     pub(crate) async fn check(&self) -> Result<(), Fault> {
         self.time().await?;
         let Statements { lock, insert, update, remove, .. } = &self.sql.statements;
-        let all = [lock, insert, update, remove].map(|text| filled(text, "lock", "[]")).join("; ");
+        let args = [Arg::Text("lock"), Arg::Text("[]")];
+        let all = [lock, insert, update, remove].map(|text| filled(text, &args)).join("; ");
         let all = format!("{}; {all}; COMMIT", self.links.options.begin());
         let mut link = self.link().await?;
         // One message: a server that is slow would end a transaction that waits for the next one.
@@ -461,7 +462,8 @@ impl<'a> Call<'a> {
             ("[]", _) => {}
             // Rows are locked until the commit, so it goes with the update.
             (_, true) if missing.is_empty() => {
-                let both = format!("{}; {commit}", filled(update, class, &list));
+                let args = [Arg::Text(class), Arg::Text(&list)];
+                let both = format!("{}; {commit}", filled(update, &args));
                 return self.bounded(During::Commit, link.run(&both)).await;
             }
             _ => {

@@ -45,9 +45,9 @@ mod tests;
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::commit::{CommitIfHeld, Hold, Uncommitted, commit_if_held, roll_back};
-#[cfg(feature = "postgres")]
-pub use self::open::postgres;
 #[cfg(feature = "sqlite")]
 pub use self::open::sqlite;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub use self::open::{Settings, SqlStore};
+#[cfg(feature = "postgres")]
+pub use self::open::{pooled_postgres, postgres};

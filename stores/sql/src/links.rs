@@ -17,6 +17,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::plumbing::{Arg, Row, query};
+#[cfg(feature = "postgres")]
+use crate::statements::filled;
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -25,6 +27,10 @@ pub(crate) enum Options {
     Sqlite(Box<SqliteConnectOptions>),
     #[cfg(feature = "postgres")]
     Postgres(Box<PgConnectOptions>),
+    /// PostgreSQL behind a pooler, where each transaction may be in another session. So settings
+    /// are those of a transaction, no statement is prepared, and nobody listens.
+    #[cfg(feature = "postgres")]
+    Pooled(Box<PgConnectOptions>),
 }
 
 impl Options {
@@ -34,7 +40,7 @@ impl Options {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => "SQLite",
             #[cfg(feature = "postgres")]
-            Self::Postgres(_) => "PostgreSQL",
+            Self::Postgres(_) | Self::Pooled(_) => "PostgreSQL",
         }
     }
 
@@ -45,6 +51,8 @@ impl Options {
             Self::Sqlite(_) => "BEGIN IMMEDIATE",
             #[cfg(feature = "postgres")]
             Self::Postgres(_) => "BEGIN",
+            #[cfg(feature = "postgres")]
+            Self::Pooled(_) => BEGIN,
         }
     }
 
@@ -55,17 +63,25 @@ impl Options {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => false,
             #[cfg(feature = "postgres")]
-            Self::Postgres(_) => true,
+            Self::Postgres(_) | Self::Pooled(_) => true,
         }
     }
 
-    /// Returns the options of PostgreSQL.
+    /// Returns the options of PostgreSQL, if a session of it can listen.
     #[cfg(feature = "postgres")]
-    pub(crate) fn postgres(&self) -> Option<&PgConnectOptions> {
+    pub(crate) fn sessions(&self) -> Option<&PgConnectOptions> {
         match self {
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(_) => None,
             Self::Postgres(options) => Some(options),
+            _ => None,
+        }
+    }
+
+    /// Whether a pooler is in front of the server.
+    fn is_pooled(&self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Pooled(_) => true,
+            _ => false,
         }
     }
 
@@ -88,20 +104,45 @@ impl Options {
                 sqlx::Executor::execute(&mut connection, SESSION).await?;
                 Connection::Postgres(connection)
             }
+            #[cfg(feature = "postgres")]
+            Self::Pooled(options) => Connection::Postgres(options.connect().await?),
         })
     }
 }
 
-/// Settings of a session of PostgreSQL. A row that somebody has locked is waited for no longer than
-/// a second, and a stalled program keeps a row locked no longer than that. A grant that a crash
-/// undoes would let two in, so a commit waits for the disk. The time-out of a statement would end a
-/// commit's wait for a standby, and report success.
+/// Settings of a session of PostgreSQL, or of one transaction. A row that somebody has locked is
+/// waited for no longer than a second, and a stalled program keeps a row locked no longer than that.
+/// A grant that a crash undoes would let two in, so a commit waits for the disk. The time-out of a
+/// statement would end a commit's wait for a standby, and report success.
 #[cfg(feature = "postgres")]
-const SESSION: &str = "\
-SELECT set_config('default_transaction_isolation', 'read committed', false), set_config('lock_timeout', '1s', false), \
-set_config('idle_in_transaction_session_timeout', '1s', false), set_config('statement_timeout', '0', false), \
-set_config('standard_conforming_strings', 'on', false), set_config('synchronous_commit', \
-CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
+macro_rules! settings {
+    ($local:literal) => {
+        concat!(
+            "SELECT set_config('lock_timeout', '1s', ",
+            $local,
+            "), set_config('idle_in_transaction_session_timeout', '1s', ",
+            $local,
+            "), set_config('statement_timeout', '0', ",
+            $local,
+            "), set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \
+             ELSE current_setting('synchronous_commit') END, ",
+            $local,
+            ")"
+        )
+    };
+}
+
+/// The settings of a session.
+#[cfg(feature = "postgres")]
+const SESSION: &str = concat!("SET default_transaction_isolation = 'read committed'; ", settings!("false"));
+
+/// Begins a transaction with its own settings.
+#[cfg(feature = "postgres")]
+const BEGIN: &str = concat!("BEGIN ISOLATION LEVEL READ COMMITTED; ", settings!("true"));
+
+/// Comes before a statement in the same message: together they are a transaction. Has one row.
+#[cfg(feature = "postgres")]
+const ALONE: &str = concat!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; ", settings!("true"), "; ");
 
 #[cfg(feature = "sqlite")]
 const IN_MEMORY: &str =
@@ -165,7 +206,16 @@ impl Links {
             None => self.options.connect().await?,
         };
         let idle = Arc::clone(&self.idle);
-        Ok(Link { connection: Some(connection), is_clean: true, idle, taken: now, _permit: permit })
+        let is_pooled = self.options.is_pooled();
+        Ok(Link {
+            connection: Some(connection),
+            is_pooled,
+            has_begun: false,
+            is_clean: true,
+            idle,
+            taken: now,
+            _permit: permit,
+        })
     }
 }
 
@@ -174,6 +224,9 @@ impl Links {
 #[derive(Debug)]
 pub(crate) struct Link {
     connection: Option<Connection>,
+    is_pooled: bool,
+    /// Whether a transaction has begun.
+    has_begun: bool,
     /// Whether the last statement was answered.
     is_clean: bool,
     idle: Arc<Mutex<Vec<(Connection, Tick)>>>,
@@ -191,6 +244,17 @@ impl Link {
                 .fetch_all(connection)
                 .await
                 .map(|rows| rows.into_iter().map(|row| Row::Sqlite(Box::new(row))).collect()),
+            // Named statements are in the session. The pooler may have another one for the next
+            // message, so settings, statement and arguments are one.
+            #[cfg(feature = "postgres")]
+            Some(Connection::Postgres(connection)) if self.is_pooled => {
+                let (before, first) = if self.has_begun { ("", 0) } else { (ALONE, 1) };
+                let text = format!("{before}{}", filled(text, args));
+                let rows = sqlx::Executor::fetch_all(connection, text.as_str()).await;
+                rows.map(|rows| {
+                    rows.into_iter().skip(first).map(|row| Row::Postgres(Box::new(row))).collect()
+                })
+            }
             #[cfg(feature = "postgres")]
             Some(Connection::Postgres(connection)) => query!(text, args)
                 .fetch_all(connection)
@@ -200,6 +264,12 @@ impl Link {
         };
         self.is_clean = is_answer(&answer);
         answer
+    }
+
+    /// Begins a transaction with the statement of [`Options::begin`].
+    pub(crate) async fn begin(&mut self, begin: &str) -> Result<(), sqlx::Error> {
+        self.has_begun = true;
+        self.run(begin).await
     }
 
     /// Runs any number of statements without arguments.

@@ -32,7 +32,9 @@ pub(crate) enum Whom {
 /// The notices of one manager.
 #[derive(Debug)]
 pub(crate) struct Notices {
-    /// Where this manager listens; `None` if the database can't notify.
+    /// Whether the database can notify.
+    notifies: bool,
+    /// Where this manager listens; `None` if nothing arrives.
     here: Option<ListenerId>,
 }
 
@@ -40,7 +42,11 @@ impl Notices {
     pub(crate) fn of(options: &Options) -> Self {
         let mut id = new_version();
         id.truncate(12);
-        Self { here: options.is_postgres().then(|| id.into()) }
+        #[cfg(feature = "postgres")]
+        let listens = options.sessions().is_some();
+        #[cfg(not(feature = "postgres"))]
+        let listens = false;
+        Self { notifies: options.is_postgres(), here: listens.then(|| id.into()) }
     }
 
     /// Returns where this manager listens.
@@ -52,14 +58,13 @@ impl Notices {
     /// Returns channels with the messages to single waiters about a step at the time `at`, as JSON;
     /// `None` if there are none.
     pub(crate) fn direct(&self, name: &Name, events: &[Event], at: i64) -> Option<String> {
-        let here = self.here.as_ref()?;
         let mut direct = Vec::new();
         for event in events {
-            if let Some(to) = event.to.as_ref().filter(|to| *to != here) {
+            if let Some(to) = event.to.as_ref().filter(|to| self.here.as_ref() != Some(to)) {
                 direct.push([channel(to), told(name, &event.what, at)]);
             }
         }
-        if direct.is_empty() { None } else { serde_json::to_string(&direct).ok() }
+        if direct.is_empty() || !self.notifies { None } else { serde_json::to_string(&direct).ok() }
     }
 
     /// Returns statements that notify others of events. Each record has its `listeners`.
@@ -72,7 +77,9 @@ impl Notices {
         now: i64,
     ) -> String {
         let mut notices = String::new();
-        let Some(here) = &self.here else { return notices };
+        if !self.notifies {
+            return notices;
+        }
         for event in events {
             let to = match (&event.to, listeners.get(event.index)) {
                 (Some(to), _) if whom == Whom::All => vec![to.to_string()],
@@ -84,7 +91,7 @@ impl Notices {
             };
             let (Some(name), false) = (names.get(event.index), to.is_empty()) else { continue };
             let message = quoted(&told(name, &event.what, now));
-            for to in to.iter().filter(|to| **to != **here) {
+            for to in to.iter().filter(|to| self.here.as_deref() != Some(to)) {
                 notices += &format!("SELECT pg_notify({}, {message}); ", quoted(&channel(to)));
             }
         }

@@ -7,6 +7,8 @@ use lock_core::store::Abilities;
 #[cfg(feature = "postgres")]
 use lock_core::store::Notices;
 use lock_store_records::Records;
+#[cfg(feature = "postgres")]
+use sqlx::postgres::PgConnectOptions;
 
 use crate::links::{Links, Options};
 use crate::records::Sql;
@@ -48,25 +50,46 @@ pub struct Settings {
 /// Opens PostgreSQL. Connects on first use.
 #[cfg(feature = "postgres")]
 #[must_use]
-pub fn postgres(options: sqlx::postgres::PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
-    let options = match options.get_application_name() {
+pub fn postgres(options: PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
+    let options = Options::Postgres(Box::new(named(options)));
+    let abilities = Abilities { direct_grants: true, notices: Notices::Pushed, ..POSTGRES };
+    on_postgres(&options, abilities, settings)
+}
+
+/// Opens PostgreSQL behind a pooler of transactions. Connects on first use.
+#[cfg(feature = "postgres")]
+#[must_use]
+pub fn pooled_postgres(options: PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
+    // PgBouncer refuses this one.
+    let options = named(options).extra_float_digits(None);
+    on_postgres(&Options::Pooled(Box::new(options)), POSTGRES, settings)
+}
+
+#[cfg(feature = "postgres")]
+fn named(options: PgConnectOptions) -> PgConnectOptions {
+    match options.get_application_name() {
         Some(_) => options,
         None => options.application_name("lock-runtime"),
-    };
-    let options = Options::Postgres(Box::new(options));
+    }
+}
+
+/// The features of PostgreSQL, with a pooler or without.
+#[cfg(feature = "postgres")]
+const POSTGRES: Abilities = Abilities {
+    name: "the PostgreSQL store",
+    lease_grain: AHEAD,
+    queues_mutexes: true,
+    takeovers: true,
+    // A hundred processes that wait are fifty statements a second.
+    waiter_life: Duration::from_secs(10),
+    direct_lease: Duration::from_secs(15),
+    intent_life: Duration::from_secs(3),
+    ..ABILITIES
+};
+
+#[cfg(feature = "postgres")]
+fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {
     let links = |most| Links::new(options.clone(), most);
-    let abilities = Abilities {
-        name: "the PostgreSQL store",
-        lease_grain: AHEAD,
-        queues_mutexes: true,
-        direct_grants: true,
-        notices: Notices::Pushed,
-        // A hundred processes that wait are fifty statements a second.
-        waiter_life: Duration::from_secs(10),
-        direct_lease: Duration::from_secs(15),
-        intent_life: Duration::from_secs(3),
-        ..ABILITIES
-    };
     Arc::new(Records::new(
         Sql::new(links(CONNECTIONS), links(STEADY), abilities),
         &settings.prefix,

@@ -68,6 +68,10 @@ impl Sql {
         let statements = Statements::of(&links.options);
         let listeners = Arc::<Mutex<Listeners>>::default();
         let notices = Notices::of(&links.options);
+        if links.options.is_postgres() {
+            // Until messages arrive.
+            lock(&listeners).listen_at(None);
+        }
         #[cfg(feature = "postgres")]
         let station = Station::of(&notices, &links, &statements, &listeners);
         Arc::new_cyclic(|me| Self {

@@ -3,6 +3,7 @@
 //! Lists are one JSON text, because that is the only list that both databases take as an argument.
 
 use crate::links::Options;
+use crate::plumbing::Arg;
 
 /// The table. Times are microseconds since the Unix epoch by the database's clock.
 ///
@@ -63,7 +64,7 @@ impl Statements {
             #[cfg(feature = "sqlite")]
             Options::Sqlite(_) => Self::sqlite(),
             #[cfg(feature = "postgres")]
-            Options::Postgres(_) => Self::postgres(),
+            Options::Postgres(_) | Options::Pooled(_) => Self::postgres(),
         }
     }
 
@@ -249,9 +250,14 @@ fn over(clock: &str) -> String {
     format!("until < {clock} AND kept_until < {clock} AND token < {clock} - 1000000")
 }
 
-/// Returns a text as it stands in a statement.
+/// Returns a text as it stands in a statement. With an `E`, backslashes are escapes in PostgreSQL,
+/// whatever the settings of the session. SQLite gets no texts with backslashes in this way.
 pub(crate) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
+    let (escapes, text) = match text.contains('\\') {
+        true => ("E", text.replace('\\', "\\\\")),
+        false => ("", text.to_owned()),
+    };
+    format!("{escapes}'{}'", text.replace('\'', "''"))
 }
 
 /// Takes the write lock of the file, and fails if the transaction has read older data. Changes
@@ -279,11 +285,10 @@ pub(crate) const ABSENT: &str = "LR002";
 ///   a rollback outside of transactions.
 #[cfg(feature = "postgres")]
 pub(crate) fn commit_if_held(wanted: &str) -> String {
-    // In this form, backslashes are escapes whatever the settings of the session.
-    let wanted = wanted.replace('\\', "\\\\").replace('\'', "''");
+    let wanted = quoted(wanted);
     format!(
         "SET CONSTRAINTS ALL IMMEDIATE; SET LOCAL lock_timeout = '1s'; \
-         SELECT set_config('lock_runtime.wanted', E'{wanted}', true); \
+         SELECT set_config('lock_runtime.wanted', {wanted}, true); \
          DO $lock$ \
          DECLARE wanted CONSTANT json := current_setting('lock_runtime.wanted')::json; \
          locked json; clock bigint; missing text; is_absent boolean; \
@@ -306,8 +311,20 @@ pub(crate) fn commit_if_held(wanted: &str) -> String {
     )
 }
 
-/// Puts both arguments into a statement: a message of several statements has none.
-pub(crate) fn filled(statement: &str, class: &str, list: &str) -> String {
-    // The list comes last: nothing in it is taken for an argument.
-    statement.replace("$1", &quoted(class)).replace("$2", &quoted(list))
+/// Puts the arguments into a statement, whose `$` are all theirs, for a message that has none.
+pub(crate) fn filled(statement: &str, args: &[Arg<'_>]) -> String {
+    let mut pieces = statement.split('$');
+    let mut filled = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let rest = piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        let number: Option<usize> = piece.strip_suffix(rest).and_then(|number| number.parse().ok());
+        let arg = number.and_then(|number| args.get(number.checked_sub(1)?));
+        filled += &match arg {
+            Some(Arg::Int(number) | Arg::Maybe(Some(number))) => format!("'{number}'::bigint"),
+            Some(Arg::Text(text)) => quoted(text),
+            Some(Arg::Maybe(None)) | None => "NULL".to_owned(),
+        };
+        filled += rest;
+    }
+    filled
 }

@@ -72,8 +72,7 @@ impl Station {
         statements: &Statements,
         listeners: &Arc<Mutex<Listeners>>,
     ) -> Option<Self> {
-        let (id, options) = (notices.here()?, links.options.postgres()?);
-        lock(listeners).listen_at(None);
+        let (id, options) = (notices.here()?, links.options.sessions()?);
         let shared = Shared {
             id: Arc::clone(id),
             options: options.clone(),

@@ -1,7 +1,7 @@
 //! Real servers for tests, on free ports of the loopback interface.
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
-//! There is also a [`PostgresServer`]. Servers can speak TLS (`tls`) and have clocks that can be
+//! There is also a [`PostgresServer`], with a [`PgBouncer`] in front of it. Servers can speak TLS (`tls`) and have clocks that can be
 //! set ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
@@ -9,6 +9,7 @@
 //! test, so every package can use it.
 
 pub mod cluster;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 mod quorum;
@@ -21,6 +22,7 @@ mod wait;
 pub mod wire;
 
 pub use cluster::Cluster;
+pub use pgbouncer::PgBouncer;
 pub use postgres::PostgresServer;
 pub use process::Helper;
 pub use quorum::Quorum;

@@ -16,7 +16,7 @@ use crate::process::Process;
 use crate::redis::free_port;
 
 /// Maximum time to create and start a server on a busy machine.
-const READY: Duration = Duration::from_secs(60);
+pub(crate) const READY: Duration = Duration::from_secs(60);
 
 /// Returns the folder with PostgreSQL's programs: the one that `pg_config` names, the newest one of
 /// Debian's packages, or one on the `PATH`.
@@ -42,13 +42,13 @@ pub fn programs() -> Option<PathBuf> {
 
 /// The user that PostgreSQL runs as when the tests run as root, because it refuses to run as root.
 #[derive(Clone, Copy, Debug)]
-struct User {
-    uid: u32,
-    gid: u32,
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl User {
-    fn find() -> io::Result<Option<Self>> {
+    pub(crate) fn find() -> io::Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
         }
@@ -278,7 +278,7 @@ impl Drop for PostgresServer {
     }
 }
 
-fn command(program: &Path, user: Option<User>) -> Command {
+pub(crate) fn command(program: &Path, user: Option<User>) -> Command {
     let mut command = Command::new(program);
     // Settings of the user who runs the tests must not leak in.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {

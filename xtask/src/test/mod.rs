@@ -141,7 +141,7 @@ impl Part {
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Redlock => &[Tool::RedisServer, Tool::OpenSsl, Tool::Python, Tool::Go, Tool::Node],
-            Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql],
+            Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql, Tool::PgBouncer],
             Self::Examples => &[Tool::RedisServer, Tool::PostgreSql],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }

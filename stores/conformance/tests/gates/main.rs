@@ -127,7 +127,6 @@ async fn abilities_that_contradict_each_other_are_noticed() {
     for (abilities, named) in [
         (Abilities { direct_grants: true, ..plain.clone() }, "direct_grants"),
         (Abilities { far_waiters: true, ..plain.clone() }, "far_waiters"),
-        (Abilities { queues_mutexes: true, ..plain.clone() }, "queues_mutexes"),
         (Abilities { downgrade: true, ..plain.clone() }, "downgrade"),
         (Abilities { lease_grain: zero, ..plain.clone() }, "lease_grain"),
         (Abilities { lease_grain: Duration::from_secs(1), ..plain.clone() }, "lease_grain"),

@@ -166,7 +166,10 @@ impl Work<'_> {
         };
         let freed = request.linger.is_zero() && held.iter().all(|held| *held);
         let then = match &request.then {
-            Some(takeover) if freed && abilities.takeovers && self.records.len() == places.len() => {
+            // Those in a queue come first.
+            Some(takeover)
+                if freed && !queued && abilities.takeovers && self.records.len() == places.len() =>
+            {
                 self.take_over(request, takeover, latest, rivals)
             }
             _ => None,

@@ -23,6 +23,7 @@ pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
             Meaning::Again => return Fault::Again(format!("{database}: {error}")),
             Meaning::NoTables => return Fault::NoTables(format!("{database}: {error}")),
             Meaning::Kind(kind) => (kind, error.to_string()),
+            Meaning::Pooled => (StoreErrorKind::Unsupported, format!("{error}; {POOLED}")),
             Meaning::Gone if during == During::Commit => (StoreErrorKind::Unanswered, error.to_string()),
             Meaning::Gone => (StoreErrorKind::Unreachable, error.to_string()),
         },
@@ -45,10 +46,16 @@ pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     Fault::Failed(StoreError::new(kind, format!("{database}: {text}")))
 }
 
+/// Advice about prepared statements that are in another session.
+const POOLED: &str = "a pooler of transactions, such as PgBouncer, seems to be in front of the server: \
+                      locks need `?pooler=true` in their address, and stocks the server itself";
+
 enum Meaning {
     /// Undone because of another transaction; a retry may succeed.
     Again,
     NoTables,
+    /// A prepared statement is missing, or there already.
+    Pooled,
     /// The connection is closed.
     Gone,
     Kind(StoreErrorKind),
@@ -93,6 +100,7 @@ fn of_postgres(code: &str) -> Meaning {
         "55P03" => Meaning::Again,
         _ if code.starts_with("40") => Meaning::Again,
         "42P01" => Meaning::NoTables,
+        "26000" | "42P05" => Meaning::Pooled,
         // No such database.
         "3D000" => Meaning::Kind(StoreErrorKind::Unsupported),
         "25006" => Meaning::Kind(StoreErrorKind::ReadOnly),

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_store_conformance::{Subject, conformance};
-use lock_test_servers::postgres::PostgresServer;
+use lock_test_servers::{PgBouncer, PostgresServer};
 
-use crate::{Settings, postgres, sqlite};
+use crate::{Settings, pooled_postgres, postgres, sqlite};
 
 fn settings(prefix: &str) -> Settings {
     Settings { prefix: prefix.to_owned(), call_timeout: Duration::from_secs(10) }
@@ -43,15 +43,31 @@ mod on_postgres {
 
     static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
     static SUBJECTS: AtomicU64 = AtomicU64::new(0);
+    const SKIPPED: [(&str, &str); 1] = [(
+        "acquire::keys_that_differ_in_one_byte_are_different",
+        "an index of PostgreSQL has no room for a key of 4096 bytes",
+    )];
 
     async fn subject() -> Subject {
         let prefix = format!("{}:", SUBJECTS.fetch_add(1, Ordering::Relaxed));
         let open = || postgres(SERVER.url().parse().unwrap(), &settings(&prefix));
-        Subject::new(open(), open()).skipping(&[(
-            "acquire::keys_that_differ_in_one_byte_are_different",
-            "an index of PostgreSQL has no room for a key of 4096 bytes",
-        )])
+        Subject::new(open(), open()).skipping(&SKIPPED)
     }
 
     conformance!(subject);
+
+    /// Behind a pooler that gives each transaction another session.
+    mod pooled {
+        use super::*;
+
+        static POOLER: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(&SERVER));
+
+        async fn subject() -> Subject {
+            let prefix = format!("{}:", SUBJECTS.fetch_add(1, Ordering::Relaxed));
+            let open = || pooled_postgres(POOLER.url().parse().unwrap(), &settings(&prefix));
+            Subject::new(open(), open()).skipping(&SKIPPED)
+        }
+
+        conformance!(subject);
+    }
 }
