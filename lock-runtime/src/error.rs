@@ -67,7 +67,9 @@ pub enum LockError {
         /// Number of callers that wait.
         waiting: usize,
         /// The cap: `max_waiters_per_key`, `max_fair_waiters_per_key` or `max_waiters` of the
-        /// manager, or `max_waiters of this lock`.
+        /// manager, or `max_waiters of this lock`. Or `the store's room for one key`, with the
+        /// callers of this process as `waiting`: a database keeps the waiters of all processes in
+        /// one record.
         cap: &'static str,
         /// Time for which the key is still taken, as far as this process knows. A renewed hold may
         /// last longer, a released one ends earlier. `None` when unknown.

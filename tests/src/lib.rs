@@ -66,8 +66,8 @@ pub use distance::Distance;
 pub use java::Java;
 pub use layout::Layout;
 pub use lock_test_servers::{
-    Cluster, Helper, Offset, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, Wire, cluster,
-    eventually_blocking, postgres, process, redis, sentinels, wire,
+    Cluster, Helper, Offset, PgBouncer, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, Wire,
+    cluster, eventually_blocking, pgbouncer, postgres, process, redis, sentinels, wire,
 };
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

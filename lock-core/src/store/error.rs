@@ -44,6 +44,8 @@ pub enum StoreErrorKind {
     ForeignData,
     /// The server is too old, or this store cannot do this.
     Unsupported,
+    /// The store has no room for another waiter or holder of this key. Nothing was executed.
+    TooManyWaiters,
     /// Any other refusal by the server.
     Refused,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::Replication;
 use lock_core::internal::clock::Tick;
-use lock_core::store::{Busy, Moment, Renewed, StoreError, TokenRange, Tokens};
+use lock_core::store::{Busy, Moment, Renewed, StoreError, StoreErrorKind, TokenRange, Tokens};
 
 use super::{
     Action, Ask, Asked, COUNTER_AHEAD, Driver, Due, Held, Input, Live, Machine, Phase, Seen, Waiter,
@@ -14,6 +14,9 @@ use super::{
 };
 use crate::failure::{Failure, Loss};
 use crate::hold::Hold;
+
+/// The cap of a store that has no room for another waiter.
+const ROOM: &str = "the store's room for one key";
 
 impl Machine {
     /// Handles an input.
@@ -282,7 +285,12 @@ impl Machine {
         if !fatal && self.tries == 0 {
             return;
         }
-        let told = Failure::Store(error.clone());
+        let told = match error.kind() {
+            StoreErrorKind::TooManyWaiters => {
+                Failure::TooManyWaiters { waiting: self.waiters.len(), cap: ROOM, remaining: None }
+            }
+            _ => Failure::Store(error.clone()),
+        };
         let ends = |_, waiter: &Waiter| concerned(&waiter.ask) && (fatal || waiter.ask.terms.is_try());
         self.fail_where(ends, told);
     }

@@ -204,6 +204,19 @@ async fn a_store_that_is_down_is_unavailable_and_not_a_time_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_without_room_for_a_waiter_is_a_cap() {
+    let store = FaultyStore::new();
+    let locks = manager(&store);
+    for lock in [locks.mutex("k"), locks.fair("k")] {
+        store.acquire.lock().unwrap().push_back(Fault::Error(StoreErrorKind::TooManyWaiters));
+        let error = lock.acquire().await.unwrap_err();
+        assert!(matches!(error, LockError::TooManyWaiters { waiting: 1, .. }), "{error:?}");
+        assert!(error.to_string().contains("the store's room for one key"), "{error}");
+    }
+    nothing_is_left(&locks, &store).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_try_and_a_fatal_error_fail_at_once() {
     let store = FaultyStore::new();
     let locks = manager(&store);

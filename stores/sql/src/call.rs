@@ -377,7 +377,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Refused`] for one that has become too long.
+    /// [`StoreErrorKind::TooManyWaiters`] for one that has become too long.
     pub(crate) fn row(
         &self,
         name: &Name,
@@ -390,7 +390,7 @@ impl<'a> Call<'a> {
             let text = format_args!(
                 "the record of {name:?} would be longer than {LARGEST} bytes: it has too many waiters or holders"
             );
-            return Err(self.error(StoreErrorKind::Refused, text));
+            return Err(self.error(StoreErrorKind::TooManyWaiters, text));
         }
         Ok(row)
     }

@@ -235,8 +235,8 @@ impl Lead {
         let made = made.map(|Changed { now, heard, .. }| (now, heard));
         let members = std::mem::take(&mut *lock(&members));
         // One of them may have made the record too long.
-        let is_refused = made.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Refused);
-        if is_refused && members.len() > 1 {
+        let is_full = made.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::TooManyWaiters);
+        if is_full && members.len() > 1 {
             for member in members {
                 Box::pin(self.make(vec![member])).await;
             }

@@ -40,13 +40,24 @@ impl PgBouncer {
     #[track_caller]
     #[must_use]
     pub fn start(server: &PostgresServer) -> Self {
-        match Self::try_start(server) {
+        Self::start_with(server, "")
+    }
+
+    /// As [`start`](Self::start), with more lines of its settings.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(server: &PostgresServer, settings: &str) -> Self {
+        match Self::try_start(server, settings) {
             Ok(pooler) => pooler,
             Err(error) => panic!("{error}"),
         }
     }
 
-    fn try_start(server: &PostgresServer) -> io::Result<Self> {
+    fn try_start(server: &PostgresServer, more: &str) -> io::Result<Self> {
         let program = program().ok_or_else(|| io::Error::other("the program `pgbouncer` is missing"))?;
         // It refuses to run as root, too.
         let user = User::find()?;
@@ -65,7 +76,8 @@ impl PgBouncer {
                  pool_mode = transaction\n\
                  default_pool_size = 12\n\
                  max_client_conn = 1000\n\
-                 server_round_robin = 1\n",
+                 server_round_robin = 1\n\
+                 {more}\n",
                 server = server.addr().port(),
             );
             std::fs::write(dir.path().join("pgbouncer.ini"), settings)?;

@@ -5,5 +5,6 @@ mod clocks;
 mod commit;
 mod faults;
 mod locks;
+mod pooler;
 mod rows;
 mod stock;

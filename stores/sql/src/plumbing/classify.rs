@@ -46,15 +46,18 @@ pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     Fault::Failed(StoreError::new(kind, format!("{database}: {text}")))
 }
 
-/// Advice about prepared statements that are in another session.
+/// Advice about sessions that are no sessions of PostgreSQL.
 const POOLED: &str = "a pooler of transactions, such as PgBouncer, seems to be in front of the server: \
                       locks need `?pooler=true` in their address, and stocks the server itself";
+
+/// How PgBouncer refuses what sqlx wants of a session.
+const STARTUP: &str = "unsupported startup parameter";
 
 enum Meaning {
     /// Undone because of another transaction; a retry may succeed.
     Again,
     NoTables,
-    /// A prepared statement is missing, or there already.
+    /// A prepared statement is missing, or there already, or the server is a pooler.
     Pooled,
     /// The connection is closed.
     Gone,
@@ -66,6 +69,9 @@ fn of_database(error: &dyn DatabaseError) -> Meaning {
     #[cfg(feature = "sqlite")]
     if error.try_downcast_ref::<sqlx::sqlite::SqliteError>().is_some() {
         return of_sqlite(code.parse().unwrap_or_default(), error.message());
+    }
+    if error.message().starts_with(STARTUP) {
+        return Meaning::Pooled;
     }
     of_postgres(&code)
 }

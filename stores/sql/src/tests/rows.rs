@@ -129,7 +129,7 @@ async fn a_record_has_a_limit_and_what_is_there_goes_on() {
         }
         readers += 1;
     };
-    assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+    assert_eq!(error.kind(), StoreErrorKind::TooManyWaiters, "{error}");
     assert!((200..300).contains(&readers), "{readers}");
     let items = read(0).items.iter().map(|item| RenewItem::hold(item.clone(), 90 * SECOND)).collect();
     let renewed = file.store.renew(Arc::new(RenewRequest { items, timeout: 5 * SECOND })).await.unwrap();
