@@ -36,8 +36,8 @@ pub struct Abilities {
     pub several: bool,
     /// Whether it [queues](super::AcquireRequest::queued) the waiters of mutexes, too. Then a
     /// manager has one place in the queue of a mutex, and the grant comes as a notice if those are
-    /// pushed. Between processes, such a mutex is first in, first out. Asking again tells a waiter no more than
-    /// [renewing](super::LockStore::renew) its place.
+    /// pushed. Between processes, such a mutex is first in, first out. Asking again tells a waiter
+    /// no more than [renewing](super::LockStore::renew) its place.
     pub queues_mutexes: bool,
     /// Minimum lease.
     pub shortest_lease: Duration,

@@ -288,7 +288,8 @@ pub struct Takeover {
 pub enum ListenerPolicy {
     /// Acquire only when nobody else listens.
     Respect,
-    /// Acquire even if others listen: they have turned out not to exist. Not if they are in a queue.
+    /// Acquire even if others listen: they have turned out not to exist. Not if they are in a
+    /// queue.
     Ignore,
 }
 

@@ -15,10 +15,10 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::links::{Link, Links};
 use crate::notices::Whom;
-use crate::plumbing::{Arg, During, Fault, Row, fault};
+use crate::plumbing::{Arg, During, Fault, Row, fault, filled};
 use crate::records::Sql;
 use crate::row::{Found, micros, new_version, text_of, time};
-use crate::statements::{Statements, TABLE, filled};
+use crate::statements::{Statements, TABLE};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
 pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);

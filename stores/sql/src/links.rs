@@ -16,9 +16,9 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::plumbing::{Arg, Row, query};
 #[cfg(feature = "postgres")]
-use crate::statements::filled;
+use crate::plumbing::filled;
+use crate::plumbing::{Arg, Row, query};
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -72,16 +72,9 @@ impl Options {
     pub(crate) fn sessions(&self) -> Option<&PgConnectOptions> {
         match self {
             Self::Postgres(options) => Some(options),
-            _ => None,
-        }
-    }
-
-    /// Whether a pooler is in front of the server.
-    fn is_pooled(&self) -> bool {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Pooled(_) => true,
-            _ => false,
+            Self::Pooled(_) => None,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => None,
         }
     }
 
@@ -105,13 +98,16 @@ impl Options {
                 Connection::Postgres(connection)
             }
             #[cfg(feature = "postgres")]
-            Self::Pooled(options) => Connection::Postgres(options.connect().await?),
+            Self::Pooled(options) => {
+                Connection::Pooled { connection: options.connect().await?, has_begun: false }
+            }
         })
     }
 }
 
 /// Settings of a session of PostgreSQL, or of one transaction. A row that somebody has locked is
-/// waited for no longer than a second, and a stalled program keeps a row locked no longer than that.
+/// waited for no longer than a second, and a stalled program keeps a row locked no longer than
+/// that.
 /// A grant that a crash undoes would let two in, so a commit waits for the disk. The time-out of a
 /// statement would end a commit's wait for a standby, and report success.
 #[cfg(feature = "postgres")]
@@ -157,6 +153,24 @@ enum Connection {
     Sqlite(SqliteConnection),
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
+    /// To a pooler, which may have another session for the next message outside of a transaction.
+    #[cfg(feature = "postgres")]
+    Pooled { connection: PgConnection, has_begun: bool },
+}
+
+impl Connection {
+    /// Records whether a transaction has begun.
+    fn set_begun(&mut self, begun: bool) {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => {}
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) => {}
+            #[cfg(feature = "postgres")]
+            Self::Pooled { has_begun, .. } => *has_begun = begun,
+        }
+        let _ = begun;
+    }
 }
 
 /// At most a number of connections to one database, made when they are needed.
@@ -206,16 +220,7 @@ impl Links {
             None => self.options.connect().await?,
         };
         let idle = Arc::clone(&self.idle);
-        let is_pooled = self.options.is_pooled();
-        Ok(Link {
-            connection: Some(connection),
-            is_pooled,
-            has_begun: false,
-            is_clean: true,
-            idle,
-            taken: now,
-            _permit: permit,
-        })
+        Ok(Link { connection: Some(connection), is_clean: true, idle, taken: now, _permit: permit })
     }
 }
 
@@ -224,9 +229,6 @@ impl Links {
 #[derive(Debug)]
 pub(crate) struct Link {
     connection: Option<Connection>,
-    is_pooled: bool,
-    /// Whether a transaction has begun.
-    has_begun: bool,
     /// Whether the last statement was answered.
     is_clean: bool,
     idle: Arc<Mutex<Vec<(Connection, Tick)>>>,
@@ -244,11 +246,11 @@ impl Link {
                 .fetch_all(connection)
                 .await
                 .map(|rows| rows.into_iter().map(|row| Row::Sqlite(Box::new(row))).collect()),
-            // Named statements are in the session. The pooler may have another one for the next
-            // message, so settings, statement and arguments are one.
+            // Named statements are in the session. So settings, statement and arguments are one
+            // message.
             #[cfg(feature = "postgres")]
-            Some(Connection::Postgres(connection)) if self.is_pooled => {
-                let (before, first) = if self.has_begun { ("", 0) } else { (ALONE, 1) };
+            Some(Connection::Pooled { connection, has_begun }) => {
+                let (before, first) = if *has_begun { ("", 0) } else { (ALONE, 1) };
                 let text = format!("{before}{}", filled(text, args));
                 let rows = sqlx::Executor::fetch_all(connection, text.as_str()).await;
                 rows.map(|rows| {
@@ -268,7 +270,9 @@ impl Link {
 
     /// Begins a transaction with the statement of [`Options::begin`].
     pub(crate) async fn begin(&mut self, begin: &str) -> Result<(), sqlx::Error> {
-        self.has_begun = true;
+        if let Some(connection) = &mut self.connection {
+            connection.set_begun(true);
+        }
         self.run(begin).await
     }
 
@@ -281,7 +285,9 @@ impl Link {
             #[cfg(feature = "sqlite")]
             Some(Connection::Sqlite(connection)) => connection.execute(text).await.map(drop),
             #[cfg(feature = "postgres")]
-            Some(Connection::Postgres(connection)) => connection.execute(text).await.map(drop),
+            Some(Connection::Postgres(connection) | Connection::Pooled { connection, .. }) => {
+                connection.execute(text).await.map(drop)
+            }
             None => Err(sqlx::Error::PoolClosed),
         };
         self.is_clean = is_answer(&answer);
@@ -295,7 +301,8 @@ impl Link {
 
     /// Lets others use the connection. It must not be in a transaction.
     pub(crate) fn give_back(mut self) {
-        if let Some(connection) = self.connection.take_if(|_| self.is_clean) {
+        if let Some(mut connection) = self.connection.take_if(|_| self.is_clean) {
+            connection.set_begun(false);
             let now = Clock::Boot.now();
             let mut idle = lock(&self.idle);
             // After a burst, most are not needed any more.

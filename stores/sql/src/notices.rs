@@ -9,8 +9,8 @@ use {
 };
 
 use crate::links::Options;
+use crate::plumbing::quoted;
 use crate::row::{new_version, text_of};
-use crate::statements::quoted;
 
 /// Beginning of the name of each channel.
 const CHANNEL: &str = "lock_";

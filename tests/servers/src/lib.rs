@@ -1,8 +1,9 @@
 //! Real servers for tests, on free ports of the loopback interface.
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
-//! There is also a [`PostgresServer`], with a [`PgBouncer`] in front of it. Servers can speak TLS (`tls`) and have clocks that can be
-//! set ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
+//! There is also a [`PostgresServer`], with a [`PgBouncer`] in front of it. Servers can speak TLS
+//! (`tls`) and have clocks that can be set ([`ServerClock`]). All of them are
+//! [processes](process). A [`Wire`] breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under

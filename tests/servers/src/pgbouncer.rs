@@ -21,8 +21,8 @@ pub fn program() -> Option<PathBuf> {
     folders.map(|folder| folder.join("pgbouncer")).find(|program| program.is_file())
 }
 
-/// A `PgBouncer` on a free loopback port that pools transactions. It has few sessions at the server,
-/// so that the transactions of one client are in different ones. Ended on drop.
+/// A `PgBouncer` on a free loopback port that pools transactions. It has few sessions at the
+/// server, so that the transactions of one client are in different ones. Ended on drop.
 #[derive(Debug)]
 pub struct PgBouncer {
     // Fields are dropped in order: the process ends before its folder goes.
