@@ -235,8 +235,13 @@ pub(crate) mod tests {
     /// Makes a grant of a lane that no other code knows.
     pub(crate) fn grant(hold: &Arc<Hold>, clock: Clock, runtime: Handle, max_hold_end: Tick) -> Arc<Grant> {
         let abilities = Abilities::MUTEX;
-        let rules =
-            Arc::new(Rules { call_timeout: LEASE, window: LEASE, ticks: Ticks::default(), abilities });
+        let rules = Arc::new(Rules {
+            call_timeout: LEASE,
+            window: LEASE,
+            fallback: LEASE,
+            ticks: Ticks::default(),
+            abilities,
+        });
         let spec = Spec::one(Kind::Mutex);
         let machine = Machine::new(hold.item.key.clone(), LaneKind::Mutex, spec, rules, false);
         let lane = Lane::new(machine, (0, 1), clock, runtime);

@@ -184,7 +184,6 @@ async fn keep_places(engine: Arc<Engine>, mut lanes: Vec<Arc<Lane>>) {
             // A far waiter may have come near meanwhile.
             next: if standing == Standing::Far { engine.crowds.standing(lane) } else { standing },
             is_seen: abilities.far_waiters || abilities.queues_mutexes,
-            fallback: engine.settings.fallback_poll,
         };
         // The answer is outdated for a request that is gone meanwhile, or is being re-sent.
         if !engine.with(lane, |state, now| state.machine.place_kept(&about, jitter(), now)) {

@@ -149,7 +149,8 @@ impl Engine {
         let permits = store.semaphores().map(PermitsAsLocks);
         let abilities = store.abilities().clone();
         let ticks = Ticks { phase: jitter() };
-        let (call_timeout, window) = (settings.call_timeout, settings.cohort_window);
+        let (call_timeout, window, fallback) =
+            (settings.call_timeout, settings.cohort_window, settings.fallback_poll);
         let timers = Arc::new(Timers::default());
         let pending = || InFlightCount::new(settings.max_pending_releases);
         let (pending_releases, pending_withdrawals, pending_repeats) = (pending(), pending(), pending());
@@ -174,7 +175,7 @@ impl Engine {
             release_warned: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             ticks,
-            rules: Arc::new(Rules { call_timeout, window, ticks, abilities }),
+            rules: Arc::new(Rules { call_timeout, window, fallback, ticks, abilities }),
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });

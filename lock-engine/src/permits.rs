@@ -52,6 +52,7 @@ impl LockStore for PermitsAsLocks {
                     remaining: busy.remaining,
                     moment: busy.moment,
                     listeners: 0,
+                    ahead: 0,
                 }),
             })
         })

@@ -9,6 +9,9 @@ use lock_core::store::StoreError;
 /// First poll interval when the store cannot deliver messages, and its maximum.
 const POLL_FIRST: Duration = Duration::from_millis(20);
 pub(crate) const POLL_LONGEST: Duration = Duration::from_millis(250);
+/// Pause between two polls of a waiter for each that comes before it: a hundred of them poll some
+/// forty times a second.
+const POLL_EACH: Duration = Duration::from_millis(160);
 /// First interval of the fallback that covers lost messages; it doubles up to the configured one.
 const FALLBACK_FIRST: Duration = Duration::from_millis(250);
 /// First and maximum back-off after a store error.
@@ -37,6 +40,8 @@ const RACES: u32 = 8;
 pub struct RetrySchedule {
     not_before: Tick,
     interval: Duration,
+    /// What waiters that come first add to the maximum pause between two polls.
+    pace: Duration,
     failures: Failures,
     /// Whether others go first for a moment.
     steps_back: bool,
@@ -103,7 +108,7 @@ impl RetrySchedule {
     pub(crate) fn seen(&mut self, now: Tick, until: Tick, far: bool) {
         if self.failures.count == 0 && !self.steps_back && now < self.not_before {
             let hears = self.listening || far;
-            self.not_before = if hears { until } else { self.not_before.min(now + POLL_LONGEST) };
+            self.not_before = if hears { until } else { self.not_before.min(now + self.poll()) };
         }
     }
 
@@ -130,6 +135,22 @@ impl RetrySchedule {
         self.not_before = self.not_before.min(at);
     }
 
+    /// Returns the maximum pause between two polls.
+    pub(crate) fn poll(&self) -> Duration {
+        self.pace.max(POLL_LONGEST)
+    }
+
+    /// Whether messages arrive, or are expected to.
+    pub(crate) fn hears(&self) -> bool {
+        self.listening
+    }
+
+    /// Records how many waiters come first: the more, the less often this one polls, but once in
+    /// `longest`.
+    pub(crate) fn ahead(&mut self, ahead: u32, longest: Duration) {
+        self.pace = POLL_EACH.saturating_mul(ahead).min(longest);
+    }
+
     /// Records that another owner holds the key, for `remaining` more if it is not renewed.
     ///
     /// `random` is uniform in 0..1 and spreads the polls of many processes.
@@ -149,7 +170,7 @@ impl RetrySchedule {
         let (first, longest) = if listening {
             (FALLBACK_FIRST.min(longest), longest)
         } else {
-            (POLL_FIRST.min(longest), POLL_LONGEST.min(longest))
+            (POLL_FIRST.min(longest), if longest < POLL_LONGEST { longest } else { self.poll() })
         };
         self.interval =
             if self.interval.is_zero() { first } else { (self.interval * 2).clamp(first, longest) };
@@ -295,6 +316,27 @@ mod tests {
             retry.on_busy(at(0), Some(LONG), false, Duration::from_secs(5), 1.0);
             assert!(retry.not_before() <= Tick::default() + POLL_LONGEST);
         }
+    }
+
+    #[test]
+    fn the_more_come_first_the_less_often_it_polls() {
+        let pauses = |ahead, most, longest| {
+            let mut retry = RetrySchedule::default();
+            retry.ahead(ahead, most);
+            let mut last = Duration::ZERO;
+            for _ in 0..12 {
+                retry.on_busy(at(0), Some(LONG), false, longest, 1.0);
+                last = retry.not_before().since(at(0));
+            }
+            retry.seen(at(0), at(20_000), false);
+            assert!(retry.not_before() <= at(0) + last.max(POLL_LONGEST));
+            last
+        };
+        let most = 5000 * MS;
+        assert_eq!(pauses(0, most, POLL_LONGEST), POLL_LONGEST);
+        assert_eq!(pauses(10, most, POLL_LONGEST), 1600 * MS);
+        assert_eq!(pauses(1000, most, POLL_LONGEST), most);
+        assert_eq!(pauses(1000, 50 * MS, 50 * MS), 50 * MS, "as often as it was set up to");
     }
 
     #[test]

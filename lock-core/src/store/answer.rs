@@ -83,13 +83,16 @@ pub struct Busy {
     /// How many processes listen for the release, 0 if unknown. With many listeners, a contender
     /// that has lost a race asks again after a random delay.
     pub listeners: u32,
+    /// How many waiters of the queue come first, 0 if unknown. A waiter that hears of nothing looks
+    /// less often, the more there are.
+    pub ahead: u32,
 }
 
 impl Busy {
     /// Creates the answer about the first item of a request. `remaining` is until when it is held.
     #[must_use]
     pub fn until(remaining: Option<Duration>, moment: impl Into<Moment>) -> Self {
-        Self { item: 0, remaining, moment: moment.into(), listeners: 0 }
+        Self { item: 0, remaining, moment: moment.into(), listeners: 0, ahead: 0 }
     }
 }
 

@@ -15,6 +15,7 @@ use super::{
     Action, Asked, Driver, Heard, Machine, Phase, PlaceKept, Queued, Seen, Step, WINDOWS_WITHOUT_RELEASE,
 };
 use crate::hold::Hold;
+use crate::retry::POLL_LONGEST;
 use crate::spec::LaneKind;
 use crate::terms::{Lease, Terms};
 
@@ -183,16 +184,32 @@ impl Machine {
     /// Leaves the next look to the call that keeps the place, which is one for all waiters of the
     /// process, if it says the same as another attempt.
     fn look_by_keeping(&mut self, remaining: Option<Duration>, fallback: Duration, now: Tick) {
-        let waits_for_one = |queued: &&Queued| queued.request.items.len() == 1;
+        let polled = self.polls_by_keeping(now);
+        let waits_for_one = |queued: &&mut Queued| queued.request.items.len() == 1;
         if self.rules.abilities.queues_mutexes
             && self.spec.is_queued(&self.rules.abilities)
-            && let Some(queued) = self.queued.as_ref().filter(waits_for_one)
+            && let Some(queued) = self.queued.as_mut().filter(waits_for_one)
         {
-            let pause = look_after(fallback, queued.keep_at.since(now));
+            // Often at first, by itself.
+            let polled = polled.filter(|polled| *polled <= self.retry.not_before());
+            queued.keep_at = polled.map_or(queued.keep_at, |polled| queued.keep_at.min(polled));
+            let kept = queued.keep_at.since(now);
+            let pause = if polled.is_some() { kept + KEEP_TIME } else { look_after(fallback, kept) };
             // The end of a lease causes no message.
             let pause = remaining.map_or(pause, |left| pause.min(left.saturating_add(MARGIN)));
-            self.retry.seen(now, now + pause, false);
+            self.retry.seen(now, now + pause, polled.is_some());
         }
+    }
+
+    /// Returns when the place is kept next if that is how the lane polls: it hears of nothing, and
+    /// may be the next to get the key.
+    fn polls_by_keeping(&self, now: Tick) -> Option<Tick> {
+        let polls = self.rules.abilities.queues_mutexes
+            && self.spec.is_queued(&self.rules.abilities)
+            && !self.retry.hears()
+            && self.retry.poll() == POLL_LONGEST
+            && self.rules.fallback >= POLL_LONGEST;
+        polls.then(|| self.rules.ticks.before(now + POLL_LONGEST, POLL_LONGEST / 4))
     }
 
     /// Returns when the place of the lane's request in the store's queues has to be kept next.
@@ -213,9 +230,11 @@ impl Machine {
     /// Handles the answer to keeping the place of the lane's request. Returns whether the answer is
     /// about the current request.
     pub(crate) fn place_kept(&mut self, about: &PlaceKept<'_>, random: f64, now: Tick) -> bool {
-        let &PlaceKept { each, standing, fallback, .. } = about;
+        let &PlaceKept { each, standing, .. } = about;
         let [next, first] =
             [about.next, Standing::Waiter].map(|standing| self.place_due(standing, random, now));
+        let polled = self.polls_by_keeping(now).filter(|_| each.len() == 1);
+        let next = polled.map_or(next, |polled| next.min(polled));
         let Some(queued) = self.queued.as_mut().filter(|queued| queued.is_noted) else { return false };
         if !Arc::ptr_eq(&queued.request, about.request) || queued.asking {
             queued.keep_at = first;
@@ -244,9 +263,11 @@ impl Machine {
             && look > MARGIN
         {
             // The end of a lease causes no message.
-            let pause = look_after(fallback, next.since(now)).min(look + MARGIN);
-            let pause = if far { FAR_LIFE } else { pause };
-            self.retry.seen(now, now + pause, far);
+            let kept = next.since(now);
+            let pause =
+                if polled.is_some() { kept + KEEP_TIME } else { look_after(self.rules.fallback, kept) };
+            let pause = if far { FAR_LIFE } else { pause.min(look + MARGIN) };
+            self.retry.seen(now, now + pause, far || polled.is_some());
         } else {
             self.retry.bring_forward(now + look + MARGIN);
         }

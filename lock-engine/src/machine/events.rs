@@ -246,6 +246,7 @@ impl Machine {
         self.heard();
         self.windows_without_release = 0;
         self.busy_until = remaining.map(|remaining| now + remaining);
+        self.retry.ahead(busy.ahead, self.rules.fallback);
         self.retry.on_busy(now, remaining, seen.listening, seen.fallback, seen.random);
         self.retry.rivals(busy.listeners, seen.random);
         if self.tries > 0 {

@@ -165,7 +165,6 @@ pub(crate) struct PlaceKept<'a> {
     pub(crate) next: Standing,
     /// Whether the answer for a fair lock replaces an attempt.
     pub(crate) is_seen: bool,
-    pub(crate) fallback: Duration,
 }
 
 /// A message to a contender.
@@ -472,6 +471,8 @@ pub(crate) struct Rules {
     pub(crate) call_timeout: Duration,
     /// Maximum time for which a hold is handed off inside the process.
     pub(crate) window: Duration,
+    /// Maximum pause between two attempts.
+    pub(crate) fallback: Duration,
     pub(crate) ticks: Ticks,
     pub(crate) abilities: Abilities,
 }

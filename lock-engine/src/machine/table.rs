@@ -377,6 +377,32 @@ fn queued_looks_by_keeping_its_place() {
     assert!(pause(Sort::Fair, true) <= soon, "its messages may be lost");
 }
 
+/// Without messages, a waiter asks by itself at first. Then one call polls for all of the process,
+/// but only for those that may be next: the others hear from an attempt how many come first.
+#[test]
+fn queued_polls_by_keeping_its_place() {
+    let polls = |ahead| {
+        let mut world = asking(Sort::Queued, USUAL);
+        (world.store.rival, world.store.ahead, world.listening) = (true, ahead, false);
+        (0..2).for_each(|_| world.apply(Op::Drive));
+        for _ in 0..20 {
+            let pause = world.machine.retry.not_before().since(world.now);
+            if pause > Duration::from_millis(800) {
+                break;
+            }
+            world.now = world.now + pause;
+            (0..3).for_each(|_| world.apply(Op::Drive));
+        }
+        let kept = world.machine.queued.as_ref().map(|queued| queued.keep_at.since(world.now)).unwrap();
+        (kept, world.machine.retry.not_before().since(world.now))
+    };
+    let quarter = Duration::from_millis(250);
+    let (kept, asked) = polls(0);
+    assert!(kept <= quarter && asked > quarter * 4, "{kept:?}, {asked:?}");
+    let (kept, asked) = polls(10);
+    assert!(kept > quarter * 4 && asked > quarter * 3 && asked <= quarter * 7, "{kept:?}, {asked:?}");
+}
+
 #[test]
 fn a_place_that_is_kept_soon_stands_for_a_look() {
     let after = |fallback, kept| {

@@ -32,7 +32,8 @@ pub(super) const QUEUES: Abilities = Abilities { queues_mutexes: true, ..Abiliti
 
 pub(super) fn rules(abilities: Abilities) -> Arc<Rules> {
     let ticks = Ticks { phase: 0.0 };
-    Arc::new(Rules { call_timeout: LEASE, window: Duration::from_millis(50), ticks, abilities })
+    let window = Duration::from_millis(50);
+    Arc::new(Rules { call_timeout: LEASE, window, fallback: LEASE, ticks, abilities })
 }
 
 fn replication(replicas: u32) -> Replication {
@@ -229,6 +230,8 @@ pub(super) struct Store {
     /// Until when each of our owners has the key.
     pub(super) ours: BTreeMap<OwnerId, Tick>,
     pub(super) rival: bool,
+    /// How many waiters come before ours.
+    pub(super) ahead: u32,
     top: u64,
     /// Owners whose requests were withdrawn, or whose holds were released.
     pub(super) gone: BTreeSet<OwnerId>,
@@ -669,6 +672,7 @@ impl World {
                     remaining: Some(LEASE),
                     moment: self.moment(),
                     listeners: 0,
+                    ahead: self.store.ahead,
                 }),
             });
         };
@@ -759,7 +763,6 @@ impl World {
                 standing: Standing::Waiter,
                 next: Standing::Waiter,
                 is_seen: true,
-                fallback: LEASE,
             };
             self.machine.place_kept(&about, 0.5, self.now);
             self.carry_out();

@@ -109,7 +109,7 @@ impl Election {
         let refusal = if won {
             // Its tokens could not be recorded, or others have got them: it is retried soon.
             let moment = self.tally.grants().first().map(|(_, granted)| granted.moment).unwrap_or_default();
-            Ok(Busy { item: 0, remaining: Some(again), moment, listeners: 0 })
+            Ok(Busy { item: 0, remaining: Some(again), moment, listeners: 0, ahead: 0 })
         } else {
             self.tally.refusal()
         };

@@ -200,7 +200,13 @@ mod tests {
     }
 
     fn no(remaining: u32) -> Vote {
-        Vote::No(Busy { item: 0, remaining: Some(MS * remaining), moment: Moment::new(1), listeners: 0 })
+        Vote::No(Busy {
+            item: 0,
+            remaining: Some(MS * remaining),
+            moment: Moment::new(1),
+            listeners: 0,
+            ahead: 0,
+        })
     }
 
     fn error(kind: StoreErrorKind) -> StoreError {

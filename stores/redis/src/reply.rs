@@ -155,6 +155,7 @@ pub(super) fn grant(value: &Value, items: usize, tokens: u32) -> Option<Grant> {
                     Some(listeners) => u32::try_from(int(listeners)?).ok()?,
                     None => 0,
                 },
+                ahead: 0,
             })))
         }
         (2, [now]) => Some(Grant::TooLate(micros(now)?)),

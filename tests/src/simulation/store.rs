@@ -339,6 +339,7 @@ impl LockStore for SimStore {
                     remaining: Some(request.lease),
                     moment: handle.time().into(),
                     listeners: 0,
+                    ahead: 0,
                 }))
             } else {
                 handle.acquire(&request, latest)

@@ -80,8 +80,8 @@ impl Work<'_> {
             let top = lock.counter(now).map_or(0, |counter| counter.top);
             if let Some(until) = lock.refuses(item, abilities, now) {
                 self.note(request);
-                let until = self.turn(index, item, until);
-                let busy = Busy { item: index, ..Busy::until(Some(until.since(now)), now) };
+                let (until, ahead) = self.turn(index, item, until);
+                let busy = Busy { item: index, ahead, ..Busy::until(Some(until.since(now)), now) };
                 return Ok(Err(busy));
             }
             tokens.push(next_tokens(&item.key, top, now, request.tokens, request.floor())?);

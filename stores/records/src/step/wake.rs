@@ -101,17 +101,19 @@ impl Work<'_> {
             _ => {}
         }
         let refused = self.lock(index).and_then(|lock| lock.refuses(item, abilities, now));
-        Renewed::Waiting(refused.map_or(AT_ONCE, |until| self.turn(index, item, until).since(now)))
+        Renewed::Waiting(refused.map_or(AT_ONCE, |until| self.turn(index, item, until).0.since(now)))
     }
 
-    /// Returns when a waiter looks again that is refused `until` then. One that others precede
-    /// looks later, in its turn: they may have left by then, of which it hears nothing.
-    pub(super) fn turn(&mut self, index: usize, item: &Item, until: ServerTime) -> ServerTime {
+    /// Returns when a waiter looks again that is refused `until` then, and how many precede it. One
+    /// that others precede looks later, in its turn: they may have left by then, of which it hears
+    /// nothing.
+    pub(super) fn turn(&mut self, index: usize, item: &Item, until: ServerTime) -> (ServerTime, u32) {
         let now = self.now;
         if !self.abilities.queues(item.kind) {
-            return until;
+            return (until, 0);
         }
         let preceding = self.lock(index).and_then(|lock| lock.queue.preceding(&item.owner, now));
-        preceding.map_or(until, |(place, alive)| until.max(alive.min(until + TURN.saturating_mul(place))))
+        let Some((ahead, alive)) = preceding else { return (until, 0) };
+        (until.max(alive.min(until + TURN.saturating_mul(ahead))), ahead)
     }
 }
