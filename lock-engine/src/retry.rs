@@ -40,7 +40,7 @@ const RACES: u32 = 8;
 pub struct RetrySchedule {
     not_before: Tick,
     interval: Duration,
-    /// What waiters that come first add to the maximum pause between two polls.
+    /// Maximum pause between two polls because of those that come first.
     pace: Duration,
     failures: Failures,
     /// Whether others go first for a moment.
