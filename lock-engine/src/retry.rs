@@ -9,9 +9,11 @@ use lock_core::store::StoreError;
 /// First poll interval when the store cannot deliver messages, and its maximum.
 const POLL_FIRST: Duration = Duration::from_millis(20);
 pub(crate) const POLL_LONGEST: Duration = Duration::from_millis(250);
-/// Pause between two polls of a waiter for each that comes before it: a hundred of them poll some
-/// forty times a second.
+/// Pause between two polls of a waiter for each that comes before it, and its maximum. Those before
+/// it may leave faster than expected, and the key then waits for its poll. A hundred waiters poll
+/// about as many times a second.
 const POLL_EACH: Duration = Duration::from_millis(160);
+const POLL_BEHIND: Duration = Duration::from_secs(1);
 /// First interval of the fallback that covers lost messages; it doubles up to the configured one.
 const FALLBACK_FIRST: Duration = Duration::from_millis(250);
 /// First and maximum back-off after a store error.
@@ -145,10 +147,10 @@ impl RetrySchedule {
         self.listening
     }
 
-    /// Records how many waiters come first: the more, the less often this one polls, but once in
-    /// `longest`.
+    /// Records how many waiters come first: the more, the less often this one polls, but once a
+    /// second, and once in `longest`.
     pub(crate) fn ahead(&mut self, ahead: u32, longest: Duration) {
-        self.pace = POLL_EACH.saturating_mul(ahead).min(longest);
+        self.pace = POLL_EACH.saturating_mul(ahead).min(POLL_BEHIND).min(longest);
     }
 
     /// Records that another owner holds the key, for `remaining` more if it is not renewed.
@@ -334,8 +336,8 @@ mod tests {
         };
         let most = 5000 * MS;
         assert_eq!(pauses(0, most, POLL_LONGEST), POLL_LONGEST);
-        assert_eq!(pauses(10, most, POLL_LONGEST), 1600 * MS);
-        assert_eq!(pauses(1000, most, POLL_LONGEST), most);
+        assert_eq!(pauses(3, most, POLL_LONGEST), 480 * MS);
+        assert_eq!(pauses(1000, most, POLL_LONGEST), POLL_BEHIND);
         assert_eq!(pauses(1000, 50 * MS, 50 * MS), 50 * MS, "as often as it was set up to");
     }
 
