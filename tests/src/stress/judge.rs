@@ -6,6 +6,9 @@ use std::time::Duration;
 use super::Plan;
 use crate::history::{Check, History, Kind, Limits, Violation, Want, check};
 
+/// How long a busy machine may leave a call without an answer.
+const UNANSWERED: Duration = Duration::from_millis(500);
+
 /// The size of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -87,7 +90,8 @@ impl Verdict {
     /// Runs all checkers over the history of a run.
     #[must_use]
     pub fn of(history: &History, plan: &Plan) -> Self {
-        let limits = Limits { slack: plan.slack(), ..Limits::new(plan.lease.max(super::FIXED)) };
+        let settings = Limits::new(plan.lease.max(super::FIXED));
+        let limits = Limits { slack: plan.slack(), unanswered: UNANSWERED, ..settings };
         Self { counts: Counts::of(history), violations: check(history, &limits) }
     }
 
