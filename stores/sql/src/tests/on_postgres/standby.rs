@@ -46,6 +46,23 @@ async fn token(store: &SqlStore, key: &str, owner: &str) -> u64 {
 
 const WAITS: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 
+/// Lets commits wait for a standby that is missing.
+async fn demand_a_standby(server: &PostgresServer, operator: &mut PgConnection) {
+    set(operator, "synchronous_standby_names", "nobody").await;
+    // Another process of the server puts it into force, a moment later.
+    let mut probe = session(server).await;
+    let commits = tokio::spawn(async move {
+        while probe.execute("COMMENT ON DATABASE postgres IS 'probe'").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    until(operator, WAITS).await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    operator.execute(end).await.unwrap();
+    commits.await.unwrap();
+    until(operator, &WAITS.replace('>', "=")).await;
+}
+
 /// The server commits, and then waits for a standby that may never come: the outcome is unknown,
 /// and others see nothing of it before the wait is over.
 #[tokio::test]
@@ -53,7 +70,7 @@ async fn a_commit_that_waits_for_a_standby_is_unknown_and_in_nobodys_way_afterwa
     let server = PostgresServer::start();
     let (one, other, mut operator) = (store(&server), store(&server), session(&server).await);
     assert!(granted(&one, "warm", "owner:1").await);
-    set(&mut operator, "synchronous_standby_names", "nobody").await;
+    demand_a_standby(&server, &mut operator).await;
 
     let start = Instant::now();
     let waits = request(&["a"], "owner:1", 60 * SECOND, SECOND);
@@ -88,7 +105,7 @@ async fn a_session_that_is_ended_while_it_waits_for_a_standby_is_no_answer() {
     let server = PostgresServer::start();
     let (store, mut operator) = (store(&server), session(&server).await);
     assert!(granted(&store, "warm", "owner:1").await);
-    set(&mut operator, "synchronous_standby_names", "nobody").await;
+    demand_a_standby(&server, &mut operator).await;
     for (keys, how) in [(&["a"][..], "terminate"), (&["b", "c"], "terminate"), (&["d"], "cancel")] {
         let call = tokio::spawn(store.acquire(request(keys, "owner:1", 60 * SECOND, 60 * SECOND)));
         until(&mut operator, WAITS).await;
