@@ -65,13 +65,16 @@ impl Hammers {
         self.dir.path().join("log")
     }
 
-    /// Waits until every process has entered a section.
+    /// Waits until every process has entered a section, and somebody has entered one of each key.
     pub fn await_work(&mut self) {
         for process in 0..self.processes.len() {
             let enters = format!("enter {}-", self.processes[process].process().id());
             let has_entered = || std::fs::read_to_string(self.log()).is_ok_and(|log| log.contains(&enters));
             eventually_blocking(has_entered, SLACK);
         }
+        // A line may be half-written.
+        let has_all = || Report::read(&self.log()).is_ok_and(|report| report.sections.len() == KEYS);
+        eventually_blocking(has_all, SLACK);
     }
 
     /// Awaits the end of a process's work.
