@@ -7,7 +7,8 @@
 //! cargo run --example flash-sale -- --help
 //! ```
 //!
-//! Stock and locks are in memory, or on Redis with `LOCK_URL=redis://127.0.0.1:6379` in front.
+//! Stock and locks are in memory, or at the store that `LOCK_URL` names, such as
+//! `LOCK_URL=redis://127.0.0.1:6379`. PostgreSQL and SQLite need `--features postgres,sqlite`.
 //! Start reading in `routes.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -149,7 +149,7 @@
 //! | `axum` | | path parameters and extractors as keys, responses made from errors |
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
-//! | `sqlite`, `postgres` | | locks at `sqlite:` and `postgres://`; stocks: `segmented::SqlStocks` on a pool of `sqlx` |
+//! | `sqlite`, `postgres` | | locks and stocks at `sqlite:` and `postgres://` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!

@@ -1,7 +1,7 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, in
 //! PostgreSQL and SQLite, and as two processes at once. Servers are also run with an instance that
 //! joins later. Recipes run in memory and on single stores only. The flash sale needs a stock,
-//! which stores of the plain layout and of SQL don't have.
+//! which stores of the plain layout don't have.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -71,14 +71,21 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
         if scope == Scope::Quick {
             continue;
         }
-        if name != FLASH_SALE {
-            // A recipe runs once, and other examples as two processes.
-            let count = if RECIPES.contains(&(name, args)) { 1 } else { 2 };
-            step(&format!("examples: {name}, on SQLite"), &|| on_sqlite(program, args, count));
-            step(&format!("examples: {name}, on PostgreSQL"), &|| match &*postgres {
-                Ok(server) => all_at_once(program, args, &server.url(), count),
-                Err(outcome) => outcome.clone(),
-            });
+        // A recipe runs once, and other examples as two processes.
+        let (args, count) = match name {
+            FLASH_SALE => (&FEW[..], 1),
+            _ if RECIPES.contains(&(name, args)) => (args, 1),
+            _ => (args, 2),
+        };
+        step(&format!("examples: {name}, on SQLite"), &|| {
+            on_sqlite(|url| all_at_once(program, args, url, count))
+        });
+        step(&format!("examples: {name}, on PostgreSQL"), &|| match &*postgres {
+            Ok(server) => all_at_once(program, args, &server.url(), count),
+            Err(outcome) => outcome.clone(),
+        });
+        if name == FLASH_SALE {
+            joint_sales_in_sql(lane, program, &postgres);
         }
         if name == COMMIT {
             continue;
@@ -115,13 +122,10 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
     }
 }
 
-/// Runs `count` processes at once on a fresh file.
-fn on_sqlite(program: &Path, args: &[&str], count: usize) -> Outcome {
+/// Runs something on a fresh file.
+fn on_sqlite(run: impl FnOnce(&str) -> Outcome) -> Outcome {
     match tempfile::tempdir() {
-        Ok(folder) => {
-            let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-            all_at_once(program, args, &url, count)
-        }
+        Ok(folder) => run(&format!("sqlite:{}", folder.path().join("locks.db").display())),
         Err(error) => Outcome::Failed(error.to_string()),
     }
 }
@@ -254,33 +258,46 @@ enum Joins {
     AndIsKilled,
 }
 
+/// A sale with so few buyers that it takes seconds only.
+const FEW: [&str; 4] = ["--requests", "4000", "--over", "1"];
+
+fn joint_sales_in_sql(lane: &Lane<'_>, program: &Path, postgres: &Result<Servers, Outcome>) {
+    let sale = |url: &str| or_failed(joint_sale(program, url, "one-slot", Joins::AndIsKilled));
+    lane.step(Part::Examples, &format!("examples: {FLASH_SALE}, one of two is killed, SQLite"), |_| {
+        on_sqlite(sale)
+    });
+    lane.step(Part::Examples, &format!("examples: {FLASH_SALE}, one of two is killed, PostgreSQL"), |_| {
+        match postgres {
+            Ok(server) => sale(&server.url()),
+            Err(outcome) => outcome.clone(),
+        }
+    });
+}
+
 fn flash_sales(lane: &Lane<'_>, program: &Path) {
-    let few = ["--requests", "4000", "--over", "1"];
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
     step(&format!("examples: {FLASH_SALE}, on Redis"), &|| {
-        on_redis(program, &few, (Topology::Single, Layout::Hash), 1)
+        on_redis(program, &FEW, (Topology::Single, Layout::Hash), 1)
     });
     for (topology, layout) in STOCKED {
         for (joins, what) in
             [(Joins::ToTheEnd, "a second instance"), (Joins::AndIsKilled, "one of two is killed")]
         {
             let text = format!("examples: {FLASH_SALE}, {what}, {}, {layout}", topology.name());
-            step(&text, &|| or_failed(joint_sale(program, topology, layout, joins)));
+            step(&text, &|| or_failed(joint_sale_on_redis(program, topology, layout, joins)));
         }
     }
 }
 
 /// Sells from one stock with two instances; the second one joins when the first has sold something.
 /// In the end, the stock must have sold what the buyers of both were told.
-fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) -> Result<Outcome, String> {
-    let servers = Servers::start(topology).map_err(|error| error.to_string())?;
-    let url = servers.url();
+fn joint_sale(program: &Path, url: &str, layout: &str, joins: Joins) -> Result<Outcome, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let journals = ["first", "second"].map(|name| folder.path().join(name).display().to_string());
     let sell = |journal: &str| {
         let args =
             ["--sale", "ci", "--layout", layout, "--requests", "600", "--over", "3", "--journal", journal];
-        start(program, &args, Some(&url))
+        start(program, &args, Some(url))
     };
     let [first, second] = &journals;
     let mut running = vec![sell(first)?];
@@ -304,7 +321,7 @@ fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) ->
     let audit = |journals: &[&str]| {
         let each = journals.iter().flat_map(|journal| ["--journal", journal]);
         let args: Vec<&str> = ["audit", "--sale", "ci", "--layout", layout].into_iter().chain(each).collect();
-        finish(start(program, &args, Some(&url)))
+        finish(start(program, &args, Some(url)))
     };
     match audit(&[first, second]) {
         Outcome::Ok => {}
@@ -314,8 +331,20 @@ fn joint_sale(program: &Path, topology: Topology, layout: &str, joins: Joins) ->
     if joins == Joins::AndIsKilled && audit(&[first]) == Outcome::Ok {
         return Err("the audit does not see that a journal is missing".to_owned());
     }
+    Ok(Outcome::Ok)
+}
+
+fn joint_sale_on_redis(
+    program: &Path,
+    topology: Topology,
+    layout: &str,
+    joins: Joins,
+) -> Result<Outcome, String> {
+    let servers = Servers::start(topology).map_err(|error| error.to_string())?;
+    let sold = joint_sale(program, &servers.url(), layout, joins)?;
     // The locks of the killed one are free when their leases end.
-    Ok(if joins == Joins::AndIsKilled { Outcome::Ok } else { nothing_is_left(&servers, Layout::Hash) })
+    let is_to_be_empty = sold == Outcome::Ok && joins == Joins::ToTheEnd;
+    Ok(if is_to_be_empty { nothing_is_left(&servers, Layout::Hash) } else { sold })
 }
 
 /// Waits until the buyers of the last process have this many good answers.

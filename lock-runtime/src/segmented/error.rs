@@ -120,10 +120,10 @@ pub enum StockError {
         /// The id.
         operation: OperationId,
     },
-    /// The lock of the segment was lost. Either the process knows it, or the store does, because a
-    /// holder with a newer token has sold from the segment. Nothing was taken.
+    /// The lock of the segment was lost: a holder with a newer token has sold from the segment.
+    /// Nothing was taken.
     #[error(
-        "stock {stock}: the lock of the segment was lost, and nothing was taken; send the operation again, after `take_at` under a new lock"
+        "stock {stock}: the lock of the segment was lost, and nothing was taken; take the lock again, and then send the operation again"
     )]
     Stale {
         /// The stock.

@@ -4,15 +4,11 @@
 mod error;
 mod lock;
 mod order;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-mod sql;
 mod stock;
 mod sweeper;
 
 pub use error::StockError;
 pub use lock::{AllSegments, MAX_SEGMENTS, SegmentGuard, SegmentedLock};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use sql::SqlStocks;
 pub use stock::{Reservation, SegmentedStock, Taken};
 pub use sweeper::Sweeper;
 

@@ -98,8 +98,7 @@ impl Reservation {
 }
 
 /// The stock of an item that many buyers buy at once; made by
-/// [`LockManager::stock`](crate::LockManager::stock), or by [`on`](Self::on) for stocks in SQL and
-/// for your own store.
+/// [`LockManager::stock`](crate::LockManager::stock), or by [`on`](Self::on) for your own store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -173,8 +172,8 @@ pub struct SegmentedStock {
 }
 
 impl SegmentedStock {
-    /// Returns the stock of this name on this store: `SqlStocks`, or a type that implements the
-    /// trait [`StockStore`] of the crate `lock-core`.
+    /// Returns the stock of this name on your own store: a type that implements the trait
+    /// [`StockStore`] of the crate `lock-core`.
     #[must_use]
     pub fn on(store: Arc<dyn StockStore>, name: impl IntoLockKey) -> Self {
         let name = name.into_lock_key().map_err(|error| StockError::Lock(error.into()));
@@ -280,9 +279,8 @@ impl SegmentedStock {
     /// you have to do something else under that lock, such as a sale at another system.
     ///
     /// Always use the same [`SegmentedLock`](super::SegmentedLock) for a stock: the store gets the
-    /// token of the lock, and remembers the largest for each segment. With `SqlStocks`, use the
-    /// lock of the stock's own name from the same manager: `locks.segmented("<stock name>", n)`.
-    /// With another lock, sales may be `Stale` although nothing is lost. A caller that holds a
+    /// token of the lock, and remembers the largest for each segment. With
+    /// another lock, sales may be `Stale` although nothing is lost. A caller that holds a
     /// segment must not [`take`](Self::take), which may wait for it.
     ///
     /// # Errors

@@ -107,7 +107,9 @@ impl MemoryStore {
     }
 
     fn on(memory: Arc<Memory>, prefix: &str) -> Arc<Self> {
-        Arc::new(Self { records: Records::new(memory, prefix, Duration::MAX) })
+        let records = Records::new(memory, prefix, Duration::MAX);
+        let stocks = MemoryStocks::new(records.store(), records.prefix());
+        Arc::new(Self { records: records.with_stocks(Arc::new(stocks)) })
     }
 }
 
@@ -172,7 +174,7 @@ impl LockStore for MemoryStore {
     }
 
     fn stocks(&self) -> Option<Arc<dyn StockStore>> {
-        Some(Arc::new(MemoryStocks::new(self.records.store(), self.records.prefix())))
+        self.records.stocks()
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::LockKey;
+use lock_core::store::stock::StockStore;
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, BoxFuture, Busy, Few, Granted, Item, LatchStore, LockStatus,
     LockStore, Notices, ReleaseRequest, Released, RenewItem, RenewRequest, Renewed, ScanRequest, Scanned,
@@ -21,18 +22,20 @@ use crate::semaphores::Semaphores;
 use crate::step::status_of;
 use crate::store::{Access, Change, Changed, RecordStore, Work};
 
-/// One manager's handle on a database: locks, semaphores and latches.
+/// One manager's handle on a database: locks, semaphores, latches, and stocks if there are any.
 pub struct Records<R> {
     pub(crate) store: Arc<R>,
     pub(crate) handle: HandleId,
     pub(crate) prefix: Arc<str>,
     /// Time-out of a call whose request has none.
     timeout: Duration,
+    stocks: Option<Arc<dyn StockStore>>,
 }
 
 impl<R> Clone for Records<R> {
     fn clone(&self) -> Self {
-        Self { store: Arc::clone(&self.store), prefix: Arc::clone(&self.prefix), ..*self }
+        let (store, prefix) = (Arc::clone(&self.store), Arc::clone(&self.prefix));
+        Self { store, prefix, stocks: self.stocks.clone(), ..*self }
     }
 }
 
@@ -51,7 +54,13 @@ impl<R: RecordStore> Records<R> {
     #[must_use]
     pub fn new(store: Arc<R>, prefix: &str, timeout: Duration) -> Self {
         let handle = store.listeners(Listeners::handle);
-        Self { store, handle, prefix: Arc::from(prefix), timeout }
+        Self { store, handle, prefix: Arc::from(prefix), timeout, stocks: None }
+    }
+
+    /// Adds the stocks of the same database.
+    #[must_use]
+    pub fn with_stocks(self, stocks: Arc<dyn StockStore>) -> Self {
+        Self { stocks: Some(stocks), ..self }
     }
 
     /// Returns the database.
@@ -299,6 +308,10 @@ impl<R: RecordStore> LockStore for Records<R> {
 
     fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
         Some(Arc::new(Semaphores(self.clone())))
+    }
+
+    fn stocks(&self) -> Option<Arc<dyn StockStore>> {
+        self.stocks.clone()
     }
 
     fn latches(&self) -> Option<Arc<dyn LatchStore>> {

@@ -44,11 +44,14 @@ pub(crate) const NO_TABLE: &str = "connect once as a user who may create it";
 pub(crate) type Steps<'a, T> = &'a mut (dyn FnMut(&mut Step<'_>) -> T + Send);
 
 /// One call and its deadline.
+#[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) sql: &'a Sql,
     links: &'a Links,
     timeout: Duration,
     deadline: Instant,
+    /// The statement that makes missing tables.
+    create: &'a str,
 }
 
 /// The attempts of a call.
@@ -91,11 +94,21 @@ fn class_of(change: &Change) -> Class {
 
 impl<'a> Call<'a> {
     pub(crate) fn new(sql: &'a Sql, links: &'a Links, timeout: Duration) -> Self {
-        let deadline = Instant::now() + timeout.min(LONGEST);
-        Self { sql, links, timeout, deadline }
+        Self::for_tables(sql, links, timeout, &sql.statements.create)
     }
 
-    fn left(&self) -> Duration {
+    /// Begins a call on other tables than that of the locks, which `create` makes.
+    pub(crate) fn for_tables(sql: &'a Sql, links: &'a Links, timeout: Duration, create: &'a str) -> Self {
+        let deadline = Instant::now() + timeout.min(LONGEST);
+        Self { sql, links, timeout, deadline, create }
+    }
+
+    /// Returns the same call on these connections.
+    pub(crate) fn on(self, links: &'a Links) -> Self {
+        Self { links, ..self }
+    }
+
+    pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
@@ -158,17 +171,18 @@ impl<'a> Call<'a> {
 
     /// Refuses names that the table can't have.
     pub(crate) fn check_names(&self, names: &[Name]) -> Result<(), StoreError> {
-        let is_long = |name: &&Name| name.text.len() > LONGEST_NAME;
-        match names.iter().find(is_long) {
-            Some(name) if self.links.options.is_postgres() => {
-                let text = format_args!(
-                    "a key has at most {LONGEST_NAME} bytes with its prefix, and this one has {}; use a shorter one",
-                    name.text.len()
-                );
-                Err(self.error(StoreErrorKind::Refused, text))
-            }
-            _ => Ok(()),
+        names.iter().try_for_each(|name| self.check_name(&name.text))
+    }
+
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), StoreError> {
+        if name.len() <= LONGEST_NAME || !self.links.options.is_postgres() {
+            return Ok(());
         }
+        let text = format_args!(
+            "a key has at most {LONGEST_NAME} bytes with its prefix, and this one has {}; use a shorter one",
+            name.len()
+        );
+        Err(self.error(StoreErrorKind::Refused, text))
     }
 
     pub(crate) async fn link(&self) -> Result<Link, Fault> {
@@ -183,20 +197,20 @@ impl<'a> Call<'a> {
         rows
     }
 
-    async fn begin(&self) -> Result<Link, Fault> {
+    pub(crate) async fn begin(&self) -> Result<Link, Fault> {
         let mut link = self.link().await?;
         self.bounded(During::Work, link.begin(self.links.options.begin())).await?;
         Ok(link)
     }
 
-    async fn commit(&self, mut link: Link) -> Result<(), Fault> {
+    pub(crate) async fn commit(&self, mut link: Link) -> Result<(), Fault> {
         self.bounded(During::Commit, link.run("COMMIT")).await?;
         link.give_back();
         Ok(())
     }
 
     /// Ends a transaction that did not do what it should.
-    async fn roll_back(&self, mut link: Link) {
+    pub(crate) async fn roll_back(&self, mut link: Link) {
         if link.is_clean() && self.bounded(During::Work, link.run("ROLLBACK")).await.is_ok() {
             link.give_back();
         }
@@ -204,7 +218,7 @@ impl<'a> Call<'a> {
 
     async fn create(&self) -> Result<(), Fault> {
         let mut link = self.begin().await?;
-        match self.bounded(During::Work, link.run(&self.sql.statements.create)).await {
+        match self.bounded(During::Work, link.run(self.create)).await {
             Ok(()) => self.commit(link).await,
             Err(fault) => {
                 self.roll_back(link).await;

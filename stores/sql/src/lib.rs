@@ -5,7 +5,8 @@
 //! one round trip, and `group` lets the steps of one process on one row travel together.
 //! `statements` has their text in both dialects, `links` the connections. `notices` tells other
 //! managers of a step, `station` hears of theirs, and `sweep` removes rows that are over. `commit`
-//! commits transactions of the user's under a lock. `plumbing` is shared with the stocks in SQL.
+//! commits transactions of the user's under a lock. `stock` has the stocks. `plumbing` is one
+//! interface to both databases.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -26,8 +27,7 @@ mod notices;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod open;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-#[doc(hidden)]
-pub mod plumbing;
+mod plumbing;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod records;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
@@ -36,6 +36,8 @@ mod row;
 mod statements;
 #[cfg(feature = "postgres")]
 mod station;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod stock;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod swap;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

@@ -268,6 +268,29 @@ impl Link {
         answer
     }
 
+    /// Runs one statement of a transaction, and returns how many rows it changed.
+    pub(crate) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
+        self.is_clean = false;
+        let answer = match &mut self.connection {
+            #[cfg(feature = "sqlite")]
+            Some(Connection::Sqlite(connection)) => {
+                query!(text, args).execute(connection).await.map(|done| done.rows_affected())
+            }
+            #[cfg(feature = "postgres")]
+            Some(Connection::Pooled { connection, .. }) => {
+                let text = filled(text, args);
+                sqlx::Executor::execute(connection, text.as_str()).await.map(|done| done.rows_affected())
+            }
+            #[cfg(feature = "postgres")]
+            Some(Connection::Postgres(connection)) => {
+                query!(text, args).execute(connection).await.map(|done| done.rows_affected())
+            }
+            None => Err(sqlx::Error::PoolClosed),
+        };
+        self.is_clean = is_answer(&answer);
+        answer
+    }
+
     /// Begins a transaction with the statement of [`Options::begin`].
     pub(crate) async fn begin(&mut self, begin: &str) -> Result<(), sqlx::Error> {
         if let Some(connection) = &mut self.connection {

@@ -12,6 +12,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::links::{Links, Options};
 use crate::records::Sql;
+use crate::stock::SqlStocks;
 #[cfg(feature = "postgres")]
 use crate::swap::AHEAD;
 
@@ -30,7 +31,7 @@ const ABILITIES: Abilities = Abilities {
     ..Abilities::MUTEX
 };
 
-/// Maximum number of connections for the steps of a manager.
+/// Maximum number of connections for the steps of a manager, and for its stocks.
 #[cfg(feature = "postgres")]
 const CONNECTIONS: usize = 4;
 
@@ -90,11 +91,14 @@ const POSTGRES: Abilities = Abilities {
 #[cfg(feature = "postgres")]
 fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {
     let links = |most| Links::new(options.clone(), most);
-    Arc::new(Records::new(
-        Sql::new(links(CONNECTIONS), links(STEADY), abilities),
-        &settings.prefix,
-        settings.call_timeout,
-    ))
+    let stocks = links(CONNECTIONS);
+    handle(Sql::new(links(CONNECTIONS), links(STEADY), abilities), stocks.clone(), stocks, settings)
+}
+
+/// Makes a handle whose stocks have these connections, and others that only read.
+fn handle(sql: Arc<Sql>, links: Links, reads: Links, settings: &Settings) -> Arc<SqlStore> {
+    let stocks = SqlStocks::new(Arc::clone(&sql), &settings.prefix, links, reads);
+    Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout).with_stocks(Arc::new(stocks)))
 }
 
 /// Opens SQLite. Opens the file on first use, and creates it if it is missing. A database in memory
@@ -111,10 +115,11 @@ pub fn sqlite(options: sqlx::sqlite::SqliteConnectOptions, settings: &Settings) 
         .busy_timeout(BUSY);
     // SQLite has one writer at a time. Those of this process queue for the connection, and are
     // woken; SQLite itself would poll. Renewals go first.
-    let steady = Links::new(Options::Sqlite(Box::new(options)), 1);
+    let options = Options::Sqlite(Box::new(options));
+    let (steady, reads) = (Links::new(options.clone(), 1), Links::new(options, 1));
     let abilities = Abilities { name: "the SQLite store", ..ABILITIES };
-    let sql = Sql::new(steady.behind(), steady, abilities);
-    Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout))
+    let links = steady.behind();
+    handle(Sql::new(links.clone(), steady, abilities), links, reads, settings)
 }
 
 /// Time for which SQLite itself waits for another process that writes.

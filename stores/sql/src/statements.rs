@@ -19,7 +19,12 @@ pub(crate) const TABLE: &str = "lock_records";
 
 /// The clock of PostgreSQL. Not that of the statement, which may have waited for a row.
 #[cfg(feature = "postgres")]
-const POSTGRES_CLOCK: &str = "CAST(date_part('epoch', clock_timestamp()) * 1000000 AS BIGINT)";
+pub(crate) const POSTGRES_CLOCK: &str = "CAST(date_part('epoch', clock_timestamp()) * 1000000 AS BIGINT)";
+
+/// The clock of SQLite, with a resolution of a millisecond.
+#[cfg(feature = "sqlite")]
+pub(crate) const SQLITE_CLOCK: &str =
+    "CAST(ROUND((JULIANDAY('now') - 2440587.5) * 86400000) AS INTEGER) * 1000";
 
 /// Columns of the table, as a row is read.
 const ROW: &str = "name, version, token, until, kept_until, record";
@@ -72,8 +77,7 @@ impl Statements {
     /// A writer of SQLite is alone since its `BEGIN IMMEDIATE`, and locks no rows.
     #[cfg(feature = "sqlite")]
     fn sqlite() -> Self {
-        // The resolution of SQLite's clock is a millisecond.
-        let clock = "CAST(ROUND((JULIANDAY('now') - 2440587.5) * 86400000) AS INTEGER) * 1000";
+        let clock = SQLITE_CLOCK;
         let names = "name IN (SELECT value FROM json_each($2))";
         let values = "SELECT value ->> 'name' AS name, value ->> 'version' AS version, value ->> 'token' AS token, \
                       value ->> 'until' AS until, value ->> 'kept_until' AS kept_until, \

@@ -1,11 +1,11 @@
 //! A process that sells from a stock in SQL, and may die in the middle of it.
 //!
-//! - `sql_seller <database> <locks> deed <stock> <deed> <step>` does the [`Deed`] and says `done`.
+//! - `sql_seller <database> deed <stock> <deed> <step>` does the [`Deed`] and says `done`.
 //!   If it comes to this step, counted from 0, it kills itself with SIGKILL there.
-//! - `sql_seller <database> <locks> sell <stock> <name> <attempts>` makes this many attempts to
+//! - `sql_seller <database> sell <stock> <name> <attempts>` makes this many attempts to
 //!   sell one to three units, and says `sold <units>`.
 //!
-//! `<database>` is `sqlite:<file>` or `postgres://…`, `<locks>` is a URL for a `LockManager`.
+//! `<database>` is `sqlite:<file>` or `postgres://…`.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,17 +13,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lock_core::internal::steps::on_stock_step;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::StockError;
-use lock_tests::stock_sql::{Deed, PATIENCE, open, stock};
+use lock_tests::stock_sql::{Deed, PATIENCE, stock};
 
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [database, locks, what, name, rest @ ..] = &args[..] else {
+    let [database, what, name, rest @ ..] = &args[..] else {
         panic!("arguments as in the doc comment of this file")
     };
-    let locks = LockManager::connect(locks).await.unwrap();
-    let stocks = open(database, &locks, 4).await;
-    let stock = stock(&stocks, name);
+    let locks = LockManager::connect(database).await.unwrap();
+    let stock = stock(&locks, name);
     match (what.as_str(), rest) {
         ("deed", [deed, last]) => {
             let (deed, last): (Deed, u64) = (deed.parse().unwrap(), last.parse().unwrap());

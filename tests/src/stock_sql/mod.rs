@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use lock_core::internal::steps::on_stock_step;
 use lock_runtime::LockManager;
-use lock_runtime::segmented::{SegmentedStock, SqlStocks, StockError};
-use sqlx::postgres::PgPoolOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use lock_runtime::segmented::{SegmentedStock, StockError};
 
 use crate::eventually;
 
@@ -27,35 +25,10 @@ pub fn sqlite_in(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("stock.db").display())
 }
 
-/// Opens the stocks of a database, `sqlite:<file>` or `postgres://…`, with this many connections at
-/// most.
-///
-/// # Panics
-///
-/// When the database cannot be opened.
-pub async fn open(url: &str, locks: &LockManager, connections: u32) -> SqlStocks {
-    open_pool(url, locks, connections).await.0
-}
-
-/// Like [`open`]. Also returns a function that closes the connections at once.
-async fn open_pool(url: &str, locks: &LockManager, connections: u32) -> (SqlStocks, Box<dyn Fn()>) {
-    if url.starts_with("postgres:") {
-        let pool = PgPoolOptions::new().max_connections(connections).connect_lazy(url).unwrap();
-        return (SqlStocks::postgres(locks.clone(), pool.clone()), Box::new(move || drop(pool.close())));
-    }
-    let options = SqliteConnectOptions::from_str(url)
-        .unwrap()
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .busy_timeout(Duration::from_secs(20));
-    let pool = SqlitePoolOptions::new().max_connections(connections).connect_with(options).await.unwrap();
-    (SqlStocks::sqlite(locks.clone(), pool.clone()), Box::new(move || drop(pool.close())))
-}
-
 /// Returns a stock whose time-out no test reaches.
 #[must_use]
-pub fn stock(stocks: &SqlStocks, name: &str) -> SegmentedStock {
-    SegmentedStock::on(std::sync::Arc::new(stocks.clone()), name).timeout(PATIENCE)
+pub fn stock(locks: &LockManager, name: &str) -> SegmentedStock {
+    locks.stock(name).timeout(PATIENCE)
 }
 
 /// One operation of each kind, on a stock of 30 units in 3 segments.

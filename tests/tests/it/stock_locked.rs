@@ -94,10 +94,8 @@ async fn sell_under_locks(locks: &LockManager, stock: &SegmentedStock) {
 #[tokio::test]
 async fn sales_under_locks_in_sqlite_shut_no_segment() {
     let folder = tempfile::tempdir().unwrap();
-    let locks = memory_manager();
-    let stocks = stock_sql::open(&stock_sql::sqlite_in(folder.path()), &locks, 2).await;
-    stocks.create_tables().await.unwrap();
-    sell_under_locks(&locks, &stock_sql::stock(&stocks, NAME)).await;
+    let locks = LockManager::connect(stock_sql::sqlite_in(folder.path())).await.unwrap();
+    sell_under_locks(&locks, &stock_sql::stock(&locks, NAME)).await;
 }
 
 async fn who_has_lost_the_lock_sells_nothing_after_somebody_else(locks: &LockManager) {

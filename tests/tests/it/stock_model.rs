@@ -82,10 +82,6 @@ fn a_stock_that_is_spread_does_what_the_model_does_when_time_passes() {
 #[test]
 fn a_stock_in_sqlite_does_what_the_model_does() {
     let (folder, runtime) = (tempfile::tempdir().unwrap(), runtime());
-    let stocks = runtime.block_on(async {
-        let stocks = stock_sql::open(&sqlite_in(folder.path()), &memory_manager(), 2).await;
-        stocks.create_tables().await.unwrap();
-        stocks
-    });
-    check_on(&runtime, 50, |name| stock_sql::stock(&stocks, name));
+    let locks = runtime.block_on(LockManager::connect(sqlite_in(folder.path()))).unwrap();
+    check_on(&runtime, 50, |name| stock_sql::stock(&locks, name));
 }

@@ -27,8 +27,8 @@ on_sqlite! {
     a_killed_seller_leaves_all_or_nothing(SELLER);
     two_processes_sell_each_unit_once(SELLER);
     an_older_token_is_refused();
-    a_sale_without_its_lock_changes_nothing();
-    a_merge_waits_for_locks_within_its_time();
+    sales_from_several_segments_end_beside_small_ones();
+    a_prefix_is_another_stock();
     what_comes_too_late_changes_nothing();
     mistakes_are_told();
     reservations_end_by_the_databases_clock();
@@ -46,13 +46,7 @@ async fn of_several_with_one_id_one_is_told_that_it_is_new() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_units_are_sold_once() {
     let (_folder, url) = folder();
-    scenarios::a_hundred_units_are_sold_once(&url, 4).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_units_are_sold_once_through_one_connection() {
-    let (_folder, url) = folder();
-    scenarios::a_hundred_units_are_sold_once(&url, 1).await;
+    scenarios::a_hundred_units_are_sold_once(&url).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,8 @@ use std::time::Duration;
 use lock_runtime::LockManager;
 use lock_tests::sql_commit::{self, Place};
 use lock_tests::sql_locks::everything_works_between_two_managers;
+use lock_tests::stock_model::check_on;
+use lock_tests::stock_sql::{self, scenarios};
 use lock_tests::{PgBouncer, PostgresServer};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Executor, PgConnection, Row};
@@ -160,4 +162,13 @@ async fn who_forgets_to_name_the_pooler_is_told() {
         }
     };
     assert!(said.contains("pooler=true"), "{said}");
+}
+
+#[test]
+fn a_stock_behind_a_pooler_does_what_the_model_does() {
+    let ((_server, _pooler, url), runtime) = (servers(), tokio::runtime::Runtime::new().unwrap());
+    let locks = runtime.block_on(connect(&url));
+    check_on(&runtime, 40, |name| stock_sql::stock(&locks, name));
+    runtime.block_on(scenarios::everything_at_once_adds_up(&url));
+    runtime.block_on(scenarios::sales_from_several_segments_end_beside_small_ones(&url));
 }

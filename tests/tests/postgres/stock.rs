@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::store::StoreErrorKind;
-use lock_runtime::segmented::{SqlStocks, StockError};
-use lock_runtime::testing::memory_manager;
+use lock_runtime::LockManager;
+use lock_runtime::segmented::StockError;
 use lock_tests::stock_model::check_on;
-use lock_tests::stock_sql::{Deed, PATIENCE, drop_at, open, scenarios, stock, with_steps};
+use lock_tests::stock_sql::{Deed, PATIENCE, scenarios, stock, with_steps};
 use lock_tests::wire::Fate;
 use lock_tests::{Offset, PostgresServer, ServerClock, Wire, eventually};
-use sqlx::postgres::PgPoolOptions;
 
 const SELLER: &str = env!("CARGO_BIN_EXE_sql_seller");
 
@@ -31,8 +30,8 @@ on_postgres! {
     a_killed_seller_leaves_all_or_nothing(SELLER);
     two_processes_sell_each_unit_once(SELLER);
     an_older_token_is_refused();
-    a_sale_without_its_lock_changes_nothing();
-    a_merge_waits_for_locks_within_its_time();
+    sales_from_several_segments_end_beside_small_ones();
+    a_prefix_is_another_stock();
     what_comes_too_late_changes_nothing();
     mistakes_are_told();
     everything_at_once_adds_up();
@@ -41,16 +40,15 @@ on_postgres! {
     of_several_with_one_id_one_is_told_that_it_is_new();
     an_audit_sees_what_was_changed_behind_its_back();
     what_is_overdue_is_for_sale_at_once();
-    a_hundred_units_are_sold_once(4);
+    a_hundred_units_are_sold_once();
 }
 
 /// Its commits are durable: the data agrees with the answers to clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_of_the_server_loses_nothing_that_was_answered() {
     let mut server = PostgresServer::start();
-    let stocks = open(&server.url(), &memory_manager(), 4).await;
-    stocks.create_tables().await.unwrap();
-    let stock = stock(&stocks, "crash").timeout(Duration::from_millis(500));
+    let locks = LockManager::connect(server.url()).await.unwrap();
+    let stock = stock(&locks, "crash").timeout(Duration::from_millis(500));
     stock.initialize(1500, 5).await.unwrap();
     let (sold, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let crashes = Arc::new(AtomicU64::new(0));
@@ -106,13 +104,10 @@ async fn a_commit_without_an_answer_is_told_by_the_same_again() {
     let server = PostgresServer::start();
     let wire = Arc::new(Wire::to(server.addr()));
     let url = format!("postgres://test@{}/postgres", wire.addr());
-    let direct = open(&server.url(), &memory_manager(), 2).await;
-    direct.create_tables().await.unwrap();
-    let locks = memory_manager();
+    let direct = LockManager::connect(server.url()).await.unwrap();
     for (name, lost) in [("answers", Fate::Unanswered), ("requests", Fate::Lost)] {
-        // More than one, since connections that wait for lost answers are not given back.
-        let stocks = open(&url, &locks, 10).await;
-        let (stock, direct) = (stock(&stocks, name), stock(&direct, name));
+        let locks = LockManager::connect(&url).await.unwrap();
+        let (stock, direct) = (stock(&locks, name), stock(&direct, name));
         stock.initialize(30, 3).await.unwrap();
         let switch = Arc::clone(&wire);
         let step = move |step: &str| {
@@ -143,12 +138,10 @@ async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
     const HOUR: Duration = Duration::from_secs(60 * 60);
     let clock = ServerClock::new(Offset::NONE).unwrap();
     let server = PostgresServer::start_with_clock(&clock);
-    let locks = memory_manager();
-    open(&server.url(), &locks, 1).await.create_tables().await.unwrap();
     for deed in Deed::ALL {
         // A client that does not know yet that clocks may jump.
-        let stocks = open(&server.url(), &locks, 1).await;
-        let stock = stock(&stocks, &deed.name());
+        let locks = LockManager::connect(server.url()).await.unwrap();
+        let stock = stock(&locks, &deed.name());
         deed.prepare(&stock).await;
         let (before, stepped) = (stock.snapshot().await.unwrap(), clock.clone());
         let step = move |step: &str| {
@@ -163,8 +156,8 @@ async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
         assert_eq!(stock.snapshot().await.unwrap(), before, "{deed:?}");
         deed.is_settled_by_the_same_again(&stock, "after the clock was stepped").await;
     }
-    let stocks = open(&server.url(), &locks, 1).await;
-    let stock = stock(&stocks, "reserved");
+    let locks = LockManager::connect(server.url()).await.unwrap();
+    let stock = stock(&locks, "reserved");
     stock.initialize(10, 1).await.unwrap();
     stock.reserve("short", 3, HOUR).await.unwrap();
     stock.reserve("long", 3, HOUR * 3).await.unwrap();
@@ -181,9 +174,8 @@ async fn the_servers_clock_decides_what_is_too_late_and_what_is_over() {
 #[tokio::test]
 async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over() {
     let server = PostgresServer::start();
-    let stocks = open(&server.url(), &memory_manager(), 2).await;
-    stocks.create_tables().await.unwrap();
-    let stock = stock(&stocks, "locked");
+    let locks = LockManager::connect(server.url()).await.unwrap();
+    let stock = stock(&locks, "locked");
     stock.initialize(10, 1).await.unwrap();
     let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
     let mut other = pool.begin().await.unwrap();
@@ -200,65 +192,36 @@ async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over() {
     assert!(!taken.unwrap().is_repeated());
 }
 
-/// The pool is the user's, who does not expect another's open transaction in it.
+/// With a user who may create no table, a sale says what is missing; one who may use the tables
+/// that somebody else has made needs no more.
 #[tokio::test]
-async fn a_dropped_future_leaves_no_transaction_on_the_connection() {
+async fn a_user_without_rights_is_told_and_one_who_may_use_the_tables_needs_no_more() {
     let server = PostgresServer::start();
-    let pool = PgPoolOptions::new().max_connections(1).connect(&server.url()).await.unwrap();
-    let other = sqlx::PgPool::connect(&server.url()).await.unwrap();
-    let stocks = SqlStocks::postgres(memory_manager(), pool.clone());
-    stocks.create_tables().await.unwrap();
-    sqlx::query("CREATE TABLE note (number BIGINT)").execute(&pool).await.unwrap();
-    let stock = stock(&stocks, "dropped");
-    stock.initialize(10, 1).await.unwrap();
-    // Dropped later each time: before BEGIN, while it is in flight, and after it.
-    for polls in 0.. {
-        let has_ended = drop_at(0, polls, stock.confirm("none")).await;
-        sqlx::query("INSERT INTO note VALUES ($1)").bind(i64::from(polls)).execute(&pool).await.unwrap();
-        let count =
-            sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM note").fetch_one(&other).await.unwrap();
-        assert_eq!(count, i64::from(polls) + 1, "what was written is committed");
-        if has_ended {
-            assert!(polls > 5, "it waits for the server");
-            break;
-        }
-    }
-}
-
-/// However many records are kept.
-#[tokio::test]
-async fn a_sweep_looks_by_index_at_what_is_over() {
-    let server = PostgresServer::start();
-    let pool = PgPoolOptions::new().max_connections(1).connect(&server.url()).await.unwrap();
-    let stocks = SqlStocks::postgres(memory_manager(), pool.clone());
-    stocks.create_tables().await.unwrap();
-    let stock = stock(&stocks, "swept");
-    stock.initialize(10, 1).await.unwrap();
-    let kept = "INSERT INTO lock_stock_operation \
-                SELECT 'swept', 'kept:' || n, CASE n % 2 WHEN 0 THEN 'H' ELSE 'S' END, 1 - n % 2, 1, '0:1', \
-                7258118400000000, CASE n % 2 WHEN 1 THEN 7258118400000000 END FROM generate_series(1, 10000) n";
-    sqlx::query(kept).execute(&pool).await.unwrap();
-    sqlx::query("ANALYZE lock_stock_operation").execute(&pool).await.unwrap();
-    stock.sweep(10).await.unwrap();
-    // The statements as it has sent them, over this connection.
-    for (text, condition) in [("SELECT operation, parts %", "deadline <"), ("DELETE %", "kept_until <=")] {
-        let named = "SELECT name FROM pg_prepared_statements WHERE statement LIKE $1";
-        let name: String = sqlx::query_scalar(named).bind(text).fetch_one(&pool).await.unwrap();
-        let explain = format!("EXPLAIN EXECUTE {name} ('swept', 10)");
-        let plan: Vec<String> = sqlx::query_scalar(&explain).fetch_all(&pool).await.unwrap();
-        let by_index = plan.iter().any(|line| line.contains("Index Cond") && line.contains(condition));
-        assert!(by_index, "{plan:#?}");
-    }
+    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
+    let run = async |text: &'static str| {
+        sqlx::raw_sql(text).execute(&pool).await.unwrap();
+    };
+    run("CREATE ROLE shop LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC").await;
+    let owner = LockManager::connect(server.url()).await.unwrap();
+    run("GRANT SELECT, INSERT, UPDATE, DELETE ON lock_records TO shop").await;
+    let url = server.url().replace("test@", "shop@");
+    let locks = LockManager::connect(url).await.unwrap();
+    let error = stock(&locks, "few").initialize(10, 2).await.unwrap_err();
+    assert!(error.to_string().contains("permission denied for schema public"), "{error}");
+    assert!(matches!(stock(&owner, "few").take("op", 1).await, Err(StockError::Missing { .. })));
+    let error = stock(&locks, "few").initialize(10, 2).await.unwrap_err();
+    assert!(error.to_string().contains("permission denied for table lock_stock"), "{error}");
+    run("GRANT SELECT, INSERT, UPDATE, DELETE ON lock_stock, lock_stock_segment, lock_stock_operation TO shop").await;
+    assert!(stock(&locks, "few").initialize(10, 2).await.unwrap());
+    stock(&locks, "few").take("op", 7).await.unwrap();
+    stock(&locks, "few").give_back("op").await.unwrap();
+    assert!(!stock(&locks, "few").sweep(10).await.unwrap().more);
 }
 
 /// Compares stocks in PostgreSQL with the model of all stores.
 #[test]
 fn a_stock_does_what_the_model_does() {
     let (server, runtime) = (PostgresServer::start(), tokio::runtime::Runtime::new().unwrap());
-    let stocks = runtime.block_on(async {
-        let stocks = open(&server.url(), &memory_manager(), 2).await;
-        stocks.create_tables().await.unwrap();
-        stocks
-    });
-    check_on(&runtime, 60, |name| stock(&stocks, name));
+    let locks = runtime.block_on(LockManager::connect(server.url())).unwrap();
+    check_on(&runtime, 60, |name| stock(&locks, name));
 }

@@ -17,7 +17,7 @@ pub enum During {
 /// Returns the fault of a call during which `error` happened. The transaction, if there is one, is
 /// dropped. An error that no retry can fix is [`StoreErrorKind::Unsupported`], and so becomes a
 /// misconfiguration.
-pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
+pub(crate) fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
     let (kind, text) = match error {
         sqlx::Error::Database(error) => match of_database(&**error) {
             Meaning::Again => return Fault::Again(format!("{database}: {error}")),
@@ -27,11 +27,7 @@ pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
             Meaning::Gone if during == During::Commit => (StoreErrorKind::Unanswered, error.to_string()),
             Meaning::Gone => (StoreErrorKind::Unreachable, error.to_string()),
         },
-        sqlx::Error::PoolTimedOut => {
-            (StoreErrorKind::NotReady, "no connection of the pool became free in time".to_owned())
-        }
         sqlx::Error::Configuration(error) => (StoreErrorKind::Unsupported, error.to_string()),
-        sqlx::Error::PoolClosed => (StoreErrorKind::Unsupported, "the pool is closed".to_owned()),
         // The answer is not what this version expects.
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::ColumnNotFound(_)
@@ -48,7 +44,7 @@ pub fn fault(database: &str, error: &sqlx::Error, during: During) -> Fault {
 
 /// Advice about sessions that are no sessions of PostgreSQL.
 const POOLED: &str = "a pooler of transactions, such as PgBouncer, seems to be in front of the server: \
-                      locks need `?pooler=true` in their address, and stocks the server itself";
+                      write `?pooler=true` in its address";
 
 /// How PgBouncer refuses what sqlx wants of a session.
 const STARTUP: &str = "unsupported startup parameter";

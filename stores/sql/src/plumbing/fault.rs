@@ -4,7 +4,7 @@ use lock_core::store::{StoreError, StoreErrorKind};
 
 /// Why something was not done.
 #[derive(Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Nothing was done, because of another transaction; a retry may succeed. Contains the
     /// database's message.
     Again(String),
@@ -16,8 +16,7 @@ pub enum Fault {
 
 impl Fault {
     /// Returns the fault as an error. `no_tables` says what to do about missing ones.
-    #[must_use]
-    pub fn error(self, no_tables: &str) -> StoreError {
+    pub(crate) fn error(self, no_tables: &str) -> StoreError {
         match self {
             Self::Again(text) => StoreError::new(StoreErrorKind::NotReady, text),
             Self::NoTables(text) => {

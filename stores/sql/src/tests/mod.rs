@@ -39,6 +39,7 @@ mod on_postgres {
     mod faults;
     mod groups;
     mod standby;
+    mod stock;
     mod waking;
 
     static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);

@@ -1,10 +1,14 @@
 //! The tables and the statements, in the dialect of either database.
 
-use lock_store_sql::plumbing::Database;
+use crate::links::Options;
+#[cfg(feature = "postgres")]
+use crate::statements::POSTGRES_CLOCK;
+#[cfg(feature = "sqlite")]
+use crate::statements::SQLITE_CLOCK;
 
 /// The differences between the databases' SQL.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dialect {
+struct Dialect {
     /// The current time, not that of the transaction's beginning, in microseconds since the Unix
     /// epoch.
     clock: &'static str,
@@ -16,24 +20,19 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
-    pub(super) fn of(database: &Database) -> Self {
-        match database {
+    fn of(options: &Options) -> Self {
+        match options {
             #[cfg(feature = "sqlite")]
-            Database::Sqlite(_) => Self::SQLITE,
+            Options::Sqlite(_) => Self::SQLITE,
             #[cfg(feature = "postgres")]
-            Database::Postgres(_) => Self::POSTGRES,
+            Options::Postgres(_) | Options::Pooled(_) => Self::POSTGRES,
         }
     }
 
     /// SQLite's transactions begin with `BEGIN IMMEDIATE`: a writer is alone, and locks no rows.
     #[cfg(feature = "sqlite")]
-    pub(super) const SQLITE: Self = Self {
-        clock: "CAST(ROUND((JULIANDAY('now') - 2440587.5) * 86400000) AS INTEGER) * 1000",
-        for_update: "",
-        for_share: "",
-        skip_locked: "",
-        alone: "",
-    };
+    const SQLITE: Self =
+        Self { clock: SQLITE_CLOCK, for_update: "", for_share: "", skip_locked: "", alone: "" };
 
     /// PostgreSQL's transactions are READ COMMITTED, and lock rows before they rely on them. The
     /// order is the operation's row, the stock's, then those of segments in ascending order, so
@@ -42,8 +41,8 @@ impl Dialect {
     /// SERIALIZABLE would need no order. But on small tables, which are read as a whole, sales from
     /// different segments would undo each other.
     #[cfg(feature = "postgres")]
-    pub(super) const POSTGRES: Self = Self {
-        clock: "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)",
+    const POSTGRES: Self = Self {
+        clock: POSTGRES_CLOCK,
         for_update: " FOR UPDATE",
         for_share: " FOR SHARE",
         skip_locked: " FOR UPDATE SKIP LOCKED",
@@ -99,13 +98,11 @@ CREATE INDEX IF NOT EXISTS lock_stock_operation_over ON lock_stock_operation (st
 /// In statements about a stock, `$1` is the stock. The comments list the other arguments and the
 /// columns of the result.
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(crate) struct Statements {
     now: &'static str,
     /// Creates the tables and indexes that are missing.
-    pub(super) tables: String,
-    /// now
-    pub(super) clock: String,
-    /// $2 operation. For each active segment: now, segments, segment, available, the operation's
+    pub(crate) tables: String,
+    /// $2 operation. For each active segment: now, segment, available, the operation's
     /// record, and whether the stock has an overdue reservation.
     pub(super) look: String,
     /// For each segment: segments, epoch, initial, restocked, segment, active, available, held,
@@ -126,6 +123,8 @@ pub(super) struct Statements {
     /// $2 segment, $3 quantity, $4 of it sold, $5 of it held, $6 token. Changes nothing unless the
     /// segment is active, has enough, and has seen no larger token.
     pub(super) take: &'static str,
+    /// $2 operation, $3 parts.
+    pub(super) set_parts: &'static str,
     /// $2 segment. active, available, fence.
     pub(super) segment: &'static str,
     /// $2 operation, $3 state before, $4 state after, $5 retention (us), $6 latest time.
@@ -135,9 +134,9 @@ pub(super) struct Statements {
     /// $2 how many. operation, parts of overdue reservations, locked; skips those that another
     /// transaction is ending. The clock is a subquery here and in `purge`: an index is not used for
     /// comparisons with a volatile function.
-    pub(super) overdue: String,
+    pub(crate) overdue: String,
     /// $2 how many. Deletes records whose retention is over; state, quantity of each.
-    pub(super) purge: String,
+    pub(crate) purge: String,
     /// $2 operation. Deletes its record if its retention is over; state, quantity.
     pub(super) purge_one: String,
     /// $2 units. Adds them to the total that deleted records have sold.
@@ -161,15 +160,14 @@ fn sum(state: &str, name: &str) -> String {
 const RECORD: &str = "o.state, o.reserved, o.quantity, o.parts, o.deadline, o.kept_until";
 
 impl Statements {
-    pub(super) fn new(dialect: Dialect) -> Self {
-        let Dialect { clock, for_update, for_share, skip_locked, alone } = dialect;
+    pub(crate) fn of(options: &Options) -> Self {
+        let Dialect { clock, for_update, for_share, skip_locked, alone } = Dialect::of(options);
         let stock = format!("SELECT {clock}, segments, initial + restocked FROM lock_stock WHERE stock = $1");
         Self {
             now: clock,
             tables: format!("{alone}{TABLES}"),
-            clock: format!("SELECT {clock}"),
             look: format!(
-                "SELECT {clock}, s.segments, g.segment, g.available, {RECORD}, \
+                "SELECT {clock}, g.segment, g.available, {RECORD}, \
                  CAST(CASE WHEN EXISTS (SELECT 1 FROM lock_stock_operation h WHERE h.stock = $1 AND h.state = 'H' \
                  AND h.deadline < (SELECT {clock})) THEN 1 ELSE 0 END AS BIGINT) FROM lock_stock s \
                  JOIN lock_stock_segment g ON g.stock = s.stock AND g.active = 1 \
@@ -204,6 +202,7 @@ impl Statements {
             take: "UPDATE lock_stock_segment SET available = available - $3, sold = sold + $4, held = held + $5, \
                    fence = COALESCE($6, fence) WHERE stock = $1 AND segment = $2 AND active = 1 \
                    AND available >= $3 AND fence <= COALESCE($6, fence)",
+            set_parts: "UPDATE lock_stock_operation SET parts = $3 WHERE stock = $1 AND operation = $2",
             segment: "SELECT active, available, fence FROM lock_stock_segment WHERE stock = $1 AND segment = $2",
             end: format!(
                 "UPDATE lock_stock_operation SET state = $4, kept_until = {clock} + $5 \

@@ -1,12 +1,11 @@
 //! [`Record`] and [`Look`]: the content of the tables as Rust values.
 
-use lock_core::internal::clock::Clock;
-use lock_core::store::stock::{Audit, OperationId, Part, SegmentCounts, Snapshot, State};
-use lock_core::store::{Few, StoreError};
-use lock_store_sql::plumbing::{Fault, Row};
-
-use super::call::Call;
+use super::call::{Call, count};
 use super::numbers::unsigned;
+use crate::plumbing::{Fault, Row};
+use lock_core::internal::clock::Clock;
+use lock_core::store::stock::{Audit, AuditAnswer, OperationId, Part, SegmentCounts, Snapshot, State};
+use lock_core::store::{Few, StoreError};
 
 /// The record of an operation.
 #[derive(Clone, Debug)]
@@ -101,17 +100,10 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) now: i64,
-    pub(super) segments: u32,
     /// The available units of each active segment.
     pub(super) available: Vec<Part>,
     pub(super) record: Option<Record>,
     pub(super) overdue: bool,
-}
-
-impl Look {
-    pub(super) fn total(&self) -> u64 {
-        self.available.iter().map(|part| part.quantity).sum()
-    }
 }
 
 impl Call<'_> {
@@ -119,19 +111,18 @@ impl Call<'_> {
     /// stock.
     pub(super) async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
         let sent = Clock::Boot.now();
-        let rows = self.rows(&self.at.sql.look, &[self.stock.into(), operation.as_str().into()]).await?;
+        let rows = self.rows(&self.sql.look, &[(&*self.stock).into(), operation.as_str().into()]).await?;
         let Some(first) = rows.first() else { return Ok(None) };
         let unreadable = |error| self.unreadable(&error);
         let now = first.int(0).map_err(unreadable)?;
-        self.observe(now, sent)?;
+        self.observe(now, sent);
         let each = rows.iter().map(|row| {
-            let segment = self.segment(row.int(2).map_err(unreadable)?)?;
-            Ok(Part { segment, quantity: unsigned(row.int(3).map_err(unreadable)?)? })
+            let segment = self.segment(row.int(1).map_err(unreadable)?)?;
+            Ok(Part { segment, quantity: unsigned(row.int(2).map_err(unreadable)?)? })
         });
         let available = each.collect::<Result<_, StoreError>>()?;
-        let segments = self.segment(first.int(1).map_err(unreadable)?)?;
-        let overdue = first.int(10).map_err(unreadable)? == 1;
-        Ok(Some(Look { now, segments, available, record: Record::read(self, first, 4, now)?, overdue }))
+        let overdue = first.int(9).map_err(unreadable)? == 1;
+        Ok(Some(Look { now, available, record: Record::read(self, first, 3, now)?, overdue }))
     }
 
     pub(super) fn segment(&self, number: i64) -> Result<u32, StoreError> {
@@ -140,10 +131,10 @@ impl Call<'_> {
 
     /// Reads the counts, and the totals of the records if the statement selects them. It is one
     /// statement, and so one moment. Returns `None` if there is no such stock.
-    pub(super) async fn look_at(&self, statement: &str) -> Result<Option<Audit>, Fault> {
-        let rows = self.rows(statement, &[self.stock.into()]).await?;
+    async fn look_at(&self, statement: &str) -> Result<Option<Audit>, Fault> {
+        let rows = self.rows(statement, &[(&*self.stock).into()]).await?;
         let Some(first) = rows.first() else { return Ok(None) };
-        let number = |row: &Row, at| unsigned(row.int(at).map_err(|error| self.unreadable(&error))?);
+        let number = |row, at| count(self, row, at);
         let each = rows.iter().map(|row| {
             let active = number(row, 5)? == 1;
             let (available, held, sold) = (number(row, 6)?, number(row, 7)?, number(row, 8)?);
@@ -158,5 +149,13 @@ impl Call<'_> {
         };
         let (held, sold, forgotten) = (number(first, 9)?, number(first, 10)?, number(first, 11)?);
         Ok(Some(Audit { counted, held, sold, forgotten }))
+    }
+
+    pub(super) async fn try_to_count(&self) -> Result<Option<Snapshot>, Fault> {
+        Ok(self.look_at(self.sql.snapshot).await?.map(|audit| audit.counted))
+    }
+
+    pub(super) async fn try_to_audit(&self) -> Result<AuditAnswer, Fault> {
+        Ok(self.look_at(&self.sql.audit).await?.map_or(AuditAnswer::Missing, AuditAnswer::Audited))
     }
 }

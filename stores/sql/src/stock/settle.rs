@@ -1,22 +1,20 @@
-//! The ends of operations: confirmed, cancelled, given back, or expired. Each is one transaction
-//! and takes no lock of a segment. The locked record says which units to move, and counts change by
-//! differences.
+//! The ends of operations: confirmed, cancelled, given back, or expired. Each is one transaction.
+//! The
+//! locked record says which units to move, and counts change by differences.
 
 use std::collections::BTreeMap;
 
 use lock_core::internal::clock::Clock;
 use lock_core::internal::plan::AT_ONCE;
 use lock_core::store::StoreError;
-use lock_core::store::stock::{
-    OperationId, Part, Settle, SettleAnswer, SettleRequest, State, StockCall, Swept, next,
-};
-use lock_store_sql::plumbing::{Arg, Fault};
+use lock_core::store::stock::{OperationId, Part, Settle, SettleAnswer, SettleRequest, State, Swept, next};
 
-use super::call::{Call, Open};
-use super::numbers::{signed, unsigned};
+use super::call::{Call, Done, Open, count, crossed};
+use super::numbers::signed;
 use super::records::{Record, letter, read_parts, write_parts};
 use super::statements::Statements;
-use super::stocks::SqlStocks;
+use crate::call::attempts;
+use crate::plumbing::{Arg, Fault};
 
 /// Maximum number of reservations that one transaction ends.
 const BATCH: u32 = 100;
@@ -70,91 +68,51 @@ pub(super) struct Stock {
     pub(super) put_in: u64,
 }
 
-impl SqlStocks {
-    pub(super) async fn settle_operation(&self, request: &SettleRequest) -> Result<SettleAnswer, StoreError> {
-        let call = Call::new(&self.tables, &request.call).await?;
-        call.again(|| call.try_to_settle(&request.operation, End::Asked(request.settle))).await
-    }
-
+impl Call<'_> {
     /// Ends overdue reservations, and deletes records whose retention is over.
-    pub(super) async fn sweep_stock(&self, call: &StockCall, limit: u32) -> Result<Swept, StoreError> {
-        let call = Call::new(&self.tables, call).await?;
+    pub(super) async fn sweep(&self, limit: u32) -> Result<Swept, StoreError> {
         let mut swept = Swept::default();
-        match call.sweep(limit, &mut swept).await {
+        match self.sweep_into(limit, &mut swept).await {
             Err(error) if swept.expired == 0 => Err(error),
             // Report the part that was done. If the error persists, the next sweep returns it.
             Err(_) => Ok(Swept { more: true, ..swept }),
             Ok(()) => Ok(swept),
         }
     }
-}
 
-impl Call<'_> {
-    async fn sweep(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
+    async fn sweep_into(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
         while swept.expired < u64::from(limit) {
             let batch = (u64::from(limit) - swept.expired).min(BATCH.into()) as u32;
-            let (expired, more) = self.again(|| self.expire_some(batch)).await?;
+            let expired: Result<_, StoreError> = attempts!(self, self.expire_some(batch));
+            let (expired, more) = expired?;
             swept.expired += expired;
             swept.more = more;
             if !more || expired == 0 {
                 break;
             }
         }
-        let purged = self.again(|| self.purge(limit)).await?;
+        let purged: Result<_, StoreError> = attempts!(self, self.purge(limit));
+        let purged = purged?;
         swept.forgotten += purged;
         swept.more |= purged > 0 && purged >= u64::from(limit);
         Ok(())
     }
 
-    pub(super) async fn try_to_settle(
-        &self,
-        operation: &OperationId,
-        end: End,
-    ) -> Result<SettleAnswer, Fault> {
+    pub(super) async fn try_to_settle(&self, request: &SettleRequest) -> Result<SettleAnswer, Fault> {
+        self.try_to_end(&request.operation, End::Asked(request.settle)).await
+    }
+
+    pub(super) async fn try_to_end(&self, operation: &OperationId, end: End) -> Result<SettleAnswer, Fault> {
         let mut open = self.begin().await?;
-        let rows = open.rows(&self.at.sql.record, &[self.stock.into(), operation.as_str().into()]).await?;
-        // Read the time only once the record is locked: waiting for the lock may have taken long.
-        let Some(mut stock) = open.stock(&self.at.sql.stock).await? else {
-            return Ok(SettleAnswer::Missing);
-        };
-        self.in_time(stock.now)?;
-        let Some(record) = Record::of(self, &rows, stock.now)? else {
-            let Some(now) = end.next(None, false) else { return Ok(SettleAnswer::Unknown) };
-            if !open.note(operation, "N", 0, &[], None, Some(self.retention)).await? {
-                return Err(super::call::crossed());
-            }
-            open.commit().await?;
-            return Ok(SettleAnswer::Known { before: None, now, quantity: 0, reserved: false });
-        };
-        // A restock can't be confirmed, cancelled or given back.
-        let Some(before) = record.state else { return Ok(SettleAnswer::Unknown) };
-        let (quantity, reserved) = (record.quantity, record.reserved);
-        let now = end.next(Some(before), record.is_overdue(stock.now)).unwrap_or(before);
-        let answer = SettleAnswer::Known { before: Some(before), now, quantity, reserved };
-        if now == before {
-            return Ok(answer);
-        }
-        if now != State::Sold {
-            // Units go to segments that are active when this is committed.
-            stock = open.stock(&self.at.sql.stock_shared).await?.unwrap_or(stock);
-        }
-        if !open.end(operation, before, now).await? {
-            // The row is locked and unchanged, so the reason is that the time is over.
-            return Err(self.too_late().into());
-        }
-        let mut moves = Moves::default();
-        moves.add(&record.parts, before, now, stock.segments);
-        open.make(&moves).await?;
-        open.commit().await?;
-        Ok(answer)
+        let done = open.settle(operation, end).await;
+        open.end(done).await
     }
 
     async fn purge(&self, limit: u32) -> Result<u64, Fault> {
         let mut open = self.begin().await?;
-        let args = [self.stock.into(), i64::from(limit).into()];
-        let purged = open.throw_away(&self.at.sql.purge, &args).await?;
-        open.commit().await?;
-        Ok(purged)
+        let args = [(&*self.stock).into(), i64::from(limit).into()];
+        let done = open.throw_away(&self.sql.purge, &args).await.map(Done::Commit);
+        open.end(done).await
     }
 
     /// Ends overdue reservations because too few units are left. Returns whether there were any.
@@ -165,62 +123,109 @@ impl Call<'_> {
     /// Ends at most `limit` overdue reservations. Returns how many, and whether there are more.
     async fn expire_some(&self, limit: u32) -> Result<(u64, bool), Fault> {
         let mut open = self.begin().await?;
-        let args = [self.stock.into(), (i64::from(limit) + 1).into()];
-        let rows = open.rows(&self.at.sql.overdue, &args).await?;
-        let more = rows.len() > limit as usize;
-        let mut over = Vec::with_capacity(rows.len());
-        for row in rows.iter().take(limit as usize) {
-            let text = |at| row.maybe_text(at).map_err(|error| self.unreadable(&error));
-            let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
-            let parts = read_parts(&parts).ok_or_else(|| {
-                self.broken(format_args!("an operation has the unreadable parts {parts:?}"))
-            })?;
-            over.push((operation, parts));
-        }
-        if over.is_empty() {
-            return Ok((0, false));
-        }
-        let Some(stock) = open.stock(&self.at.sql.stock_shared).await? else { return Ok((0, false)) };
-        self.in_time(stock.now)?;
-        let mut moves = Moves::default();
-        let mut args: Vec<Arg<'_>> = vec![self.stock.into(), self.retention.into()];
-        for (operation, parts) in &over {
-            args.push(operation.as_str().into());
-            moves.add(parts, State::Held, State::Expired, stock.segments);
-        }
-        open.change(&self.at.sql.expire(over.len()), &args, over.len()).await?;
-        open.make(&moves).await?;
-        open.commit().await?;
-        Ok((over.len() as u64, more))
+        let done = open.expire(limit).await;
+        open.end(done).await
     }
 }
 
 impl Open<'_> {
+    async fn settle(&mut self, operation: &OperationId, end: End) -> Result<Done<SettleAnswer>, Fault> {
+        let call = self.call;
+        let args = [(&*call.stock).into(), operation.as_str().into()];
+        let rows = self.rows(&call.sql.record, &args).await?;
+        // Read the time only once the record is locked: waiting for the lock may have taken long.
+        let Some(mut stock) = self.stock(&call.sql.stock).await? else {
+            return Ok(Done::RollBack(SettleAnswer::Missing));
+        };
+        call.in_time(stock.now)?;
+        let Some(record) = Record::of(call, &rows, stock.now)? else {
+            let Some(now) = end.next(None, false) else { return Ok(Done::RollBack(SettleAnswer::Unknown)) };
+            if !self.note(operation, "N", 0, &[], None, Some(call.retention)).await? {
+                return Err(crossed());
+            }
+            return Ok(Done::Commit(SettleAnswer::Known { before: None, now, quantity: 0, reserved: false }));
+        };
+        // A restock can't be confirmed, cancelled or given back.
+        let Some(before) = record.state else { return Ok(Done::RollBack(SettleAnswer::Unknown)) };
+        let (quantity, reserved) = (record.quantity, record.reserved);
+        let now = end.next(Some(before), record.is_overdue(stock.now)).unwrap_or(before);
+        let answer = SettleAnswer::Known { before: Some(before), now, quantity, reserved };
+        if now == before {
+            return Ok(Done::RollBack(answer));
+        }
+        if now != State::Sold {
+            // Units go to segments that are active when this is committed.
+            stock = self.stock(&call.sql.stock_shared).await?.unwrap_or(stock);
+        }
+        if !self.finish(operation, before, now).await? {
+            // The row is locked and unchanged, so the reason is that the time is over.
+            return Err(call.too_late().into());
+        }
+        let mut moves = Moves::default();
+        moves.add(&record.parts, before, now, stock.segments);
+        self.make(&moves).await?;
+        Ok(Done::Commit(answer))
+    }
+
+    async fn expire(&mut self, limit: u32) -> Result<Done<(u64, bool)>, Fault> {
+        let call = self.call;
+        let args = [(&*call.stock).into(), (i64::from(limit) + 1).into()];
+        let rows = self.rows(&call.sql.overdue, &args).await?;
+        let more = rows.len() > limit as usize;
+        let mut over = Vec::with_capacity(rows.len());
+        for row in rows.iter().take(limit as usize) {
+            let text = |at| row.maybe_text(at).map_err(|error| call.unreadable(&error));
+            let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
+            let parts = read_parts(&parts).ok_or_else(|| {
+                call.broken(format_args!("an operation has the unreadable parts {parts:?}"))
+            })?;
+            over.push((operation, parts));
+        }
+        if over.is_empty() {
+            return Ok(Done::RollBack((0, false)));
+        }
+        let Some(stock) = self.stock(&call.sql.stock_shared).await? else {
+            return Ok(Done::RollBack((0, false)));
+        };
+        call.in_time(stock.now)?;
+        let mut moves = Moves::default();
+        let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into(), call.retention.into()];
+        for (operation, parts) in &over {
+            args.push(operation.as_str().into());
+            moves.add(parts, State::Held, State::Expired, stock.segments);
+        }
+        self.change(&call.sql.expire(over.len()), &args, over.len()).await?;
+        self.make(&moves).await?;
+        Ok(Done::Commit((over.len() as u64, more)))
+    }
+
     /// Reads the stock's own row; `statement` determines how it is locked.
     pub(super) async fn stock(&mut self, statement: &str) -> Result<Option<Stock>, Fault> {
         let sent = Clock::Boot.now();
-        let rows = self.rows(statement, &[self.call.stock.into()]).await?;
+        let call = self.call;
+        let rows = self.rows(statement, &[(&*call.stock).into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let number = |at| row.int(at).map_err(|error| self.call.unreadable(&error));
+        let number = |at| row.int(at).map_err(|error| call.unreadable(&error));
         let now = number(0)?;
-        self.call.observe(now, sent)?;
-        let segments = self.call.segment(number(1)?)?;
-        Ok(Some(Stock { now, segments, put_in: unsigned(number(2)?)? }))
+        call.observe(now, sent);
+        let segments = call.segment(number(1)?)?;
+        Ok(Some(Stock { now, segments, put_in: count(call, row, 2)? }))
     }
 
     /// Deletes records whose retention is over, and adds up what they sold. Returns how many there
     /// were.
     async fn throw_away(&mut self, statement: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
+        let call = self.call;
         let rows = self.rows(statement, args).await?;
         let mut sold = 0;
         for row in &rows {
-            let unreadable = |error| self.call.unreadable(&error);
+            let unreadable = |error| call.unreadable(&error);
             if row.maybe_text(0).map_err(unreadable)?.as_deref() == Some(letter(State::Sold)) {
                 sold += row.int(1).map_err(unreadable)?;
             }
         }
         if sold > 0 {
-            self.change(self.call.at.sql.forget, &[self.call.stock.into(), sold.into()], 1).await?;
+            self.change(call.sql.forget, &[(&*call.stock).into(), sold.into()], 1).await?;
         }
         Ok(rows.len() as u64)
     }
@@ -236,9 +241,9 @@ impl Open<'_> {
         hold: Option<i64>,
         kept: Option<i64>,
     ) -> Result<bool, Fault> {
-        let parts = write_parts(parts);
+        let (call, parts) = (self.call, write_parts(parts));
         let args = [
-            self.call.stock.into(),
+            (&*call.stock).into(),
             operation.as_str().into(),
             state.into(),
             i64::from(hold.is_some()).into(),
@@ -246,31 +251,32 @@ impl Open<'_> {
             parts.as_str().into(),
             hold.into(),
             kept.into(),
-            self.call.latest().into(),
+            call.latest().into(),
         ];
-        let note = &self.call.at.sql.note;
+        let note = &call.sql.note;
         if self.execute(note, &args).await? == 1 {
             return Ok(true);
         }
         // The retention of the record in the way may be over.
-        let of = [self.call.stock.into(), operation.as_str().into()];
-        Ok(self.throw_away(&self.call.at.sql.purge_one, &of).await? == 1
-            && self.execute(note, &args).await? == 1)
+        let of = [(&*call.stock).into(), operation.as_str().into()];
+        Ok(self.throw_away(&call.sql.purge_one, &of).await? == 1 && self.execute(note, &args).await? == 1)
     }
 
-    async fn end(&mut self, operation: &OperationId, before: State, now: State) -> Result<bool, Fault> {
+    async fn finish(&mut self, operation: &OperationId, before: State, now: State) -> Result<bool, Fault> {
+        let call = self.call;
         let args = [
-            self.call.stock.into(),
+            (&*call.stock).into(),
             operation.as_str().into(),
             letter(before).into(),
             letter(now).into(),
-            self.call.retention.into(),
-            self.call.latest().into(),
+            call.retention.into(),
+            call.latest().into(),
         ];
-        Ok(self.execute(&self.call.at.sql.end, &args).await? == 1)
+        Ok(self.execute(&call.sql.end, &args).await? == 1)
     }
 
     async fn make(&mut self, Moves(moves): &Moves) -> Result<(), Fault> {
+        let call = self.call;
         let shifts: Vec<_> = moves
             .iter()
             .map(|(&segment, &[available, held, sold])| [segment.into(), available, held, sold])
@@ -278,7 +284,7 @@ impl Open<'_> {
         if shifts.len() > 1 {
             // A single update could lock rows in any order; this statement locks them in ascending
             // order.
-            self.rows(&self.call.at.sql.segments, &[self.call.stock.into()]).await?;
+            self.rows(&call.sql.segments, &[(&*call.stock).into()]).await?;
         }
         self.shift(&shifts).await
     }
@@ -287,7 +293,8 @@ impl Open<'_> {
         if shifts.is_empty() {
             return Ok(());
         }
-        let mut args: Vec<Arg<'_>> = vec![self.call.stock.into()];
+        let call = self.call;
+        let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into()];
         args.extend(shifts.iter().flatten().map(|&number| Arg::Int(number)));
         self.change(&Statements::shift(shifts.len()), &args, shifts.len()).await
     }
