@@ -516,7 +516,8 @@ fn package(step: &Step<'_>) -> Outcome {
     let mut args = vec!["package", "--allow-dirty"];
     args.extend(FEATURES.iter().flat_map(|(package, _)| ["--package", package]));
     args.extend(["--package", "lock-macros"]);
-    step.run(crate::cargo().args(args).env("CARGO_TARGET_DIR", target))
+    // Nobody debugs them.
+    step.run(crate::cargo().args(args).env("CARGO_TARGET_DIR", target).env("CARGO_PROFILE_DEV_DEBUG", "0"))
 }
 
 /// Removes what cargo has unpacked and compiled of our packages before. Cargo does both once for
