@@ -54,6 +54,7 @@ Flags:
   --lease-ms <ms>      lease (30000, held 6000, readers 10000), renewed by ours
   --procs <n>          processes of multi, fair-hot and stock (4), managers of waiting (400) and readers (200)
   --workers <n>        worker threads of the tokio runtime (one for each core)
+  --cpus <n>           processors for the program, its processes and the server (all); Linux only
   --rounds <n>         pingpong, and that part of fair-hot, ends after this many counted rounds instead of after --secs
   --delay-ms <ms>      adds this to every round trip (0), by a proxy that limits nothing else
   --id <n>             for the processes that multi, fair-hot and stock start themselves
@@ -61,7 +62,7 @@ Flags:
 Exit status: 0 with the line, 1 without, 2 for a command line that is not understood.";
 
 const FLAGS: &str = "--workload, --lib, --store, --redis, --url, --secs, --open-secs, --tasks, --keys, --hold-us, --lease-ms, --procs, \
-                     --workers, --rounds, --delay-ms, --id, --help";
+                     --workers, --cpus, --rounds, --delay-ms, --id, --help";
 
 /// Defines an enum of words: its variants, their names, and the noun for it in errors.
 macro_rules! words {
@@ -188,6 +189,8 @@ pub(crate) struct Options {
     pub(crate) procs: usize,
     /// Worker threads of the runtime; tokio's default if `None`.
     pub(crate) workers: Option<usize>,
+    /// Processors for everything; all if `None`.
+    pub(crate) cpus: Option<usize>,
     pub(crate) rounds: Option<u64>,
     /// Added to every round trip.
     pub(crate) delay: Duration,
@@ -226,6 +229,7 @@ impl Options {
                 _ => 4,
             },
             workers: None,
+            cpus: None,
             rounds: None,
             delay: Duration::ZERO,
             id: None,
@@ -248,6 +252,7 @@ impl Options {
             "--lease-ms" => self.lease = Duration::from_millis(number(flag, value, 100, 3_600_000)?),
             "--procs" => self.procs = number(flag, value, 1, 1000)?,
             "--workers" => self.workers = Some(number(flag, value, 1, 1000)?),
+            "--cpus" => self.cpus = Some(number(flag, value, 1, 1024)?),
             "--rounds" => self.rounds = Some(number(flag, value, 1, u64::MAX)?),
             "--delay-ms" => self.delay = Duration::from_millis(number(flag, value, 0, 10_000)?),
             "--id" => self.id = Some(number(flag, value, 0, 999)?),
@@ -416,6 +421,7 @@ mod tests {
             lease: Duration::from_secs(30),
             procs: 4,
             workers: None,
+            cpus: None,
             rounds: None,
             delay: Duration::ZERO,
             id: None,
@@ -451,12 +457,13 @@ mod tests {
             lease: Duration::from_millis(6000),
             procs: 2,
             workers: Some(5),
+            cpus: Some(2),
             rounds: Some(7),
             delay: Duration::from_millis(25),
             id: Some(1),
         };
         let line = "--tasks 3 --workload=multi --lib raw --redis localhost:7000 --secs 0.25 --keys=4 --hold-us 5 \
-                    --lease-ms 6000 --procs 2 --workers 5 --rounds 7 --delay-ms 25 --id 1";
+                    --lease-ms 6000 --procs 2 --workers 5 --cpus 2 --rounds 7 --delay-ms 25 --id 1";
         assert_eq!(options(line), expected);
     }
 

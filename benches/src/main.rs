@@ -48,7 +48,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// Keeps this process on the first of its processors, and so those that it starts. Client and
+/// server of a commit take turns, which takes longer if they are on different processors.
+#[cfg(target_os = "linux")]
+fn stay_on(cpus: usize) -> Result<(), String> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    let all = sched_getaffinity(None).map_err(|error| format!("--cpus: {error}"))?;
+    let (mut some, mut left) = (CpuSet::new(), cpus);
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(cpus) {
+        some.set(cpu);
+        left -= 1;
+    }
+    if left > 0 {
+        return Err(format!("--cpus {cpus} is more than there are: {}", cpus - left));
+    }
+    sched_setaffinity(None, &some).map_err(|error| format!("--cpus: {error}"))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stay_on(_cpus: usize) -> Result<(), String> {
+    Err("--cpus is for Linux only; leave it out".to_owned())
+}
+
 fn run(options: &Options) -> Result<String, String> {
+    if let Some(cpus) = options.cpus {
+        stay_on(cpus)?;
+    }
     let target = Target::prepare(options)?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = options.workers {

@@ -24,9 +24,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
-    if let Some(code) = api::as_rustdoc() {
-        return code;
-    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let failed = |code: u8, why: String| {
         eprintln!("error: {why}");

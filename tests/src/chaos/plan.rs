@@ -125,7 +125,7 @@ impl Plan {
             // disk, a call may wait until its time-out, and the machine may be late to end it.
             Topology::Sqlite => CALL_TIMEOUT * 6 / 5,
             // A short wait may end in the middle of a call that a busy machine delays.
-            _ => CALL_TIMEOUT / 3,
+            _ => CALL_TIMEOUT / 2,
         };
         Limits { unanswered, slack, stint, reachable, passed_over, token_follows, ..settings }
     }

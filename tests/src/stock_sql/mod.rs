@@ -2,15 +2,13 @@
 
 pub mod scenarios;
 
-use std::cell::RefCell;
 use std::path::Path;
-use std::pin::pin;
 use std::str::FromStr;
-use std::sync::Once;
-use std::task::Poll;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use lock_core::internal::steps::on_stock_step;
+use lock_core::internal::steps::with_own_steps;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::{SegmentedStock, StockError};
 
@@ -197,53 +195,46 @@ impl FromStr for Deed {
     }
 }
 
-type Step = Box<dyn FnMut(&str)>;
-
-thread_local! {
-    static STEP: RefCell<Option<Step>> = const { RefCell::new(None) };
-}
-
-/// Polls `work`, and calls `step` for each step of stock operations on this thread meanwhile.
-pub async fn with_steps<F: Future>(step: impl FnMut(&str) + 'static, work: F) -> F::Output {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        on_stock_step(|name| {
-            // Taken out, because a step may itself take steps.
-            if let Some(mut step) = STEP.take() {
-                step(name);
-                STEP.set(Some(step));
-            }
-        });
-    });
-    let mut step: Option<Step> = Some(Box::new(step));
-    let mut work = pin!(work);
-    std::future::poll_fn(|cx| {
-        let outer = STEP.replace(step.take());
-        let polled = work.as_mut().poll(cx);
-        step = STEP.replace(outer);
-        polled
-    })
-    .await
+/// Polls `work`, and calls `step` for each of its steps.
+pub async fn with_steps<F: Future>(step: impl FnMut(&str) + Send + 'static, work: F) -> F::Output {
+    let step = Mutex::new(step);
+    let step = move |name: &str| {
+        // A step may itself take steps.
+        if let Ok(mut step) = step.try_lock() {
+            step(name);
+        }
+    };
+    with_own_steps(Arc::new(step), work).await
 }
 
 /// Polls `work` until its step number `at`, counted from 0, and then `more` times, and drops it.
-/// Returns `true` when it had completed before.
+/// Returns `true` if it has fewer steps.
 pub async fn drop_at<F: Future>(at: u64, more: u32, work: F) -> bool {
-    let count = std::rc::Rc::new(std::cell::Cell::new(0));
-    let counter = std::rc::Rc::clone(&count);
-    let mut work = Box::pin(with_steps(move |_| counter.set(counter.get() + 1), work));
+    let state = Arc::new(Mutex::new((0, Waker::noop().clone())));
+    let counter = Arc::clone(&state);
+    let step = move |_: &str| {
+        let mut state = counter.lock().unwrap();
+        state.0 += 1;
+        if state.0 > at {
+            state.1.wake_by_ref();
+        }
+    };
+    let mut work = Box::pin(with_steps(step, work));
     let mut left = more;
     std::future::poll_fn(|cx| {
-        if count.get() > at {
+        let is_there = || state.lock().unwrap().0 > at;
+        state.lock().unwrap().1 = cx.waker().clone();
+        if is_there() {
             if left == 0 {
                 return Poll::Ready(false);
             }
             left -= 1;
+            cx.waker().wake_by_ref();
         }
         if work.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(true);
+            return Poll::Ready(!is_there());
         }
-        if count.get() > at && left == 0 { Poll::Ready(false) } else { Poll::Pending }
+        if is_there() && left == 0 { Poll::Ready(false) } else { Poll::Pending }
     })
     .await
 }

@@ -1,7 +1,8 @@
 //! Scenarios that every database must pass. `url` is that of a new database.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::store::stock::MAX_QUANTITY;
@@ -68,6 +69,28 @@ pub async fn a_dropped_future_has_done_all_or_nothing(url: &str) {
             }
         }
     }
+}
+
+/// A caller stands still in the middle of a sale, and is polled again much later.
+pub async fn a_caller_who_is_not_polled_keeps_nobody_out(url: &str) {
+    let stock = stock(&start(url).await, "still");
+    stock.initialize(10, 1).await.unwrap();
+    let reached = Arc::new(AtomicBool::new(false));
+    let reach = Arc::clone(&reached);
+    let step = move |step: &str| {
+        reach.store(reach.load(Ordering::Relaxed) || step == "after begin", Ordering::Relaxed)
+    };
+    let mut still = Box::pin(with_steps(step, stock.take("still", 2)));
+    while !reached.load(Ordering::Relaxed) {
+        let polled = std::future::poll_fn(|cx| Poll::Ready(still.as_mut().poll(cx)));
+        assert!(polled.await.is_pending(), "it stands still in a transaction");
+        tokio::task::yield_now().await;
+    }
+    for order in 0..5_u64 {
+        stock.take(order, 1).await.unwrap();
+    }
+    assert!(!still.await.unwrap().is_repeated());
+    assert_eq!(stock.available().await.unwrap(), 3);
 }
 
 /// A seller is killed at each step of every kind of operation.
@@ -176,16 +199,16 @@ pub async fn what_comes_too_late_changes_nothing(url: &str) {
             let patient = stock(&locks, &name);
             deed.prepare(&patient).await;
             let before = patient.snapshot().await.unwrap();
-            let stopped = std::rc::Rc::new(std::cell::Cell::new(false));
-            let stop = std::rc::Rc::clone(&stopped);
+            let stopped = Arc::new(AtomicBool::new(false));
+            let stop = Arc::clone(&stopped);
             let step = move |step: &str| {
-                if step == at && !stop.replace(true) {
+                if step == at && !stop.swap(true, Ordering::Relaxed) {
                     std::thread::sleep(TIMEOUT * 2);
                 }
             };
             let hasty = patient.clone().timeout(TIMEOUT);
             let result = with_steps(step, deed.act(&hasty)).await;
-            if stopped.get() {
+            if stopped.load(Ordering::Relaxed) {
                 let error = result.unwrap_err();
                 assert!(
                     matches!(&error, StockError::Unavailable { cause, .. } if !cause.outcome_unknown()),

@@ -29,6 +29,7 @@ on_sqlite! {
     an_older_token_is_refused();
     sales_from_several_segments_end_beside_small_ones();
     a_prefix_is_another_stock();
+    a_caller_who_is_not_polled_keeps_nobody_out();
     what_comes_too_late_changes_nothing();
     mistakes_are_told();
     reservations_end_by_the_databases_clock();

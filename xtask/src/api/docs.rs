@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
 
 use rustdoc_types::{Crate, FORMAT_VERSION, Id, Item, ItemKind};
 
@@ -16,22 +16,8 @@ use crate::workspace::{Libraries, Library};
 pub(super) const FLAGS: &str = "-Z unstable-options --output-format json --document-private-items \
                                 --document-hidden-items --cap-lints allow";
 
-/// The variable that makes us `rustdoc`.
-const AS_RUSTDOC: &str = "LOCK_XTASK_AS_RUSTDOC";
-
-/// Runs `rustdoc` with our arguments and all unstable flags, if cargo has started us in its place.
-pub(crate) fn as_rustdoc() -> Option<ExitCode> {
-    std::env::var_os(AS_RUSTDOC)?;
-    let status =
-        Command::new("rustdoc").args(std::env::args_os().skip(1)).env("RUSTC_BOOTSTRAP", "1").status();
-    Some(match status {
-        Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1).into(),
-        Err(error) => {
-            eprintln!("error: rustdoc: {error}");
-            ExitCode::FAILURE
-        }
-    })
-}
+/// Runs `rustdoc` with all unstable flags.
+const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 
 /// The JSON of our crates.
 pub(super) struct Docs {
@@ -57,14 +43,17 @@ impl Docs {
     /// Runs `rustdoc` on our crates, and reads the JSON that it writes.
     ///
     /// Only nightly compilers take `-Z`, unless `RUSTC_BOOTSTRAP` is set. This variable makes build
-    /// scripts run again. So cargo starts us in place of `rustdoc`, and we set it.
+    /// scripts run again. So cargo starts a script in place of `rustdoc`, which sets it.
     pub(super) fn build(output: &Output) -> Result<Self, String> {
         let libraries = Libraries::find(output)?;
-        let own = std::env::current_exe().map_err(|error| format!("our own program: {error}"))?;
+        let script = libraries.target.join("unstable-rustdoc");
+        let written = fs::write(&script, RUSTDOC)
+            .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)));
+        written.map_err(|error| format!("{}: {error}", script.display()))?;
         let mut doc = crate::cargo();
         doc.args(["doc", "--no-deps", "--all-features"]);
         doc.args(libraries.all.iter().flat_map(|library| ["--package", &library.package]));
-        doc.env("RUSTDOC", own).env(AS_RUSTDOC, "1").env("RUSTDOCFLAGS", FLAGS);
+        doc.env("RUSTDOC", script).env("RUSTDOCFLAGS", FLAGS);
         runner::read(&mut doc, output)?;
         let file = |library: &Library| libraries.target.join("doc").join(format!("{}.json", library.name));
         Self::read(&libraries.all.iter().map(file).collect::<Vec<_>>())

@@ -20,7 +20,6 @@ use std::fs;
 use std::path::PathBuf;
 
 use self::docs::Docs;
-pub(crate) use self::docs::as_rustdoc;
 use crate::runner::Output;
 use crate::test::{Outcome, Step};
 

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use lock_core::internal::steps::carried;
 use lock_core::store::stock::{
     AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
     Swept, TakeAnswer, TakeRequest,
 };
-use lock_core::store::{BoxFuture, StoreError};
+use lock_core::store::{BoxFuture, StoreError, StoreErrorKind};
+use tokio::task::JoinHandle;
 
 use super::call::Call;
 use super::place::Place;
@@ -34,11 +36,33 @@ impl fmt::Debug for SqlStocks {
     }
 }
 
-/// Runs attempts of a call on a stock, and boxes the future.
+/// Ends a task that nobody waits for any more.
+struct Ends<T>(JoinHandle<T>);
+
+impl<T> Drop for Ends<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs a call in a task of its own. A caller who is not polled would keep rows locked, or the
+/// file.
+fn spawned<T: Send + 'static>(
+    call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> BoxFuture<Result<T, StoreError>> {
+    Box::pin(async move {
+        let mut task = Ends(tokio::spawn(carried(call)));
+        (&mut task.0).await.unwrap_or_else(|error| {
+            Err(StoreError::new(StoreErrorKind::Unanswered, format!("the call was not finished: {error}")))
+        })
+    })
+}
+
+/// Spawns the attempts of a call on a stock.
 macro_rules! call {
     ($stocks:expr, $request:expr, |$call:ident| $attempt:expr) => {{
         let stocks = $stocks.clone();
-        Box::pin(async move {
+        spawned(async move {
             let $call = Call::new(&stocks.0, $request).await?;
             attempts!($call, $attempt)
         })
@@ -52,7 +76,7 @@ impl StockStore for SqlStocks {
 
     fn take(&self, request: Arc<TakeRequest>) -> BoxFuture<Result<TakeAnswer, StoreError>> {
         let stocks = self.clone();
-        Box::pin(async move { Call::new(&stocks.0, &request.call).await?.take(&request).await })
+        spawned(async move { Call::new(&stocks.0, &request.call).await?.take(&request).await })
     }
 
     fn settle(&self, request: Arc<SettleRequest>) -> BoxFuture<Result<SettleAnswer, StoreError>> {
@@ -81,6 +105,6 @@ impl StockStore for SqlStocks {
 
     fn sweep(&self, call: StockCall, limit: u32) -> BoxFuture<Result<Swept, StoreError>> {
         let stocks = self.clone();
-        Box::pin(async move { Call::new(&stocks.0, &call).await?.sweep(limit).await })
+        spawned(async move { Call::new(&stocks.0, &call).await?.sweep(limit).await })
     }
 }
