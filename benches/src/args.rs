@@ -265,7 +265,7 @@ impl Options {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Help,
-    Run(Options),
+    Run(Box<Options>),
 }
 
 pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
@@ -293,7 +293,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Task, String> {
         options.set(flag, value)?;
     }
     make_sense(&options)?;
-    Ok(Task::Run(options))
+    Ok(Task::Run(Box::new(options)))
 }
 
 fn parse_url(url: &str) -> Store {
@@ -393,7 +393,7 @@ mod tests {
 
     fn options(line: &str) -> Options {
         match parsed(line) {
-            Ok(Task::Run(options)) => options,
+            Ok(Task::Run(options)) => *options,
             other => panic!("{line}: {other:?}"),
         }
     }

@@ -78,7 +78,7 @@ pub async fn a_caller_who_is_not_polled_keeps_nobody_out(url: &str) {
     let reached = Arc::new(AtomicBool::new(false));
     let reach = Arc::clone(&reached);
     let step = move |step: &str| {
-        reach.store(reach.load(Ordering::Relaxed) || step == "after begin", Ordering::Relaxed)
+        reach.fetch_or(step == "after begin", Ordering::Relaxed);
     };
     let mut still = Box::pin(with_steps(step, stock.take("still", 2)));
     while !reached.load(Ordering::Relaxed) {
