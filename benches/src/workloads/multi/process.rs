@@ -111,8 +111,8 @@ mod tests {
             procs: 4,
             secs: Duration::from_secs(10),
             delay: Duration::ZERO,
-            ..parent
+            ..*parent
         };
-        assert_eq!(child, expected);
+        assert_eq!(*child, expected);
     }
 }
