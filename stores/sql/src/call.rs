@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-use lock_core::internal::clock::Clock;
+use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::lock;
 use lock_core::store::kit::Backoff;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
@@ -15,6 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::links::{Link, Links};
 use crate::notices::Whom;
+#[cfg(feature = "postgres")]
+use crate::plumbing::POOLED;
 use crate::plumbing::{Arg, During, Fault, Row, fault, filled};
 use crate::records::Sql;
 use crate::row::{Found, micros, new_version, text_of, time};
@@ -189,12 +191,14 @@ impl<'a> Call<'a> {
         self.bounded(During::Work, self.links.take()).await
     }
 
-    /// Runs one statement that changes nothing.
-    pub(crate) async fn read(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    /// Runs one statement that changes nothing. Returns also when it was sent, which may be long
+    /// after the call if all connections are in use.
+    pub(crate) async fn read(&self, text: &str, args: &[Arg<'_>]) -> Result<(Tick, Vec<Row>), Fault> {
         let mut link = self.link().await?;
+        let sent = Clock::Boot.now();
         let rows = self.bounded(During::Work, link.rows(text, args)).await;
         link.give_back();
-        rows
+        Ok((sent, rows?))
     }
 
     pub(crate) async fn begin(&self) -> Result<Link, Fault> {
@@ -229,8 +233,7 @@ impl<'a> Call<'a> {
 
     /// Asks for the database's time.
     pub(crate) async fn time(&self) -> Result<ServerTime, Fault> {
-        let sent = Clock::Boot.now();
-        let rows = self.read(&self.sql.statements.clock, &[]).await?;
+        let (sent, rows) = self.read(&self.sql.statements.clock, &[]).await?;
         let now = rows.first().map(|row| row.int(0)).transpose();
         let time = time(now.map_err(|error| self.unreadable(&error))?.unwrap_or_default());
         self.sql.observe(time, sent);
@@ -241,6 +244,10 @@ impl<'a> Call<'a> {
     /// not let the user do so refuses that.
     pub(crate) async fn check(&self) -> Result<(), Fault> {
         self.time().await?;
+        #[cfg(feature = "postgres")]
+        if self.links.options.sessions().is_some() {
+            self.check_sessions().await?;
+        }
         let Statements { lock, insert, update, remove, .. } = &self.sql.statements;
         let args = [Arg::Text("lock"), Arg::Text("[]")];
         let all = [lock, insert, update, remove].map(|text| filled(text, &args)).join("; ");
@@ -257,6 +264,31 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
+    /// Fails if connections are no sessions. A pooler of transactions gives a session to others while
+    /// its last user is idle.
+    #[cfg(feature = "postgres")]
+    async fn check_sessions(&self) -> Result<(), Fault> {
+        let mut one = self.link().await?;
+        let before = self.session(&mut one).await?;
+        let mut other = self.begin().await?;
+        let taken = self.session(&mut other).await?;
+        let after = self.session(&mut one).await?;
+        self.roll_back(other).await;
+        one.give_back();
+        if before == after && before != taken {
+            return Ok(());
+        }
+        Err(self.error(StoreErrorKind::Unsupported, POOLED).into())
+    }
+
+    /// Returns the number of the session that a connection has at the server.
+    #[cfg(feature = "postgres")]
+    async fn session(&self, link: &mut Link) -> Result<Option<i64>, Fault> {
+        let ask = link.rows("SELECT pg_backend_pid()::bigint", &[]);
+        let rows = self.bounded(During::Work, ask).await?;
+        rows.first().map(|row| row.int(0)).transpose().map_err(|error| self.unreadable(&error))
+    }
+
     /// Makes one attempt of a step, in a transaction that locks the rows.
     pub(crate) async fn attempt<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
         let class = class_of(change);
@@ -265,8 +297,7 @@ impl<'a> Call<'a> {
         let args = [Arg::Text(text_of(class)), Arg::Text(&names)];
         let statements = &self.sql.statements;
         if change.access == Access::Look {
-            let sent = Clock::Boot.now();
-            let rows = self.read(&statements.look, &args).await?;
+            let (sent, rows) = self.read(&statements.look, &args).await?;
             let rows = self.rows(change, &rows)?;
             self.sql.observe(time(rows.now), sent);
             let (mut records, _) = self.records(change, &rows)?;

@@ -92,12 +92,13 @@ const POSTGRES: Abilities = Abilities {
 fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {
     let links = |most| Links::new(options.clone(), most);
     let stocks = links(CONNECTIONS);
-    handle(Sql::new(links(CONNECTIONS), links(STEADY), abilities), stocks.clone(), stocks, settings)
+    let sql = Sql::new(links(CONNECTIONS), links(STEADY), abilities);
+    handle(sql, [stocks.clone(), stocks.clone(), stocks], settings)
 }
 
-/// Makes a handle whose stocks have these connections, and others that only read.
-fn handle(sql: Arc<Sql>, links: Links, reads: Links, settings: &Settings) -> Arc<SqlStore> {
-    let stocks = SqlStocks::new(Arc::clone(&sql), &settings.prefix, links, reads);
+/// Makes a handle whose stocks have these connections.
+fn handle(sql: Arc<Sql>, links: [Links; 3], settings: &Settings) -> Arc<SqlStore> {
+    let stocks = SqlStocks::new(Arc::clone(&sql), &settings.prefix, links);
     Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout).with_stocks(Arc::new(stocks)))
 }
 
@@ -116,10 +117,10 @@ pub fn sqlite(options: sqlx::sqlite::SqliteConnectOptions, settings: &Settings) 
     // SQLite has one writer at a time. Those of this process queue for the connection, and are
     // woken; SQLite itself would poll. Renewals go first.
     let options = Options::Sqlite(Box::new(options));
-    let (steady, reads) = (Links::new(options.clone(), 1), Links::new(options, 1));
+    let [steady, reads, audits] = [(); 3].map(|()| Links::new(options.clone(), 1));
     let abilities = Abilities { name: "the SQLite store", ..ABILITIES };
     let links = steady.behind();
-    handle(Sql::new(links.clone(), steady, abilities), links, reads, settings)
+    handle(Sql::new(links.clone(), steady, abilities), [links, reads, audits], settings)
 }
 
 /// Time for which SQLite itself waits for another process that writes.

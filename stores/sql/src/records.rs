@@ -211,7 +211,7 @@ impl RecordStore for Sql {
         let call = self.call(timeout);
         let page = &self.statements.page;
         let rows: Result<_, StoreError> = attempts!(call, call.read(page, &args));
-        let rows = rows?;
+        let (_, rows) = rows?;
         let read = || {
             let mut page = Page { locks: Vec::new(), next: None, now: time(0) };
             for row in &rows {

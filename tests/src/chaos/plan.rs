@@ -175,7 +175,8 @@ mod tests {
         assert!(with(Topology::Sqlite, "misconfigured", 499));
         assert!(!with(Topology::Postgres, "unavailable", 599));
         assert!(with(Topology::Postgres, "unavailable", 600));
-        assert!(with(Topology::Single, "unavailable", 400));
+        assert!(!with(Topology::Single, "unavailable", 499));
+        assert!(with(Topology::Single, "unavailable", 500));
     }
 
     #[test]

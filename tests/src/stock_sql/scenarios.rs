@@ -1,5 +1,6 @@
 //! Scenarios that every database must pass. `url` is that of a new database.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use lock_core::store::stock::MAX_QUANTITY;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::{Part, SegmentedStock, StockError};
+use tokio::runtime::Builder;
 
 use super::{Deed, PATIENCE, drop_at, stock, with_steps};
 use crate::Helper;
@@ -71,26 +73,89 @@ pub async fn a_dropped_future_has_done_all_or_nothing(url: &str) {
     }
 }
 
+/// Polls `work` until it has reached a step, and returns it.
+async fn reach<F: Future>(wanted: &'static str, work: F) -> Pin<Box<dyn Future<Output = F::Output>>>
+where
+    F: 'static,
+{
+    let reached = Arc::new(AtomicBool::new(false));
+    let reach = Arc::clone(&reached);
+    let step = move |step: &str| {
+        reach.fetch_or(step == wanted, Ordering::Relaxed);
+    };
+    let mut work: Pin<Box<dyn Future<Output = F::Output>>> = Box::pin(with_steps(step, work));
+    while !reached.load(Ordering::Relaxed) {
+        let polled = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx)));
+        assert!(polled.await.is_pending(), "it has not ended before `{wanted}`");
+        tokio::task::yield_now().await;
+    }
+    work
+}
+
 /// A caller stands still in the middle of a sale, and is polled again much later.
 pub async fn a_caller_who_is_not_polled_keeps_nobody_out(url: &str) {
     let stock = stock(&start(url).await, "still");
     stock.initialize(10, 1).await.unwrap();
-    let reached = Arc::new(AtomicBool::new(false));
-    let reach = Arc::clone(&reached);
-    let step = move |step: &str| {
-        reach.fetch_or(step == "after begin", Ordering::Relaxed);
-    };
-    let mut still = Box::pin(with_steps(step, stock.take("still", 2)));
-    while !reached.load(Ordering::Relaxed) {
-        let polled = std::future::poll_fn(|cx| Poll::Ready(still.as_mut().poll(cx)));
-        assert!(polled.await.is_pending(), "it stands still in a transaction");
-        tokio::task::yield_now().await;
-    }
+    let slow = stock.clone();
+    let still = reach("after begin", async move { slow.take("still", 2).await }).await;
     for order in 0..5_u64 {
         stock.take(order, 1).await.unwrap();
     }
     assert!(!still.await.unwrap().is_repeated());
     assert_eq!(stock.available().await.unwrap(), 3);
+}
+
+/// A call is given up in the middle of a sale, by a caller whose runtime then stands still.
+pub fn a_call_that_was_dropped_keeps_nobody_out(url: &str) {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (still, moving) = (runtime(), runtime());
+    let given_up = still.block_on(async {
+        let stock = stock(&start(url).await, "still");
+        stock.initialize(10, 1).await.unwrap();
+        reach("after begin", async move { stock.take("still", 2).await.map(drop) }).await
+    });
+    drop(given_up);
+    moving.block_on(async {
+        let stock = start(url).await.stock("still").timeout(Duration::from_secs(10));
+        stock.take("other", 1).await.unwrap();
+        assert_eq!(stock.available().await.unwrap(), 9);
+    });
+}
+
+/// Calls that lock many rows come again and again, more of them than a manager has connections.
+pub async fn a_restock_comes_between_sales_from_several_segments(url: &str) {
+    let (locks, other) = (start(url).await, start(url).await);
+    stock(&locks, "busy").initialize(1000, 10).await.unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..16)
+        .map(|task| {
+            let stock = stock(if task % 2 == 0 { &locks } else { &other }, "busy");
+            let ended = Arc::clone(&ended);
+            tokio::spawn(async move {
+                for number in 0.. {
+                    if ended.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let id = format!("{task}:{number}");
+                    match stock.reserve(&*id, 150, PATIENCE).await {
+                        Ok(_) => stock.cancel(&*id).await.unwrap(),
+                        Err(StockError::SoldOut { .. } | StockError::Contended { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            })
+        })
+        .collect();
+    let hasty = locks.stock("busy").timeout(Duration::from_secs(20));
+    for delivery in 0..10_u64 {
+        hasty.restock(format!("delivery:{delivery}"), 10).await.unwrap();
+    }
+    hasty.resize(5).await.unwrap();
+    ended.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(hasty.available().await.unwrap(), 1100);
 }
 
 /// A seller is killed at each step of every kind of operation.

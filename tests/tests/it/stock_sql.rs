@@ -30,12 +30,19 @@ on_sqlite! {
     sales_from_several_segments_end_beside_small_ones();
     a_prefix_is_another_stock();
     a_caller_who_is_not_polled_keeps_nobody_out();
+    a_restock_comes_between_sales_from_several_segments();
     what_comes_too_late_changes_nothing();
     mistakes_are_told();
     reservations_end_by_the_databases_clock();
     records_whose_time_is_over_are_thrown_away();
     an_audit_sees_what_was_changed_behind_its_back();
     what_is_overdue_is_for_sale_at_once();
+}
+
+#[test]
+fn a_call_that_was_dropped_keeps_nobody_out() {
+    let (_folder, url) = folder();
+    scenarios::a_call_that_was_dropped_keeps_nobody_out(&url);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,6 +33,7 @@ on_postgres! {
     sales_from_several_segments_end_beside_small_ones();
     a_prefix_is_another_stock();
     a_caller_who_is_not_polled_keeps_nobody_out();
+    a_restock_comes_between_sales_from_several_segments();
     what_comes_too_late_changes_nothing();
     mistakes_are_told();
     everything_at_once_adds_up();
@@ -42,6 +43,11 @@ on_postgres! {
     an_audit_sees_what_was_changed_behind_its_back();
     what_is_overdue_is_for_sale_at_once();
     a_hundred_units_are_sold_once();
+}
+
+#[test]
+fn a_call_that_was_dropped_keeps_nobody_out() {
+    scenarios::a_call_that_was_dropped_keeps_nobody_out(&PostgresServer::start().url());
 }
 
 /// Its commits are durable: the data agrees with the answers to clients.

@@ -43,7 +43,7 @@ pub(crate) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
 }
 
 /// Advice about sessions that are no sessions of PostgreSQL.
-const POOLED: &str = "a pooler of transactions, such as PgBouncer, seems to be in front of the server: \
+pub(crate) const POOLED: &str = "a pooler of transactions, such as PgBouncer, seems to be in front of the server: \
                       write `?pooler=true` in its address";
 
 /// How PgBouncer refuses what sqlx wants of a session.

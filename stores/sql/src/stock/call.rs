@@ -13,14 +13,14 @@ use super::numbers::{micros, unsigned};
 use super::place::Place;
 use super::statements::Statements;
 use crate::call::{self, Tries};
-use crate::links::Link;
+use crate::links::{Link, Links};
 use crate::plumbing::{Arg, During, Fault, Row};
 use crate::row::time;
 
 /// One call on a stock.
 pub(super) struct Call<'a> {
     pub(super) sql: &'a Statements,
-    place: &'a Place,
+    pub(super) place: &'a Place,
     bounded: call::Call<'a>,
     /// The stock's name, with the prefix.
     pub(super) stock: Arc<str>,
@@ -109,11 +109,16 @@ impl<'a> Call<'a> {
         Ok(answer)
     }
 
-    /// Runs one statement that reads, without a transaction. It holds a connection only for that
-    /// time.
-    pub(super) async fn rows(&self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Fault> {
+    /// Runs one statement that reads, without a transaction, and returns also when it was sent. It
+    /// holds one of these connections only for that time.
+    pub(super) async fn rows(
+        &self,
+        links: &Links,
+        text: &str,
+        args: &[Arg<'_>],
+    ) -> Result<(Tick, Vec<Row>), Fault> {
         self.before("look").await?;
-        let rows = self.bounded.on(&self.place.reads).read(text, args).await?;
+        let rows = self.bounded.on(links).read(text, args).await?;
         pass("after", "look").await;
         Ok(rows)
     }

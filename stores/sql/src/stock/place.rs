@@ -15,5 +15,7 @@ pub(super) struct Place {
     pub(super) links: Links,
     /// For statements that only read.
     pub(super) reads: Links,
+    /// For audits, which read all records.
+    pub(super) audits: Links,
     pub(super) statements: Statements,
 }

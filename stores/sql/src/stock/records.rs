@@ -2,8 +2,8 @@
 
 use super::call::{Call, count};
 use super::numbers::unsigned;
+use crate::links::Links;
 use crate::plumbing::{Fault, Row};
-use lock_core::internal::clock::Clock;
 use lock_core::store::stock::{Audit, AuditAnswer, OperationId, Part, SegmentCounts, Snapshot, State};
 use lock_core::store::{Few, StoreError};
 
@@ -110,8 +110,8 @@ impl Call<'_> {
     /// Reads a stock with one statement, and so at one moment. Returns `None` if there is no such
     /// stock.
     pub(super) async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
-        let sent = Clock::Boot.now();
-        let rows = self.rows(&self.sql.look, &[(&*self.stock).into(), operation.as_str().into()]).await?;
+        let args = [(&*self.stock).into(), operation.as_str().into()];
+        let (sent, rows) = self.rows(&self.place.reads, &self.sql.look, &args).await?;
         let Some(first) = rows.first() else { return Ok(None) };
         let unreadable = |error| self.unreadable(&error);
         let now = first.int(0).map_err(unreadable)?;
@@ -131,8 +131,8 @@ impl Call<'_> {
 
     /// Reads the counts, and the totals of the records if the statement selects them. It is one
     /// statement, and so one moment. Returns `None` if there is no such stock.
-    async fn look_at(&self, statement: &str) -> Result<Option<Audit>, Fault> {
-        let rows = self.rows(statement, &[(&*self.stock).into()]).await?;
+    async fn look_at(&self, links: &Links, statement: &str) -> Result<Option<Audit>, Fault> {
+        let (_, rows) = self.rows(links, statement, &[(&*self.stock).into()]).await?;
         let Some(first) = rows.first() else { return Ok(None) };
         let number = |row, at| count(self, row, at);
         let each = rows.iter().map(|row| {
@@ -152,10 +152,11 @@ impl Call<'_> {
     }
 
     pub(super) async fn try_to_count(&self) -> Result<Option<Snapshot>, Fault> {
-        Ok(self.look_at(self.sql.snapshot).await?.map(|audit| audit.counted))
+        Ok(self.look_at(&self.place.reads, self.sql.snapshot).await?.map(|audit| audit.counted))
     }
 
     pub(super) async fn try_to_audit(&self) -> Result<AuditAnswer, Fault> {
-        Ok(self.look_at(&self.sql.audit).await?.map_or(AuditAnswer::Missing, AuditAnswer::Audited))
+        let audit = self.look_at(&self.place.audits, &self.sql.audit).await?;
+        Ok(audit.map_or(AuditAnswer::Missing, AuditAnswer::Audited))
     }
 }

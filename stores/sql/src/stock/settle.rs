@@ -1,6 +1,5 @@
 //! The ends of operations: confirmed, cancelled, given back, or expired. Each is one transaction.
-//! The
-//! locked record says which units to move, and counts change by differences.
+//! The locked record says which units to move, and counts change by differences.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +133,7 @@ impl Open<'_> {
         let args = [(&*call.stock).into(), operation.as_str().into()];
         let rows = self.rows(&call.sql.record, &args).await?;
         // Read the time only once the record is locked: waiting for the lock may have taken long.
-        let Some(mut stock) = self.stock(&call.sql.stock).await? else {
+        let Some(mut stock) = self.stock().await? else {
             return Ok(Done::RollBack(SettleAnswer::Missing));
         };
         call.in_time(stock.now)?;
@@ -155,7 +154,7 @@ impl Open<'_> {
         }
         if now != State::Sold {
             // Units go to segments that are active when this is committed.
-            stock = self.stock(&call.sql.stock_shared).await?.unwrap_or(stock);
+            stock = self.alone().await?.unwrap_or(stock);
         }
         if !self.finish(operation, before, now).await? {
             // The row is locked and unchanged, so the reason is that the time is over.
@@ -184,9 +183,7 @@ impl Open<'_> {
         if over.is_empty() {
             return Ok(Done::RollBack((0, false)));
         }
-        let Some(stock) = self.stock(&call.sql.stock_shared).await? else {
-            return Ok(Done::RollBack((0, false)));
-        };
+        let Some(stock) = self.alone().await? else { return Ok(Done::RollBack((0, false))) };
         call.in_time(stock.now)?;
         let mut moves = Moves::default();
         let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into(), call.retention.into()];
@@ -199,11 +196,18 @@ impl Open<'_> {
         Ok(Done::Commit((over.len() as u64, more)))
     }
 
-    /// Reads the stock's own row; `statement` determines how it is locked.
-    pub(super) async fn stock(&mut self, statement: &str) -> Result<Option<Stock>, Fault> {
+    /// Locks the stock's own row, and reads it and the time.
+    pub(super) async fn alone(&mut self) -> Result<Option<Stock>, Fault> {
+        // This statement reads the time before it waits for the row.
+        self.rows(&self.call.sql.stock_locked, &[(&*self.call.stock).into()]).await?;
+        self.stock().await
+    }
+
+    /// Reads the stock's own row and the time.
+    pub(super) async fn stock(&mut self) -> Result<Option<Stock>, Fault> {
         let sent = Clock::Boot.now();
         let call = self.call;
-        let rows = self.rows(statement, &[(&*call.stock).into()]).await?;
+        let rows = self.rows(&call.sql.stock, &[(&*call.stock).into()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let number = |at| row.int(at).map_err(|error| call.unreadable(&error));
         let now = number(0)?;

@@ -13,7 +13,6 @@ struct Dialect {
     /// epoch.
     clock: &'static str,
     for_update: &'static str,
-    for_share: &'static str,
     skip_locked: &'static str,
     /// Makes processes that create the tables at the same time wait for each other.
     alone: &'static str,
@@ -31,8 +30,7 @@ impl Dialect {
 
     /// SQLite's transactions begin with `BEGIN IMMEDIATE`: a writer is alone, and locks no rows.
     #[cfg(feature = "sqlite")]
-    const SQLITE: Self =
-        Self { clock: SQLITE_CLOCK, for_update: "", for_share: "", skip_locked: "", alone: "" };
+    const SQLITE: Self = Self { clock: SQLITE_CLOCK, for_update: "", skip_locked: "", alone: "" };
 
     /// PostgreSQL's transactions are READ COMMITTED, and lock rows before they rely on them. The
     /// order is the operation's row, the stock's, then those of segments in ascending order, so
@@ -44,7 +42,6 @@ impl Dialect {
     const POSTGRES: Self = Self {
         clock: POSTGRES_CLOCK,
         for_update: " FOR UPDATE",
-        for_share: " FOR SHARE",
         skip_locked: " FOR UPDATE SKIP LOCKED",
         alone: "SELECT pg_advisory_xact_lock(7236834781);",
     };
@@ -113,9 +110,9 @@ pub(crate) struct Statements {
     pub(super) audit: String,
     /// $2 operation. Its record, locked.
     pub(super) record: String,
-    /// now, segments, initial + restocked of the stock: unlocked, with a shared lock, and locked.
+    /// now, segments, initial + restocked of the stock: unlocked, and locked. Whoever moves units of
+    /// several segments locks it: shared locks follow each other, and would keep a restock waiting.
     pub(super) stock: String,
-    pub(super) stock_shared: String,
     pub(super) stock_locked: String,
     /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9
     /// latest time. Changes nothing if it is too late, or the operation has a record.
@@ -161,7 +158,7 @@ const RECORD: &str = "o.state, o.reserved, o.quantity, o.parts, o.deadline, o.ke
 
 impl Statements {
     pub(crate) fn of(options: &Options) -> Self {
-        let Dialect { clock, for_update, for_share, skip_locked, alone } = Dialect::of(options);
+        let Dialect { clock, for_update, skip_locked, alone } = Dialect::of(options);
         let stock = format!("SELECT {clock}, segments, initial + restocked FROM lock_stock WHERE stock = $1");
         Self {
             now: clock,
@@ -190,7 +187,6 @@ impl Statements {
             record: format!(
                 "SELECT {RECORD} FROM lock_stock_operation o WHERE o.stock = $1 AND o.operation = $2{for_update}"
             ),
-            stock_shared: format!("{stock}{for_share}"),
             stock_locked: format!("{stock}{for_update}"),
             stock,
             note: format!(

@@ -1,9 +1,12 @@
 //! [`SqlStocks`]: stocks in tables of the database.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use lock_core::internal::steps::carried;
+use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::stock::{
     AuditAnswer, RestockAnswer, RestockRequest, SettleAnswer, SettleRequest, Snapshot, StockCall, StockStore,
     Swept, TakeAnswer, TakeRequest,
@@ -24,9 +27,11 @@ use crate::records::Sql;
 pub(crate) struct SqlStocks(pub(super) Arc<Place>);
 
 impl SqlStocks {
-    pub(crate) fn new(sql: Arc<Sql>, prefix: &str, links: Links, reads: Links) -> Self {
+    /// Makes stocks that have connections for transactions, for statements that only read, and for
+    /// audits.
+    pub(crate) fn new(sql: Arc<Sql>, prefix: &str, [links, reads, audits]: [Links; 3]) -> Self {
         let (prefix, statements) = (prefix.to_owned(), Statements::of(&links.options));
-        Self(Arc::new(Place { sql, prefix, links, reads, statements }))
+        Self(Arc::new(Place { sql, prefix, links, reads, audits, statements }))
     }
 }
 
@@ -36,12 +41,29 @@ impl fmt::Debug for SqlStocks {
     }
 }
 
-/// Ends a task that nobody waits for any more.
-struct Ends<T>(JoinHandle<T>);
+/// A call that a task makes. Its caller can drop it at once, also if the task is not polled.
+struct Slot<T>(Mutex<Option<BoxFuture<T>>>);
+
+impl<T> Slot<T> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<T> {
+        match &mut *lock(&self.0) {
+            Some(call) => call.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Drops a call that nobody waits for any more, and ends its task.
+struct Ends<T> {
+    slot: Arc<Slot<T>>,
+    task: JoinHandle<T>,
+}
 
 impl<T> Drop for Ends<T> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
+        let call = lock(&self.slot.0).take();
+        drop(call);
     }
 }
 
@@ -51,8 +73,11 @@ fn spawned<T: Send + 'static>(
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> BoxFuture<Result<T, StoreError>> {
     Box::pin(async move {
-        let mut task = Ends(tokio::spawn(carried(call)));
-        (&mut task.0).await.unwrap_or_else(|error| {
+        let slot = Arc::new(Slot(Mutex::new(Some(Box::pin(carried(call)) as BoxFuture<_>))));
+        let polled = Arc::clone(&slot);
+        let task = tokio::spawn(poll_fn(move |cx| polled.poll(cx)));
+        let mut ends = Ends { slot, task };
+        (&mut ends.task).await.unwrap_or_else(|error| {
             Err(StoreError::new(StoreErrorKind::Unanswered, format!("the call was not finished: {error}")))
         })
     })

@@ -180,7 +180,7 @@ impl Open<'_> {
     ) -> Result<Option<Few<Part>>, Fault> {
         let call = self.call;
         // Nobody changes the number of segments from here on, so none is missed.
-        if self.stock(&call.sql.stock_shared).await?.is_none() {
+        if self.rows(&call.sql.stock_locked, &[(&*call.stock).into()]).await?.is_empty() {
             return Ok(None);
         }
         let available = (0..).zip(self.segments().await?.active);
