@@ -83,7 +83,7 @@ impl Engine {
     /// Asks the store once, for about `limit` at most, whether it can be used.
     pub async fn check(&self, limit: Duration) -> Result<(), StoreError> {
         self.limited(limit, |store| store.check()).await.unwrap_or_else(|| {
-            let message = format!("{:?} did not answer within {limit:?}", self.store);
+            let message = format!("{} did not answer within {limit:?}", self.store.abilities().name);
             Err(StoreError::new(StoreErrorKind::Unreachable, message))
         })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_runtime::testing::lose;
-use lock_runtime::{CommitError, CommitIfHeld, LockGuard, LockManager};
+use lock_runtime::{CommitError, CommitIfHeld, LockError, LockGuard, LockManager, distributed_lock};
 use sqlx::{Connection, Executor, Pool, Transaction};
 
 use crate::kinds::{KINDS, lock};
@@ -174,6 +174,23 @@ pub async fn what_is_not_held_is_not_committed<D: Notes>(place: &Place<D>) {
     place.other.force_release("b").await.unwrap();
     let error = place.refused(&several, "late").await;
     assert!(matches!(&error, CommitError::NotHeld { key } if key.as_str() == "b"), "{error:?}");
+}
+
+/// Books an amount in a transaction that is committed under the attribute's lock.
+#[distributed_lock(key = "account", manager = place.locks, wait = "none")]
+async fn book<D: Notes>(place: &Place<D>, name: &str) -> Result<(), LockError> {
+    let tx = place.note(name).await;
+    // Enters the lock again.
+    let guard = place.locks.mutex("account").acquire().await?;
+    guard.commit_if_held(tx).await.unwrap();
+    guard.release().await
+}
+
+/// A body has no guard, but can ask for one.
+pub async fn a_body_under_the_attribute_commits<D: Notes>(place: &Place<D>) {
+    book(place, "booked").await.unwrap();
+    assert!(place.has("booked").await);
+    assert!(!place.locks.status("account").await.unwrap().is_locked());
 }
 
 /// A guard that is lost asks nobody.

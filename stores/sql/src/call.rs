@@ -39,8 +39,9 @@ const MARK: Duration = Duration::from_secs(60);
 /// Maximum length in bytes of a name in PostgreSQL, whose index has no room for more.
 const LONGEST_NAME: usize = 2500;
 
-/// Advice about a missing table.
-pub(crate) const NO_TABLE: &str = "connect once as a user who may create it";
+/// Advice about missing tables, which the first call makes.
+pub(crate) const NO_TABLE: &str =
+    "a user who may create tables has to do the same once, or grant the right to";
 
 /// A step, as it is made in an attempt.
 pub(crate) type Steps<'a, T> = &'a mut (dyn FnMut(&mut Step<'_>) -> T + Send);
@@ -151,6 +152,9 @@ impl<'a> Call<'a> {
             Fault::NoTables(_) if !tries.created => match self.create().await {
                 // Another program creates it.
                 Err(Fault::Again(_)) => Ok(()),
+                Err(Fault::Failed(error)) if error.kind() == StoreErrorKind::Denied => {
+                    Err(StoreError::new(StoreErrorKind::Denied, format!("{error}; {NO_TABLE}")))
+                }
                 Err(fault) => Err(fault.error(NO_TABLE)),
                 Ok(()) => {
                     tries.created = true;
@@ -264,8 +268,8 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Fails if connections are no sessions. A pooler of transactions gives a session to others while
-    /// its last user is idle.
+    /// Fails if connections are no sessions. A pooler of transactions gives a session to others
+    /// while its last user is idle.
     #[cfg(feature = "postgres")]
     async fn check_sessions(&self) -> Result<(), Fault> {
         let mut one = self.link().await?;

@@ -35,6 +35,7 @@ on_sqlite! {
     guards_of_all_kinds_commit;
     what_is_not_held_is_not_committed;
     a_lost_guard_commits_nothing;
+    a_body_under_the_attribute_commits;
     a_savepoint_is_refused;
 }
 

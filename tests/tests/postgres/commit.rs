@@ -67,6 +67,7 @@ macro_rules! on_postgres {
 on_postgres! {
     what_is_not_held_is_not_committed;
     a_lost_guard_commits_nothing;
+    a_body_under_the_attribute_commits;
     a_savepoint_is_refused;
 }
 

@@ -504,8 +504,7 @@ fn run_loom(step: &Step<'_>) -> Outcome {
 }
 
 /// Packs the crates that users compile as they would be published, and checks what is in the
-/// packages. Cargo's own verification compiles all that they depend on once more, and was five times
-/// as expensive.
+/// packages. Cargo's own verification would compile all that they depend on once more.
 fn package(step: &Step<'_>) -> Outcome {
     let target = match Libraries::find(step.output()) {
         Ok(libraries) => libraries.target,

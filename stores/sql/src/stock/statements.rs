@@ -110,8 +110,8 @@ pub(crate) struct Statements {
     pub(super) audit: String,
     /// $2 operation. Its record, locked.
     pub(super) record: String,
-    /// now, segments, initial + restocked of the stock: unlocked, and locked. Whoever moves units of
-    /// several segments locks it: shared locks follow each other, and would keep a restock waiting.
+    /// now, segments, initial + restocked of the stock: unlocked, and locked. The lock is never
+    /// shared: a restock could wait for ever for shared locks that follow each other.
     pub(super) stock: String,
     pub(super) stock_locked: String,
     /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9
