@@ -74,16 +74,16 @@ pub async fn a_dropped_future_has_done_all_or_nothing(url: &str) {
 }
 
 /// Polls `work` until it has reached a step, and returns it.
-async fn reach<F: Future>(wanted: &'static str, work: F) -> Pin<Box<dyn Future<Output = F::Output>>>
-where
-    F: 'static,
-{
+async fn reach<T>(
+    wanted: &'static str,
+    work: impl Future<Output = T> + 'static,
+) -> Pin<Box<dyn Future<Output = T>>> {
     let reached = Arc::new(AtomicBool::new(false));
     let reach = Arc::clone(&reached);
     let step = move |step: &str| {
         reach.fetch_or(step == wanted, Ordering::Relaxed);
     };
-    let mut work: Pin<Box<dyn Future<Output = F::Output>>> = Box::pin(with_steps(step, work));
+    let mut work: Pin<Box<dyn Future<Output = T>>> = Box::pin(with_steps(step, work));
     while !reached.load(Ordering::Relaxed) {
         let polled = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx)));
         assert!(polled.await.is_pending(), "it has not ended before `{wanted}`");
@@ -109,11 +109,9 @@ pub async fn a_caller_who_is_not_polled_keeps_nobody_out(url: &str) {
 pub fn a_call_that_was_dropped_keeps_nobody_out(url: &str) {
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let (still, moving) = (runtime(), runtime());
-    let given_up = still.block_on(async {
-        let stock = stock(&start(url).await, "still");
-        stock.initialize(10, 1).await.unwrap();
-        reach("after begin", async move { stock.take("still", 2).await.map(drop) }).await
-    });
+    let stock = still.block_on(async { stock(&start(url).await, "still") });
+    still.block_on(stock.initialize(10, 1)).unwrap();
+    let given_up = still.block_on(reach("after begin", async move { stock.take("still", 2).await }));
     drop(given_up);
     moving.block_on(async {
         let stock = start(url).await.stock("still").timeout(Duration::from_secs(10));
