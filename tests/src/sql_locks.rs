@@ -1,5 +1,7 @@
 //! Tests of locks in SQL that run on each of the databases. `url` is the URL of a new one.
 
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_runtime::LockManager;
@@ -30,6 +32,31 @@ pub fn processes_count_exactly(url: &str, counter: &str, processes: usize) {
         assert_eq!(process.line(LIMIT), "done");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), TOTAL.to_string());
+}
+
+/// Calls that only look, begun by somebody who then does something else for long.
+pub async fn looks_that_are_not_polled_keep_nobody_waiting(locks: &LockManager) {
+    let held = locks.mutex("held").lease(Duration::from_secs(30)).acquire().await.unwrap();
+    let (latch, semaphore) = (locks.latch("latch"), locks.semaphore("semaphore"));
+    assert!(latch.try_set_count(1).await.unwrap());
+    assert!(semaphore.try_set_permits(1).await.unwrap());
+    let mut still: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    for _ in 0..5 {
+        let mut list = locks.list("");
+        still.push(Box::pin(async { drop(locks.status("k").await) }));
+        still.push(Box::pin(async { drop(locks.health().await) }));
+        still.push(Box::pin(async move { drop(list.next_page().await) }));
+        still.push(Box::pin(async { drop(latch.wait(LIMIT).await) }));
+        still.push(Box::pin(async { drop(semaphore.available_permits().await) }));
+    }
+    for call in &mut still {
+        std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
+    }
+    for _ in 0..3 {
+        locks.mutex("k").no_wait().acquire().await.unwrap().release().await.unwrap();
+        held.extend(Duration::from_secs(60)).await.unwrap();
+    }
+    drop(still);
 }
 
 /// Uses locks of all kinds, semaphores, latches and what operators call, by two managers.

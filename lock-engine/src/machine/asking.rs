@@ -7,7 +7,8 @@ use lock_core::internal::clock::Tick;
 use lock_core::store::kit::no_answer;
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, DIRECT_LEASE, FAR_LIFE, Granted, LONGEST_WAIT, ListenerPolicy,
-    Moment, Notice, Released, Renewed, Rivals, Standing, StoreError, StoreErrorKind, Takeover, TokenRange,
+    Moment, Notice, Notices, Released, Renewed, Rivals, Standing, StoreError, StoreErrorKind, Takeover,
+    TokenRange,
 };
 use lock_core::{FencingToken, OwnerId};
 
@@ -201,10 +202,12 @@ impl Machine {
         }
     }
 
-    /// Returns when the place is kept next if that is how the lane polls: it hears of nothing, and
-    /// may be the next to get the key.
+    /// Returns when the place is kept next if that is how the lane polls: the store has no
+    /// messages, and it may be the next to get the key. Where messages are only missing for a
+    /// while, attempts ask for them again.
     fn polls_by_keeping(&self, now: Tick) -> Option<Tick> {
         let polls = self.rules.abilities.queues_mutexes
+            && self.rules.abilities.notices == Notices::Polled
             && self.spec.is_queued(&self.rules.abilities)
             && !self.retry.hears()
             && self.retry.poll() == POLL_LONGEST

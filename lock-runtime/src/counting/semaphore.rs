@@ -277,10 +277,14 @@ impl Semaphore {
 
     async fn counts(&self) -> Result<PermitCounts, LockError> {
         let name = self.name.clone()?;
-        let (engine, store) = (&self.counting.engine, self.counting.semaphores(&name)?);
-        let timeout = engine.settings.call_timeout;
-        let counts = engine.bounded(|_| store.counts(name.clone(), timeout)).await;
-        counts.map_err(|error| LockError::from_store(name, error))
+        let (engine, store) = (Arc::clone(&self.counting.engine), self.counting.semaphores(&name)?);
+        let (key, timeout) = (name.clone(), engine.settings.call_timeout);
+        // It may take back permits whose lease is over, and then has to tell waiters.
+        let call = {
+            let engine = Arc::clone(&engine);
+            async move { engine.bounded(|_| store.counts(key, timeout)).await }
+        };
+        engine.dispatched(timeout * 2, call).await.map_err(|failure| LockError::of(name, failure))
     }
 
     /// Returns how many permits are left. This is below zero when the number was set to less than
@@ -288,8 +292,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`]. Cancel
-    /// safe.
+    /// [`LockError::Unavailable`], [`LockError::Misconfigured`], [`LockError::InvalidKey`], and
+    /// [`LockError::ShutDown`] when the manager's runtime is gone. Cancel safe.
     pub async fn available_permits(&self) -> Result<i64, LockError> {
         Ok(self.counts().await?.available)
     }

@@ -211,8 +211,7 @@ impl Lead {
     async fn make_all(self, mut waiting: Vec<Box<dyn Member>>) {
         while !waiting.is_empty() {
             let rest = waiting.split_off(waiting.len().min(MOST));
-            waiting.retain(|member| member.begin());
-            self.make(waiting).await;
+            self.make(waiting.into_iter().filter_map(begun).collect()).await;
             waiting = rest;
         }
     }
@@ -238,12 +237,24 @@ impl Lead {
         let is_full = made.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::TooManyWaiters);
         if is_full && members.len() > 1 {
             for member in members {
-                Box::pin(self.make(vec![member])).await;
+                // Those before it may have taken long.
+                Box::pin(self.make(begun(member).into_iter().collect())).await;
             }
             return;
         }
         members.into_iter().for_each(|member| member.tell(made.clone()));
     }
+}
+
+/// Begins a step; `None` if nobody waits for it any more.
+fn begun(member: Box<dyn Member>) -> Option<Box<dyn Member>> {
+    if member.deadline() > Instant::now() {
+        return Some(member).filter(|member| member.begin());
+    }
+    let over =
+        StoreError::new(StoreErrorKind::NotReady, "PostgreSQL: the time was over before the step began");
+    member.tell(Err(over));
+    None
 }
 
 /// Returns the error of a step that has panicked, or whose runtime has ended.

@@ -33,6 +33,8 @@ mod records;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod row;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod spawned;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod statements;
 #[cfg(feature = "postgres")]
 mod station;

@@ -352,14 +352,15 @@ impl Drop for Link {
     }
 }
 
-/// Whether the server has answered, and goes on. An operator or a shutdown ends the connection with
-/// an answer of the classes 57 and 08.
+/// Whether the server has answered, and goes on. It ends the connection with an answer of the
+/// classes 57 (an operator, a shutdown) and 08, and after a time-out of a transaction.
 fn is_answer<T>(answer: &Result<T, sqlx::Error>) -> bool {
     match answer {
         Ok(_) => true,
         Err(sqlx::Error::Database(error)) => {
             let code = error.code().unwrap_or_default();
-            code.len() < 5 || !(code.starts_with("57") || code.starts_with("08"))
+            let ends = ["57", "08", "25P03", "25P04"];
+            code.len() < 5 || !ends.iter().any(|end| code.starts_with(end))
         }
         Err(_) => false,
     }

@@ -18,6 +18,7 @@ use crate::plumbing::Arg;
 #[cfg(feature = "postgres")]
 use crate::plumbing::During;
 use crate::row::{Found, time};
+use crate::spawned::spawned;
 use crate::statements::Statements;
 #[cfg(feature = "postgres")]
 use crate::station::Station;
@@ -150,54 +151,7 @@ impl Sql {
         attempts!(call, call.attempt(&change, &mut step))
     }
 
-    fn call(&self, timeout: Duration) -> Call<'_> {
-        Call::new(self, &self.links, timeout)
-    }
-}
-
-impl fmt::Debug for Sql {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sql").field("database", &self.database()).finish_non_exhaustive()
-    }
-}
-
-impl RecordStore for Sql {
-    fn abilities(&self) -> &Abilities {
-        &self.abilities
-    }
-
-    async fn time(&self, timeout: Duration) -> Result<ServerTime, StoreError> {
-        if let Some((estimate, _)) = self.estimate(STAMPS) {
-            return Ok(estimate);
-        }
-        let call = self.call(timeout);
-        attempts!(call, call.time())
-    }
-
-    async fn change<T, F>(&self, change: Change, step: F) -> Result<Changed<T>, StoreError>
-    where
-        T: Send + 'static,
-        F: FnMut(&mut Step<'_>) -> T + Send + 'static,
-    {
-        self.sweeper.go_on();
-        let (Some(name), Some(me)) = (self.swapped(&change), self.me.upgrade()) else {
-            return self.make(change, step).await;
-        };
-        let timeout = change.timeout;
-        match Groups::turn(me, &name, change, step) {
-            Turn::Now(lead, change, step) => lead.make_one(change, step).await,
-            Turn::Later(mut told, begun) => match tokio::time::timeout(timeout, &mut told).await {
-                Ok(told) => told.unwrap_or_else(|_| Err(group::given_up())),
-                Err(_) => {
-                    drop(told);
-                    let text = format_args!("no answer within {timeout:?}");
-                    Err(self.call(timeout).error(group::over(&begun), text))
-                }
-            },
-        }
-    }
-
-    async fn page(
+    async fn read_page(
         &self,
         prefix: &str,
         cursor: Option<Cursor>,
@@ -229,18 +183,88 @@ impl RecordStore for Sql {
         read().map_err(|error| call.unreadable(&error).error(NO_TABLE))
     }
 
+    fn call(&self, timeout: Duration) -> Call<'_> {
+        Call::new(self, &self.links, timeout)
+    }
+}
+
+impl fmt::Debug for Sql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sql").field("database", &self.database()).finish_non_exhaustive()
+    }
+}
+
+impl RecordStore for Sql {
+    fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    async fn time(&self, timeout: Duration) -> Result<ServerTime, StoreError> {
+        if let Some((estimate, _)) = self.estimate(STAMPS) {
+            return Ok(estimate);
+        }
+        let call = self.call(timeout);
+        attempts!(call, call.time())
+    }
+
+    async fn change<T, F>(&self, change: Change, step: F) -> Result<Changed<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Step<'_>) -> T + Send + 'static,
+    {
+        self.sweeper.go_on();
+        let Some(me) = self.me.upgrade() else { return self.make(change, step).await };
+        let Some(name) = self.swapped(&change) else {
+            // Users poll the calls that only look.
+            if change.access == Access::Look {
+                return spawned(async move { me.make(change, step).await }).await;
+            }
+            return self.make(change, step).await;
+        };
+        let timeout = change.timeout;
+        match Groups::turn(me, &name, change, step) {
+            Turn::Now(lead, change, step) => lead.make_one(change, step).await,
+            Turn::Later(mut told, begun) => match tokio::time::timeout(timeout, &mut told).await {
+                Ok(told) => told.unwrap_or_else(|_| Err(group::given_up())),
+                Err(_) => {
+                    drop(told);
+                    let text = format_args!("no answer within {timeout:?}");
+                    Err(self.call(timeout).error(group::over(&begun), text))
+                }
+            },
+        }
+    }
+
+    async fn page(
+        &self,
+        prefix: &str,
+        cursor: Option<Cursor>,
+        timeout: Duration,
+    ) -> Result<Page, StoreError> {
+        let prefix = prefix.to_owned();
+        match self.me.upgrade() {
+            Some(me) => spawned(async move { me.read_page(&prefix, cursor, timeout).await }).await,
+            None => self.read_page(&prefix, cursor, timeout).await,
+        }
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
         let call = self.call(CHECK);
         attempts!(call, call.check())
     }
 
     async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<(), StoreError> {
-        let call = Call::new(self, &self.steady, timeout);
         #[cfg(feature = "postgres")]
-        if let Some(station) = &self.station {
-            return attempts!(call, call.bounded(During::Work, station.listen(&names)));
+        if let (Some(me), true) = (self.me.upgrade(), self.station.is_some()) {
+            // Others wait until it is registered.
+            return spawned(async move {
+                let call = Call::new(&me, &me.steady, timeout);
+                let Some(station) = &me.station else { return Ok(()) };
+                attempts!(call, call.bounded(During::Work, station.listen(&names)))
+            })
+            .await;
         }
-        let _ = (call, names);
+        let _ = (names, timeout);
         Ok(())
     }
 

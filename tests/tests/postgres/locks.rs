@@ -4,13 +4,22 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockManager};
 use lock_tests::PostgresServer;
-use lock_tests::sql_locks::{everything_works_between_two_managers, processes_count_exactly};
+use lock_tests::sql_locks::{self, everything_works_between_two_managers, processes_count_exactly};
 use sqlx::postgres::PgPoolOptions;
 
 #[test]
 fn two_processes_count_to_ten_thousand() {
     let server = PostgresServer::start();
     processes_count_exactly(&server.url(), env!("CARGO_BIN_EXE_counter"), 2);
+}
+
+#[tokio::test]
+async fn looks_that_are_not_polled_keep_nobody_waiting() {
+    let server = PostgresServer::start();
+    sql_locks::looks_that_are_not_polled_keep_nobody_waiting(
+        &LockManager::connect(server.url()).await.unwrap(),
+    )
+    .await;
 }
 
 #[tokio::test]

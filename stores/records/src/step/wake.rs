@@ -87,7 +87,7 @@ impl Work<'_> {
         let Some(lock) = self.lock(index) else { return Renewed::Gone };
         match item.kind {
             kind if abilities.queues(kind) => {
-                let queued = lock.queue.renew(&item.owner, sign);
+                let queued = lock.queue.renew(&item.owner, sign).is_some();
                 self.settle(index, &item.key, Turn::Tell);
                 if !queued {
                     return Renewed::Gone;

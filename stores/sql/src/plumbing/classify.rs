@@ -44,7 +44,7 @@ pub(crate) fn fault(database: &str, error: &sqlx::Error, during: During) -> Faul
 
 /// Advice about sessions that are no sessions of PostgreSQL.
 pub(crate) const POOLED: &str = "a pooler of transactions, such as PgBouncer, seems to be in front of the server: \
-                      write `?pooler=true` in its address";
+                      write `?pooler=true` in its address, and no `options`";
 
 /// How PgBouncer refuses what sqlx wants of a session.
 const STARTUP: &str = "unsupported startup parameter";
@@ -106,9 +106,9 @@ fn of_postgres(code: &str) -> Meaning {
         // No such database.
         "3D000" => Meaning::Kind(StoreErrorKind::Unsupported),
         "25006" => Meaning::Kind(StoreErrorKind::ReadOnly),
-        // `idle_in_transaction_session_timeout` expired: rolled back, even if this answers a
-        // COMMIT.
-        "25P03" => Meaning::Kind(StoreErrorKind::TooLate),
+        // `idle_in_transaction_session_timeout` or `transaction_timeout` expired: rolled back, even
+        // if this answers a COMMIT.
+        "25P03" | "25P04" => Meaning::Kind(StoreErrorKind::TooLate),
         // Too many connections, starting up.
         "53300" | "57P03" => Meaning::Kind(StoreErrorKind::NotReady),
         _ if code.starts_with("53") => Meaning::Kind(StoreErrorKind::Full),
