@@ -70,9 +70,17 @@ impl Queue {
         alive.find(|waiter| waiter.owner == *owner)
     }
 
-    /// Records a sign of life of `owner`, if it is queued. A waiter that polls gives one often: in
-    /// the first eighth of its life, nothing has to be written.
-    pub(super) fn renew(&mut self, owner: &OwnerId, sign: Sign) -> Option<&mut Waiter> {
+    /// Records a sign of life of `owner`; returns whether it is queued.
+    pub(super) fn renew(&mut self, owner: &OwnerId, sign: Sign) -> bool {
+        let Some(waiter) = self.live_of(owner, sign.now) else { return false };
+        waiter.alive_until = sign.now + sign.life;
+        waiter.listener = sign.listener;
+        true
+    }
+
+    /// Records that `owner` asks again, if it is queued. A waiter that polls does so often: in the
+    /// first eighth of its life, nothing has to be written.
+    pub(super) fn asks_again(&mut self, owner: &OwnerId, sign: Sign) -> Option<&mut Waiter> {
         let waiter = self.live_of(owner, sign.now)?;
         if waiter.alive_until <= sign.now + sign.life * 7 / 8 {
             waiter.alive_until = sign.now + sign.life;
@@ -85,7 +93,7 @@ impl Queue {
     pub(super) fn join(&mut self, owner: &OwnerId, request: &AcquireRequest, sign: Sign) {
         let direct = request.items.len() == 1 && request.floor() == 0;
         let (now, life, listener) = (sign.now, sign.life, sign.listener.clone());
-        if let Some(waiter) = self.renew(owner, sign) {
+        if let Some(waiter) = self.asks_again(owner, sign) {
             (waiter.lease, waiter.retention) = (request.lease, request.retention);
             waiter.direct = direct;
             return;

@@ -122,7 +122,7 @@ impl Work<'_> {
                     } else if waits {
                         lock.queue.join(&item.owner, request, sign);
                     } else {
-                        lock.queue.renew(&item.owner, sign);
+                        lock.queue.asks_again(&item.owner, sign);
                     }
                     self.settle(index, &item.key, Turn::Tell);
                 }

@@ -87,7 +87,7 @@ impl Work<'_> {
         let Some(lock) = self.lock(index) else { return Renewed::Gone };
         match item.kind {
             kind if abilities.queues(kind) => {
-                let queued = lock.queue.renew(&item.owner, sign).is_some();
+                let queued = lock.queue.renew(&item.owner, sign);
                 self.settle(index, &item.key, Turn::Tell);
                 if !queued {
                     return Renewed::Gone;
