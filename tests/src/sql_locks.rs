@@ -1,12 +1,10 @@
 //! Tests of locks in SQL that run on each of the databases. `url` is the URL of a new one.
 
-use std::pin::Pin;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lock_runtime::LockManager;
 
-use crate::{Helper, PostgresServer};
+use crate::{Helper, PostgresServer, first_poll};
 
 /// Maximum time of a run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -40,17 +38,12 @@ pub async fn looks_that_are_not_polled_keep_nobody_waiting(locks: &LockManager) 
     let (latch, semaphore) = (locks.latch("latch"), locks.semaphore("semaphore"));
     assert!(latch.try_set_count(1).await.unwrap());
     assert!(semaphore.try_set_permits(1).await.unwrap());
-    let mut still: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+    let mut still = Vec::new();
     for _ in 0..5 {
-        let mut list = locks.list("");
-        still.push(Box::pin(async { drop(locks.status("k").await) }));
-        still.push(Box::pin(async { drop(locks.health().await) }));
-        still.push(Box::pin(async move { drop(list.next_page().await) }));
-        still.push(Box::pin(async { drop(latch.wait(LIMIT).await) }));
-        still.push(Box::pin(async { drop(semaphore.available_permits().await) }));
-    }
-    for call in &mut still {
-        std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_ready())).await;
+        let page = async { locks.list("").next_page().await };
+        let counts = (first_poll(latch.wait(LIMIT)).await, first_poll(semaphore.available_permits()).await);
+        let status = (first_poll(locks.status("k")).await, first_poll(locks.health()).await);
+        still.push((status, first_poll(page).await, counts));
     }
     for _ in 0..3 {
         locks.mutex("k").no_wait().acquire().await.unwrap().release().await.unwrap();

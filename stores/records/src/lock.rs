@@ -74,6 +74,13 @@ impl Lock {
         }
     }
 
+    /// Lets nobody that waits keep others out for longer than it says, although the clock was set
+    /// back.
+    pub(super) fn bound_waits(&mut self, abilities: &Abilities, now: ServerTime) {
+        self.queue.bound(now, abilities.waiter_life);
+        self.read_write.bound(now, abilities.intent_life);
+    }
+
     /// Returns until when `item` can't be had; `None` when it can.
     pub(super) fn refuses(&self, item: &Item, abilities: &Abilities, now: ServerTime) -> Option<ServerTime> {
         let owner = &item.owner;

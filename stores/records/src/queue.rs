@@ -41,11 +41,24 @@ pub(super) struct Sign {
     pub(super) listener: Option<ListenerId>,
 }
 
+/// Whether a time is so far ahead that a clock must have been set back since something got `life`.
+/// Estimates of the clock differ by less.
+pub(super) fn is_beyond(time: ServerTime, now: ServerTime, life: Duration) -> bool {
+    time > now + life * 2
+}
+
 impl Queue {
     /// Removes the dead waiters, wherever they stand.
     pub(super) fn purge(&mut self, now: ServerTime) {
         self.unheard |= self.waiters.front().is_some_and(|head| head.alive_until <= now);
         self.waiters.retain(|waiter| waiter.alive_until > now);
+    }
+
+    /// Shortens the lives that the database's clock has lengthened when it was set back: no sign
+    /// of life counts for longer than `life`.
+    pub(super) fn bound(&mut self, now: ServerTime, life: Duration) {
+        let longer = |waiter: &&mut Waiter| is_beyond(waiter.alive_until, now, life);
+        self.waiters.iter_mut().filter(longer).for_each(|waiter| waiter.alive_until = now + life);
     }
 
     /// Returns the first live waiter.

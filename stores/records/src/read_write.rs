@@ -6,6 +6,7 @@ use lock_core::OwnerId;
 use lock_core::store::ServerTime;
 
 use super::lock::Held;
+use super::queue::is_beyond;
 
 /// The read/write state of a key. Expired holds count as absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +81,13 @@ impl ReadWrite {
         let before = self.writer(now).map_or(expires, |writer| writer.expires);
         self.writer = Some(Held { owner: owner.clone(), expires: before.max(expires) });
         self.end_intent(owner, now);
+    }
+
+    /// Shortens an intent that the database's clock has lengthened when it was set back.
+    pub(super) fn bound(&mut self, now: ServerTime, life: Duration) {
+        if let Some(intent) = self.intent.as_mut().filter(|intent| is_beyond(intent.expires, now, life)) {
+            intent.expires = now + life;
+        }
     }
 
     /// Notes that `owner` waits to write: if only readers are in its way, new ones are kept out.

@@ -99,11 +99,13 @@ impl Step for Take {
             }
         };
         // From here to the send nothing is awaited: a withdrawal finds all of it done, or nothing.
-        let moment = node.server_time(ready.now)?;
-        if requests.iter().any(|request| request.stamp(moment) == ServerTime::from_micros(0)) {
+        let now = node.server_time(ready.now)?;
+        if requests.iter().any(|request| request.stamp(now) == ServerTime::from_micros(0)) {
             // One of them was withdrawn meanwhile and must not be sent any more.
             return Err(node.too_late(None).into());
         }
+        // `SET` says no time. That of a later answer must not be smaller, and `now` may be ahead.
+        let moment = node.server_clock.last().unwrap_or(now);
         let mut commands = Pipeline::with_capacity(requests.len() + 1);
         let mut wanted = 0;
         for (request, item) in requests.iter().zip(items()) {

@@ -192,7 +192,8 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) async fn link(&self) -> Result<Link, Fault> {
-        self.bounded(During::Work, self.links.take()).await
+        let taken = self.bounded(During::Work, async { Ok(self.links.take().await) }).await?;
+        taken.map_err(|error| fault(&self.links.options.place(), &error, During::Work))
     }
 
     /// Runs one statement that changes nothing. Returns also when it was sent, which may be long
@@ -238,8 +239,7 @@ impl<'a> Call<'a> {
     /// Asks for the database's time.
     pub(crate) async fn time(&self) -> Result<ServerTime, Fault> {
         let (sent, rows) = self.read(&self.sql.statements.clock, &[]).await?;
-        let now = rows.first().map(|row| row.int(0)).transpose();
-        let time = time(now.map_err(|error| self.unreadable(&error))?.unwrap_or_default());
+        let time = time(self.number(&rows)?.unwrap_or_default());
         self.sql.observe(time, sent);
         Ok(time)
     }
@@ -274,7 +274,8 @@ impl<'a> Call<'a> {
     async fn check_sessions(&self) -> Result<(), Fault> {
         let mut one = self.link().await?;
         let before = self.session(&mut one).await?;
-        let mut other = self.begin().await?;
+        // Renewals have a connection from then on.
+        let mut other = self.on(&self.sql.steady).begin().await?;
         let taken = self.session(&mut other).await?;
         let after = self.session(&mut one).await?;
         self.roll_back(other).await;
@@ -289,7 +290,11 @@ impl<'a> Call<'a> {
     #[cfg(feature = "postgres")]
     async fn session(&self, link: &mut Link) -> Result<Option<i64>, Fault> {
         let ask = link.rows("SELECT pg_backend_pid()::bigint", &[]);
-        let rows = self.bounded(During::Work, ask).await?;
+        self.number(&self.bounded(During::Work, ask).await?)
+    }
+
+    /// Returns the number that an answer begins with.
+    fn number(&self, rows: &[Row]) -> Result<Option<i64>, Fault> {
         rows.first().map(|row| row.int(0)).transpose().map_err(|error| self.unreadable(&error))
     }
 
@@ -402,7 +407,8 @@ impl<'a> Call<'a> {
     pub(crate) fn record(&self, name: &Name, row: Option<&RecordRow>) -> Result<Record, StoreError> {
         let record = row.map_or(Ok(Record::empty(name.class)), |row| row.record(name.class));
         record.map_err(|error| {
-            self.error(StoreErrorKind::ForeignData, format_args!("{name:?} in {TABLE}: {error}"))
+            let advice = "correct the row, or delete it if nobody holds the lock";
+            self.error(StoreErrorKind::ForeignData, format_args!("{name:?} in {TABLE}: {error}; {advice}"))
         })
     }
 

@@ -14,7 +14,8 @@ use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
 
 #[cfg(feature = "postgres")]
 use crate::plumbing::filled;
@@ -42,6 +43,21 @@ impl Options {
             #[cfg(feature = "postgres")]
             Self::Postgres(_) | Self::Pooled(_) => "PostgreSQL",
         }
+    }
+
+    /// Returns the name and the place of the database, in errors about connections.
+    pub(crate) fn place(&self) -> String {
+        let place = match self {
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(options) => options.get_filename().display().to_string(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) | Self::Pooled(options) => {
+                let socket = options.get_socket().map(|folder| folder.display().to_string());
+                let host = socket.unwrap_or_else(|| options.get_host().to_owned());
+                format!("{host}:{}", options.get_port())
+            }
+        };
+        format!("{} at {place}", self.name())
     }
 
     /// Returns the statement that begins a transaction that writes.
@@ -108,9 +124,9 @@ impl Options {
 /// Settings of a session of PostgreSQL, or of one transaction. A row that somebody has locked is
 /// waited for no longer than a second, and a stalled program keeps a row locked no longer than
 /// that. A session whose client has given up ends soon, instead of waiting for rows: a server for
-/// Linux can look, from version 14 on.
-/// A grant that a crash undoes would let two in, so a commit waits for the disk. The time-out of a
-/// statement would end a commit's wait for a standby, and report success.
+/// Linux can look, from version 14 on. A grant that a crash undoes would let two in, so a commit
+/// waits for the disk. The time-out of a statement would end a commit's wait for a standby, and
+/// report success.
 #[cfg(feature = "postgres")]
 macro_rules! settings {
     ($local:literal) => {
@@ -151,6 +167,9 @@ const IN_MEMORY: &str =
 /// Time after which an idle connection is not used again: a firewall may have forgotten it.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// Time for a login. A lost one is tried again by then.
+const LOGIN: Duration = Duration::from_secs(10);
+
 #[derive(Debug)]
 enum Connection {
     #[cfg(feature = "sqlite")]
@@ -187,11 +206,20 @@ pub(crate) struct Links {
     /// Where callers wait that let others go first: only one of them at a time asks for a
     /// connection.
     gate: Option<Arc<Semaphore>>,
+    /// Connections to use if no other can be made, as when the server has its maximum.
+    spare: Option<Box<Links>>,
 }
 
 impl Links {
     pub(crate) fn new(options: Options, most: usize) -> Self {
-        Self { options, idle: Arc::default(), permits: Arc::new(Semaphore::new(most)), gate: None }
+        let permits = Arc::new(Semaphore::new(most));
+        Self { options, idle: Arc::default(), permits, gate: None, spare: None }
+    }
+
+    /// Returns these connections, which use those of `spare` if no other can be made.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn or_from(self, spare: &Self) -> Self {
+        Self { spare: Some(Box::new(spare.clone())), ..self }
     }
 
     /// Returns the same connections for callers that let those of `self` go first.
@@ -202,6 +230,13 @@ impl Links {
 
     /// Waits for a connection.
     pub(crate) async fn take(&self) -> Result<Link, sqlx::Error> {
+        match (self.take_own().await, &self.spare) {
+            (Err(error), Some(spare)) => spare.take_own().await.map_err(|_| error),
+            (taken, _) => taken,
+        }
+    }
+
+    async fn take_own(&self) -> Result<Link, sqlx::Error> {
         let closed = |_| sqlx::Error::PoolClosed;
         let turn = match &self.gate {
             Some(gate) => Some(gate.acquire().await.map_err(closed)?),
@@ -219,12 +254,33 @@ impl Links {
             drop(stale);
             fresh
         };
-        let connection = match idle {
-            Some((connection, _)) => connection,
-            None => self.options.connect().await?,
-        };
-        let idle = Arc::clone(&self.idle);
-        Ok(Link { connection: Some(connection), is_clean: true, idle, taken: now, _permit: permit })
+        match idle {
+            Some((connection, _)) => Ok(self.link(connection, permit)),
+            None => self.connect(permit).await,
+        }
+    }
+
+    /// Connects, in a task: if a login takes longer than its caller waits, the next one has the
+    /// connection. Otherwise no call would succeed, and each would log in anew.
+    async fn connect(&self, permit: OwnedSemaphorePermit) -> Result<Link, sqlx::Error> {
+        let (caller, told) = oneshot::channel();
+        let links = self.clone();
+        tokio::spawn(async move {
+            let connected = timeout(LOGIN, links.options.connect()).await.unwrap_or_else(|_| {
+                let text = format!("no login within {LOGIN:?}");
+                Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
+            });
+            let link = connected.map(|connection| links.link(connection, permit));
+            if let Err(Ok(link)) = caller.send(link) {
+                link.give_back();
+            }
+        });
+        told.await.map_err(|_| sqlx::Error::PoolClosed)?
+    }
+
+    fn link(&self, connection: Connection, permit: OwnedSemaphorePermit) -> Link {
+        let (idle, taken) = (Arc::clone(&self.idle), Clock::Boot.now());
+        Link { connection: Some(connection), is_clean: true, idle, taken, _permit: permit }
     }
 }
 

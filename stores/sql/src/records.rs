@@ -45,7 +45,7 @@ pub struct Sql {
     /// For steps.
     links: Links,
     /// For renewals, so that no queue of steps delays them.
-    steady: Links,
+    pub(crate) steady: Links,
     pub(crate) statements: Statements,
     pub(crate) abilities: Abilities,
     /// The estimate of the database's clock.
@@ -56,7 +56,7 @@ pub struct Sql {
     pub(crate) notices: Notices,
     /// Where this manager hears of the steps of others.
     #[cfg(feature = "postgres")]
-    station: Option<Station>,
+    station: Option<Arc<Station>>,
     pub(crate) known: Known,
     pub(crate) groups: Groups,
     /// For tasks that go on with the steps of others.
@@ -74,7 +74,7 @@ impl Sql {
             lock(&listeners).listen_at(None);
         }
         #[cfg(feature = "postgres")]
-        let station = Station::of(&notices, &links, &statements, &listeners);
+        let station = Station::of(&notices, &links, &statements, &listeners).map(Arc::new);
         Arc::new_cyclic(|me| Self {
             groups: Groups::default(),
             me: Weak::clone(me),
@@ -151,6 +151,16 @@ impl Sql {
         attempts!(call, call.attempt(&change, &mut step))
     }
 
+    /// Makes a call in a task: its caller may not poll it.
+    async fn spawned<T, F>(&self, call: impl FnOnce(Arc<Self>) -> F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let Some(me) = self.me.upgrade() else { return Err(group::given_up()) };
+        spawned(call(me)).await
+    }
+
     async fn read_page(
         &self,
         prefix: &str,
@@ -213,12 +223,11 @@ impl RecordStore for Sql {
         F: FnMut(&mut Step<'_>) -> T + Send + 'static,
     {
         self.sweeper.go_on();
-        let Some(me) = self.me.upgrade() else { return self.make(change, step).await };
-        let Some(name) = self.swapped(&change) else {
-            // Users poll the calls that only look.
-            if change.access == Access::Look {
-                return spawned(async move { me.make(change, step).await }).await;
-            }
+        // Users poll the calls that only look.
+        if change.access == Access::Look {
+            return self.spawned(|me| async move { me.make(change, step).await }).await;
+        }
+        let (Some(name), Some(me)) = (self.swapped(&change), self.me.upgrade()) else {
             return self.make(change, step).await;
         };
         let timeout = change.timeout;
@@ -242,10 +251,7 @@ impl RecordStore for Sql {
         timeout: Duration,
     ) -> Result<Page, StoreError> {
         let prefix = prefix.to_owned();
-        match self.me.upgrade() {
-            Some(me) => spawned(async move { me.read_page(&prefix, cursor, timeout).await }).await,
-            None => self.read_page(&prefix, cursor, timeout).await,
-        }
+        self.spawned(|me| async move { me.read_page(&prefix, cursor, timeout).await }).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -255,14 +261,13 @@ impl RecordStore for Sql {
 
     async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<(), StoreError> {
         #[cfg(feature = "postgres")]
-        if let (Some(me), true) = (self.me.upgrade(), self.station.is_some()) {
+        if let Some(station) = self.station.clone() {
             // Others wait until it is registered.
-            return spawned(async move {
+            let listen = |me: Arc<Self>| async move {
                 let call = Call::new(&me, &me.steady, timeout);
-                let Some(station) = &me.station else { return Ok(()) };
                 attempts!(call, call.bounded(During::Work, station.listen(&names)))
-            })
-            .await;
+            };
+            return self.spawned(listen).await;
         }
         let _ = (names, timeout);
         Ok(())

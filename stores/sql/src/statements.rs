@@ -86,7 +86,7 @@ impl Statements {
         let by_name = " AND r.name IN (SELECT value ->> 'name' FROM json_each($2))";
         let look = format!(
             "SELECT t.now, r.name, r.version, r.token, r.until, r.kept_until, r.record, r.listeners \
-             FROM (SELECT {clock} AS now) t LEFT JOIN {TABLE} r ON r.class = $1 AND r.{names}"
+             FROM (SELECT {clock} AS now) t LEFT JOIN main.{TABLE} r ON r.class = $1 AND r.{names}"
         );
         let common = Self::common(clock, "", by_name, values);
         Self {

@@ -458,6 +458,28 @@ pub async fn what_is_overdue_is_for_sale_at_once(url: &str) {
     }
 }
 
+/// A reservation that somebody has edited costs no other, and the sweep names it.
+pub async fn one_unreadable_reservation_keeps_no_other(url: &str) {
+    let locks = start(url).await;
+    let stock = stock(&locks, "edited");
+    stock.initialize(3, 1).await.unwrap();
+    let hold = Duration::from_millis(20);
+    for order in ["good", "edited", "other"] {
+        stock.reserve(order, 1, hold).await.unwrap();
+    }
+    change(url, "UPDATE lock_stock_operation SET parts = 'x' WHERE operation = 'edited'").await;
+    tokio::time::sleep(hold * 2).await;
+    stock.take("one", 1).await.unwrap();
+    stock.take("two", 1).await.unwrap();
+    let error = stock.take("three", 1).await.unwrap_err();
+    assert!(error.is_sold_out(), "{error}");
+    let error = stock.sweep(10).await.unwrap_err().to_string();
+    assert!(error.contains("edited") && error.contains("lock_stock_operation"), "{error}");
+    change(url, "UPDATE lock_stock_operation SET parts = '0:1' WHERE operation = 'edited'").await;
+    assert_eq!(stock.sweep(10).await.unwrap().expired, 1);
+    assert!(stock.audit().await.unwrap().agrees());
+}
+
 /// Several tasks run all kinds of operations.
 pub async fn everything_at_once_adds_up(url: &str) {
     const TASKS: u64 = 4;

@@ -512,14 +512,14 @@ fn package(step: &Step<'_>) -> Outcome {
     };
     // Uncommitted changes are packed too.
     let mut args = vec!["package", "--no-verify", "--allow-dirty"];
-    args.extend(FEATURES.iter().flat_map(|(package, _)| ["--package", package]));
-    args.extend(["--package", "lock-macros"]);
+    let packages = || FEATURES.into_iter().map(|(package, _)| package).chain(["lock-macros"]);
+    args.extend(packages().flat_map(|package| ["--package", package]));
     let packed = step.cargo(&args);
     if packed != Outcome::Ok {
         return packed;
     }
     let folder = target.join("packages");
-    match unpack(step, &target.join("package"), &folder) {
+    match unpack(step, packages(), &target.join("package"), &folder) {
         // What they depend on is shared with the other checks.
         Ok(()) => step.run(
             crate::cargo()
@@ -532,7 +532,12 @@ fn package(step: &Step<'_>) -> Outcome {
 }
 
 /// Unpacks the packages of this version into a new workspace, in which they find each other.
-fn unpack(step: &Step<'_>, packed: &Path, folder: &Path) -> Result<(), String> {
+fn unpack<'a>(
+    step: &Step<'_>,
+    packages: impl Iterator<Item = &'a str>,
+    packed: &Path,
+    folder: &Path,
+) -> Result<(), String> {
     let said = |error: std::io::Error| error.to_string();
     if folder.exists() {
         std::fs::remove_dir_all(folder).map_err(said)?;
@@ -540,7 +545,7 @@ fn unpack(step: &Step<'_>, packed: &Path, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(said)?;
     let mut manifest =
         String::from("[workspace]\nresolver = \"3\"\nmembers = [\"*-*\"]\n\n[patch.crates-io]\n");
-    for (package, _) in FEATURES.into_iter().chain([("lock-macros", &[][..])]) {
+    for package in packages {
         let name = format!("{package}-{}", env!("CARGO_PKG_VERSION"));
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(packed.join(format!("{name}.crate"))).arg("-C").arg(folder);

@@ -31,6 +31,12 @@ impl ServerClock {
         *lock(&self.0) = Some(Sample { server, sent });
     }
 
+    /// Returns the server time of the last answer, which is not ahead of the true time; `None`
+    /// before the first answer.
+    pub fn last(&self) -> Option<ServerTime> {
+        lock(&self.0).map(|Sample { server, .. }| server)
+    }
+
     /// Returns the estimated server time at `now`; `None` before the first answer.
     pub fn estimate(&self, now: Tick) -> Option<ServerTime> {
         let sample = *lock(&self.0);
@@ -51,9 +57,10 @@ mod tests {
     fn time_goes_on_from_the_moment_the_request_was_sent() {
         let clock = ServerClock::default();
         let sent = Tick::from_nanos(1_000);
-        assert_eq!(clock.estimate(sent), None);
+        assert_eq!((clock.estimate(sent), clock.last()), (None, None));
         clock.observe(ServerTime::from_micros(500), sent);
         assert_eq!(clock.estimate(sent + Duration::from_micros(7)), Some(ServerTime::from_micros(507)));
+        assert_eq!(clock.last(), Some(ServerTime::from_micros(500)));
     }
 
     #[test]

@@ -77,6 +77,7 @@ impl Work<'_> {
         let mut tokens = Few::new();
         for (index, item) in request.items.iter().enumerate() {
             let Some(lock) = self.lock(index) else { continue };
+            lock.bound_waits(abilities, now);
             let top = lock.counter(now).map_or(0, |counter| counter.top);
             if let Some(until) = lock.refuses(item, abilities, now) {
                 self.note(request);
@@ -305,4 +306,48 @@ fn next_tokens(
 fn count(lock: &mut Lock, range: TokenRange, now: ServerTime) {
     let expires = lock.counter(now).map_or(Some(now), |counter| counter.expires);
     lock.counter = Some(Counter { top: range.last, expires });
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::OwnerId;
+    use lock_core::store::Abilities;
+
+    use super::*;
+    use crate::{Class, Listeners, Name};
+
+    const ABILITIES: Abilities = Abilities { fair: true, read_write: true, ..Abilities::MUTEX };
+    const LATER: u64 = 3_600_000_000;
+
+    fn request(kind: Kind, owner: &str) -> AcquireRequest {
+        let item = Item { key: LockKey::new("k").unwrap(), kind, owner: OwnerId::new(owner) };
+        AcquireRequest::new(vec![item], Duration::from_secs(1), Duration::from_secs(1))
+            .queued(Duration::from_secs(60))
+    }
+
+    /// Returns how long the owner has to wait; `None` once it has the key.
+    fn ask(record: &mut Record, kind: Kind, owner: &str, now: u64) -> Option<Duration> {
+        let (listeners, request) = (Listeners::default(), request(kind, owner));
+        let (names, now) = ([Name { class: Class::Lock, text: "k".into() }], ServerTime::from_micros(now));
+        let records = std::slice::from_mut(record);
+        let answer = Work::new(records, &names, now, &listeners, &ABILITIES).acquire(&request, now);
+        answer.unwrap().err().map(|busy| busy.remaining.unwrap())
+    }
+
+    /// Their holder has gone with them.
+    #[test]
+    fn dead_waiters_are_over_in_time_although_the_clock_was_set_back() {
+        let (waiters, intents) = (ABILITIES.waiter_life, ABILITIES.intent_life);
+        for (first, second, life) in [(Kind::Fair, Kind::Fair, waiters), (Kind::Read, Kind::Write, intents)] {
+            let mut record = Record::empty(Class::Lock);
+            assert_eq!(ask(&mut record, first, "holder", LATER), None);
+            assert!(ask(&mut record, second, "dead", LATER).is_some());
+            record.lock().sole = None;
+            record.lock().read_write.readers.clear();
+            let left = ask(&mut record, first, "other", 1).unwrap();
+            assert!(left <= life, "{first:?} {left:?}");
+            let then = 1 + u64::try_from(life.as_micros()).unwrap();
+            assert_eq!(ask(&mut record, first, "other", then), None, "{first:?}");
+        }
+    }
 }

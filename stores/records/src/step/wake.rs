@@ -85,6 +85,7 @@ impl Work<'_> {
         let (now, abilities) = (self.now, self.abilities);
         let sign = self.sign();
         let Some(lock) = self.lock(index) else { return Renewed::Gone };
+        lock.bound_waits(abilities, now);
         match item.kind {
             kind if abilities.queues(kind) => {
                 let queued = lock.queue.renew(&item.owner, sign);

@@ -71,7 +71,7 @@ impl Open<'_> {
 
     async fn even_out(&mut self) -> Result<Done<Option<()>>, Fault> {
         let call = self.call;
-        let Some(stock) = self.alone().await? else { return Ok(Done::RollBack(None)) };
+        let Some(stock) = self.locked().await? else { return Ok(Done::RollBack(None)) };
         call.in_time(stock.now)?;
         let Segments { active, .. } = self.segments().await?;
         let even = fill(&vec![0; active.len()], active.iter().sum());
@@ -81,7 +81,7 @@ impl Open<'_> {
 
     async fn change_size(&mut self, segments: u32) -> Result<Done<Option<()>>, Fault> {
         let call = self.call;
-        let Some(stock) = self.alone().await? else { return Ok(Done::RollBack(None)) };
+        let Some(stock) = self.locked().await? else { return Ok(Done::RollBack(None)) };
         call.in_time(stock.now)?;
         if stock.segments == segments {
             return Ok(Done::RollBack(Some(())));
@@ -110,7 +110,7 @@ impl Open<'_> {
         if !self.note(&request.operation, "R", request.quantity, &[], None, Some(call.retention)).await? {
             return Err(crossed());
         }
-        let Some(stock) = self.alone().await? else {
+        let Some(stock) = self.locked().await? else {
             return Ok(Done::RollBack(RestockAnswer::Missing));
         };
         if stock.put_in > MAX_QUANTITY - request.quantity {

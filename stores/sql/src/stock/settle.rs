@@ -80,6 +80,16 @@ impl Call<'_> {
     }
 
     async fn sweep_into(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
+        // If that fails because of an unreadable record, others can still be deleted.
+        let expired = self.expire_into(limit, swept).await;
+        let purged: Result<_, StoreError> = attempts!(self, self.purge(limit));
+        let purged = purged?;
+        swept.forgotten += purged;
+        swept.more |= purged > 0 && purged >= u64::from(limit);
+        expired
+    }
+
+    async fn expire_into(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
         while swept.expired < u64::from(limit) {
             let batch = (u64::from(limit) - swept.expired).min(BATCH.into()) as u32;
             let expired: Result<_, StoreError> = attempts!(self, self.expire_some(batch));
@@ -90,10 +100,6 @@ impl Call<'_> {
                 break;
             }
         }
-        let purged: Result<_, StoreError> = attempts!(self, self.purge(limit));
-        let purged = purged?;
-        swept.forgotten += purged;
-        swept.more |= purged > 0 && purged >= u64::from(limit);
         Ok(())
     }
 
@@ -154,7 +160,7 @@ impl Open<'_> {
         }
         if now != State::Sold {
             // Units go to segments that are active when this is committed.
-            stock = self.alone().await?.unwrap_or(stock);
+            stock = self.locked().await?.unwrap_or(stock);
         }
         if !self.finish(operation, before, now).await? {
             // The row is locked and unchanged, so the reason is that the time is over.
@@ -171,19 +177,20 @@ impl Open<'_> {
         let args = [(&*call.stock).into(), (i64::from(limit) + 1).into()];
         let rows = self.rows(&call.sql.overdue, &args).await?;
         let more = rows.len() > limit as usize;
-        let mut over = Vec::with_capacity(rows.len());
+        let (mut over, mut unreadable) = (Vec::with_capacity(rows.len()), None);
         for row in rows.iter().take(limit as usize) {
             let text = |at| row.maybe_text(at).map_err(|error| call.unreadable(&error));
             let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
-            let parts = read_parts(&parts).ok_or_else(|| {
-                call.broken(format_args!("an operation has the unreadable parts {parts:?}"))
-            })?;
-            over.push((operation, parts));
+            match read_parts(&parts) {
+                Some(parts) => over.push((operation, parts)),
+                // It costs no other.
+                None => unreadable = Some(call.unreadable_parts(&operation, &parts)),
+            }
         }
         if over.is_empty() {
-            return Ok(Done::RollBack((0, false)));
+            return unreadable.map_or(Ok(Done::RollBack((0, false))), |error| Err(error.into()));
         }
-        let Some(stock) = self.alone().await? else { return Ok(Done::RollBack((0, false))) };
+        let Some(stock) = self.locked().await? else { return Ok(Done::RollBack((0, false))) };
         call.in_time(stock.now)?;
         let mut moves = Moves::default();
         let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into(), call.retention.into()];
@@ -196,11 +203,16 @@ impl Open<'_> {
         Ok(Done::Commit((over.len() as u64, more)))
     }
 
-    /// Locks the stock's own row, and reads it and the time.
-    pub(super) async fn alone(&mut self) -> Result<Option<Stock>, Fault> {
-        // This statement reads the time before it waits for the row.
-        self.rows(&self.call.sql.stock_locked, &[(&*self.call.stock).into()]).await?;
-        self.stock().await
+    /// Locks the stock's own row; returns whether there is one.
+    pub(super) async fn lock(&mut self) -> Result<bool, Fault> {
+        let call = self.call;
+        Ok(!self.rows(&call.sql.lock, &[(&*call.stock).into()]).await?.is_empty())
+    }
+
+    /// Locks the stock's own row, and reads it and the time. A statement that waits for a row has
+    /// read the time before.
+    pub(super) async fn locked(&mut self) -> Result<Option<Stock>, Fault> {
+        if self.lock().await? { self.stock().await } else { Ok(None) }
     }
 
     /// Reads the stock's own row and the time.

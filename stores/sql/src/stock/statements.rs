@@ -110,10 +110,11 @@ pub(crate) struct Statements {
     pub(super) audit: String,
     /// $2 operation. Its record, locked.
     pub(super) record: String,
-    /// now, segments, initial + restocked of the stock: unlocked, and locked. The lock is never
-    /// shared: a restock could wait for ever for shared locks that follow each other.
+    /// now, segments, initial + restocked of the stock.
     pub(super) stock: String,
-    pub(super) stock_locked: String,
+    /// Locks the stock's own row, which it returns without columns. Sales that share a lock, one
+    /// after the other, would keep a restock waiting without end.
+    pub(super) lock: String,
     /// $2 operation, $3 state, $4 reserved, $5 quantity, $6 parts, $7 hold, $8 retention (us), $9
     /// latest time. Changes nothing if it is too late, or the operation has a record.
     pub(super) note: String,
@@ -159,7 +160,6 @@ const RECORD: &str = "o.state, o.reserved, o.quantity, o.parts, o.deadline, o.ke
 impl Statements {
     pub(crate) fn of(options: &Options) -> Self {
         let Dialect { clock, for_update, skip_locked, alone } = Dialect::of(options);
-        let stock = format!("SELECT {clock}, segments, initial + restocked FROM lock_stock WHERE stock = $1");
         Self {
             now: clock,
             tables: format!("{alone}{TABLES}"),
@@ -187,8 +187,8 @@ impl Statements {
             record: format!(
                 "SELECT {RECORD} FROM lock_stock_operation o WHERE o.stock = $1 AND o.operation = $2{for_update}"
             ),
-            stock_locked: format!("{stock}{for_update}"),
-            stock,
+            stock: format!("SELECT {clock}, segments, initial + restocked FROM lock_stock WHERE stock = $1"),
+            lock: format!("SELECT 1 FROM lock_stock WHERE stock = $1{for_update}"),
             note: format!(
                 "INSERT INTO lock_stock_operation \
                  (stock, operation, state, reserved, quantity, parts, deadline, kept_until) \

@@ -6,7 +6,7 @@ use lock_core::FencingToken;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::plan::few_parts;
 use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
-use lock_core::store::{Few, StoreError};
+use lock_core::store::{Few, StoreError, StoreErrorKind};
 
 use super::call::{Call, Done, Open};
 use super::numbers::{micros, signed, unsigned};
@@ -106,11 +106,13 @@ impl Call<'_> {
         if !look.overdue || !matches!(answer, Some(TakeAnswer::Short { .. })) {
             return Ok(answer);
         }
-        // Look again once overdue reservations have ended.
-        if self.make_room().await? {
-            Ok(None)
-        } else {
-            Err(Fault::Again("other calls are ending overdue reservations".into()))
+        match self.make_room().await {
+            // Look again once overdue reservations have ended.
+            Ok(true) => Ok(None),
+            Ok(false) => Err(Fault::Again("other calls are ending overdue reservations".into())),
+            // Nobody can have these units. A sweep says why.
+            Err(Fault::Failed(error)) if error.kind() == StoreErrorKind::ForeignData => Ok(answer),
+            Err(fault) => Err(fault),
         }
     }
 }
@@ -180,7 +182,7 @@ impl Open<'_> {
     ) -> Result<Option<Few<Part>>, Fault> {
         let call = self.call;
         // Nobody changes the number of segments from here on, so none is missed.
-        if self.rows(&call.sql.stock_locked, &[(&*call.stock).into()]).await?.is_empty() {
+        if !self.lock().await? {
             return Ok(None);
         }
         let available = (0..).zip(self.segments().await?.active);

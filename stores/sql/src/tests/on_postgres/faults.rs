@@ -1,6 +1,6 @@
 //! Statements that meet other sessions, a server that dies, and missing rights.
 
-use lock_core::store::{LockStore, StoreErrorKind, Withdrawn};
+use lock_core::store::{LockStore, RenewItem, RenewRequest, Renewed, StoreErrorKind, Withdrawn};
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::*;
@@ -180,4 +180,44 @@ async fn the_table_is_made_by_many_at_once() {
     for check in checks.collect::<Vec<_>>() {
         check.await.unwrap().unwrap();
     }
+}
+
+/// The call that has begun it is over by then.
+#[tokio::test]
+async fn a_slow_login_is_used_by_later_calls() {
+    let server = Server::start();
+    assert!(granted(&server.store(), "warm", "owner:1").await);
+    let mut session = server.session().await;
+    session.execute("ALTER SYSTEM SET pre_auth_delay = 2").await.unwrap();
+    session.execute("SELECT pg_reload_conf()").await.unwrap();
+    tokio::time::sleep(SECOND / 2).await;
+    let store = server.store();
+    let mut failures = 0;
+    while let Err(error) = store.acquire(request(&["a"], "owner:1", 60 * SECOND, SECOND / 4)).await {
+        failures += 1;
+        assert!(error.is_transient() && failures < 100, "{error}");
+    }
+    assert!(failures > 0);
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lock-runtime'";
+    let logins: i64 = session.fetch_one(count).await.unwrap().get(0);
+    assert!(logins <= 8, "{logins}");
+}
+
+/// Its lock would be lost, although the manager has a connection for steps.
+#[tokio::test]
+async fn a_lock_is_renewed_although_no_other_connection_can_be_made() {
+    let server = Server::start();
+    server.store().check().await.unwrap();
+    let mut session = server.session().await;
+    session.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1").await.unwrap();
+    session.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON lock_records TO few").await.unwrap();
+    let url = server.server.url().replace("test@", "few@");
+    let store = postgres(url.parse().unwrap(), &settings(""));
+    assert!(granted(&store, "a", "owner:1").await);
+    let items = vec![RenewItem::hold(item("a", "owner:1"), 60 * SECOND)];
+    let renewed =
+        store.renew(std::sync::Arc::new(RenewRequest { items, timeout: 5 * SECOND })).await.unwrap();
+    assert_eq!(renewed, [Renewed::Held]);
+    let error = store.check().await.unwrap_err();
+    assert!(error.to_string().starts_with("PostgreSQL at 127.0.0.1:"), "{error}");
 }
