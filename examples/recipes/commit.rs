@@ -86,6 +86,7 @@ async fn main() -> Result<()> {
         let pool = PgPool::connect(&url).await?;
         play(locks, &pool, async || Ok(sqlx::query_scalar(READ).fetch_one(&pool).await?)).await
     } else {
+        ensure!(url.starts_with("sqlite:"), "only PostgreSQL and SQLite have transactions");
         let pool = SqlitePool::connect(&url).await?;
         play(locks, &pool, async || Ok(sqlx::query_scalar(READ).fetch_one(&pool).await?)).await
     }

@@ -16,9 +16,10 @@ use crate::report::Report;
 use crate::server::Urls;
 use crate::stats::{Samples, Waits, round};
 
-/// Time before anything is counted, in which all waiters join and have waited for a while.
+/// Time before anything is counted, in which all waiters join and have waited for a while; not
+/// longer than the time that is counted.
 const SETTLED: Duration = Duration::from_secs(6);
-/// Time after the counted part at which each waiter gives up.
+/// Time after the counted part at which each waiter gives up; likewise.
 const REST: Duration = Duration::from_secs(3);
 /// Pause between two PINGs of a bystander.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -102,7 +103,8 @@ async fn measure(
 ) -> Result<(Load, bool), String> {
     let url = urls.measured.as_deref().ok_or("there is no server")?;
     // In PostgreSQL, the first sign of life makes another connection.
-    let settled = if urls.postgres().is_some() { SETTLED * 2 } else { SETTLED };
+    let [settled, rest] = [SETTLED, REST].map(|most| most.min(options.secs));
+    let settled = if urls.postgres().is_some() { settled * 2 } else { settled };
     let connect = || {
         let builder = LockManager::builder().max_waiters_per_key(crowd.tasks.max(1));
         builder.max_fair_waiters_per_key(crowd.tasks.max(1)).connect(url)
@@ -120,7 +122,7 @@ async fn measure(
         held = Some(lock(&bystander, kind).acquire().await.map_err(|error| error.to_string())?);
         for manager in &managers {
             for _ in 0..crowd.tasks {
-                waiters.spawn(lock(manager, kind).wait(settled + options.secs + REST).acquire());
+                waiters.spawn(lock(manager, kind).wait(settled + options.secs + rest).acquire());
             }
         }
     }

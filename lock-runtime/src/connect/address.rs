@@ -221,6 +221,12 @@ impl Address {
         runtime: &Handle,
     ) -> Result<Arc<dyn LockStore>, ConnectError> {
         let (engine, store) = (&settings.engine, &settings.store);
+        #[cfg(feature = "redis")]
+        if self.is_sql() && store.credentials.is_some() {
+            return Err(refused(
+                "`credentials` is for Redis; a database takes user and password from its URL",
+            ));
+        }
         Ok(match self {
             Self::Memory(None) => MemoryStore::new(&store.prefix),
             Self::Memory(Some(name)) => MemoryStore::named(&name, &store.prefix),

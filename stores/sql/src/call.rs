@@ -132,17 +132,18 @@ impl<'a> Call<'a> {
     ) -> Result<T, Fault> {
         match timeout_at(self.deadline, step).await {
             Ok(answer) => answer.map_err(|error| fault(self.links.options.name(), &error, during)),
-            Err(_) => {
-                let kind = match during {
-                    During::Work => StoreErrorKind::NotReady,
-                    During::Commit => StoreErrorKind::Unanswered,
-                };
-                let why =
-                    if self.links.options.is_postgres() { "" } else { "; another process may be writing" };
-                let text = format_args!("no answer within {:?}{why}", self.timeout);
-                Err(Fault::Failed(self.error(kind, text)))
-            }
+            Err(_) => Err(self.silence(self.links.options.name(), during)),
         }
+    }
+
+    /// Returns the fault of a database that has not answered before the deadline.
+    fn silence(&self, database: &str, during: During) -> Fault {
+        let kind = match during {
+            During::Work => StoreErrorKind::NotReady,
+            During::Commit => StoreErrorKind::Unanswered,
+        };
+        let why = if self.links.options.is_postgres() { "" } else { "; another process may be writing" };
+        StoreError::new(kind, format!("{database}: no answer within {:?}{why}", self.timeout)).into()
     }
 
     /// Prepares for another attempt after `fault`: waits for others that were in the way, or
@@ -188,12 +189,14 @@ impl<'a> Call<'a> {
             "a key has at most {LONGEST_NAME} bytes with its prefix, and this one has {}; use a shorter one",
             name.len()
         );
-        Err(self.error(StoreErrorKind::Refused, text))
+        Err(self.error(StoreErrorKind::Unsupported, text))
     }
 
     pub(crate) async fn link(&self) -> Result<Link, Fault> {
-        let taken = self.bounded(During::Work, async { Ok(self.links.take().await) }).await?;
-        taken.map_err(|error| fault(&self.links.options.place(), &error, During::Work))
+        let (place, during) = (|| self.links.options.place(), During::Work);
+        let taken = timeout_at(self.deadline, self.links.take()).await;
+        let taken = taken.map_err(|_| self.silence(&place(), during))?;
+        taken.map_err(|error| fault(&place(), &error, during))
     }
 
     /// Runs one statement that changes nothing. Returns also when it was sent, which may be long
@@ -274,8 +277,7 @@ impl<'a> Call<'a> {
     async fn check_sessions(&self) -> Result<(), Fault> {
         let mut one = self.link().await?;
         let before = self.session(&mut one).await?;
-        // Renewals have a connection from then on.
-        let mut other = self.on(&self.sql.steady).begin().await?;
+        let mut other = self.begin().await?;
         let taken = self.session(&mut other).await?;
         let after = self.session(&mut one).await?;
         self.roll_back(other).await;

@@ -4,9 +4,12 @@
 //! statement was given up. These are closed instead, so that no later step waits for an answer that
 //! may never come.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::select_ok;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use sqlx::ConnectOptions;
@@ -167,8 +170,11 @@ const IN_MEMORY: &str =
 /// Time after which an idle connection is not used again: a firewall may have forgotten it.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Time for a login. A lost one is tried again by then.
+/// Time that a login has after its caller has gone.
 const LOGIN: Duration = Duration::from_secs(10);
+
+/// Time after which a connection may be a spare one.
+const SOON: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 enum Connection {
@@ -206,17 +212,19 @@ pub(crate) struct Links {
     /// Where callers wait that let others go first: only one of them at a time asks for a
     /// connection.
     gate: Option<Arc<Semaphore>>,
-    /// Connections to use if no other can be made, as when the server has its maximum.
+    /// For a login whose caller has gone.
+    left: Arc<Semaphore>,
+    /// Connections to use if there is none soon, as when the server has its maximum.
     spare: Option<Box<Links>>,
 }
 
 impl Links {
     pub(crate) fn new(options: Options, most: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(most));
-        Self { options, idle: Arc::default(), permits, gate: None, spare: None }
+        let [permits, left] = [most, 1].map(|permits| Arc::new(Semaphore::new(permits)));
+        Self { options, idle: Arc::default(), permits, gate: None, left, spare: None }
     }
 
-    /// Returns these connections, which use those of `spare` if no other can be made.
+    /// Returns these connections, and those of `spare` for callers that do not get one soon.
     #[cfg(feature = "postgres")]
     pub(crate) fn or_from(self, spare: &Self) -> Self {
         Self { spare: Some(Box::new(spare.clone())), ..self }
@@ -230,10 +238,12 @@ impl Links {
 
     /// Waits for a connection.
     pub(crate) async fn take(&self) -> Result<Link, sqlx::Error> {
-        match (self.take_own().await, &self.spare) {
-            (Err(error), Some(spare)) => spare.take_own().await.map_err(|_| error),
-            (taken, _) => taken,
-        }
+        let Some(spare) = &self.spare else { return self.take_own().await };
+        let late = async {
+            tokio::time::sleep(SOON).await;
+            spare.take_own().await
+        };
+        select_ok([self.take_own().boxed(), late.boxed()]).await.map(|(link, _)| link)
     }
 
     async fn take_own(&self) -> Result<Link, sqlx::Error> {
@@ -245,37 +255,50 @@ impl Links {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(closed)?;
         drop(turn);
         let now = Clock::Boot.now();
-        let idle = {
+        let (newest, others) = {
             let mut idle = lock(&self.idle);
-            let fresh = idle.pop().filter(|(_, since)| now.since(*since) < IDLE);
+            let newest = idle.pop();
+            let is_fresh = newest.as_ref().is_some_and(|(_, since)| now.since(*since) < IDLE);
             // The others are older.
-            let stale = if fresh.is_none() { std::mem::take(&mut *idle) } else { Vec::new() };
-            drop(idle);
-            drop(stale);
-            fresh
+            let others = if is_fresh { Vec::new() } else { std::mem::take(&mut *idle) };
+            (newest, others)
         };
-        match idle {
-            Some((connection, _)) => Ok(self.link(connection, permit)),
-            None => self.connect(permit).await,
+        drop(others);
+        match newest {
+            Some((connection, since)) if now.since(since) < IDLE => Ok(self.link(connection, permit)),
+            stale => match (self.log_in(permit).await?, stale) {
+                ((Ok(connection), permit), _) => Ok(self.link(connection, permit)),
+                // The server may have its maximum.
+                ((Err(sqlx::Error::Database(_)), permit), Some((connection, _))) => {
+                    Ok(self.link(connection, permit))
+                }
+                ((Err(error), _), _) => Err(error),
+            },
         }
     }
 
-    /// Connects, in a task: if a login takes longer than its caller waits, the next one has the
-    /// connection. Otherwise no call would succeed, and each would log in anew.
-    async fn connect(&self, permit: OwnedSemaphorePermit) -> Result<Link, sqlx::Error> {
-        let (caller, told) = oneshot::channel();
-        let links = self.clone();
+    /// Makes a connection, in a task: if that takes longer than its caller waits, a later call has
+    /// it. Otherwise no call would succeed where logins are slow. One login at a time goes on so.
+    /// It keeps nobody from logging in anew, perhaps at another server.
+    async fn log_in(&self, permit: OwnedSemaphorePermit) -> Result<LoggedIn, sqlx::Error> {
+        let (mut caller, told) = oneshot::channel();
+        let Self { options, idle, left, .. } = self.clone();
         tokio::spawn(async move {
-            let connected = timeout(LOGIN, links.options.connect()).await.unwrap_or_else(|_| {
-                let text = format!("no login within {LOGIN:?}");
-                Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, text)))
-            });
-            let link = connected.map(|connection| links.link(connection, permit));
-            if let Err(Ok(link)) = caller.send(link) {
-                link.give_back();
+            let mut login = pin!(options.connect());
+            tokio::select! {
+                connection = &mut login => {
+                    // If the caller has just gone, this one is closed.
+                    let _ = caller.send((connection, permit));
+                    return;
+                }
+                () = caller.closed() => drop(permit),
+            }
+            let Ok(_one) = left.try_acquire() else { return };
+            if let Ok(Ok(connection)) = timeout(LOGIN, login).await {
+                lock(&idle).push((connection, Clock::Boot.now()));
             }
         });
-        told.await.map_err(|_| sqlx::Error::PoolClosed)?
+        told.await.map_err(|_| sqlx::Error::PoolClosed)
     }
 
     fn link(&self, connection: Connection, permit: OwnedSemaphorePermit) -> Link {
@@ -283,6 +306,9 @@ impl Links {
         Link { connection: Some(connection), is_clean: true, idle, taken, _permit: permit }
     }
 }
+
+/// The outcome of a login, and the right to use a connection.
+type LoggedIn = (Result<Connection, sqlx::Error>, OwnedSemaphorePermit);
 
 /// A connection in use. If it is dropped and not given back, it is closed, and so are those that
 /// were idle meanwhile: whatever has happened to it may have happened to them.

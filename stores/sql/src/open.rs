@@ -91,9 +91,8 @@ const POSTGRES: Abilities = Abilities {
 #[cfg(feature = "postgres")]
 fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {
     let links = |most| Links::new(options.clone(), most);
-    let (steps, stocks) = (links(CONNECTIONS), links(CONNECTIONS));
-    let steady = links(STEADY).or_from(&steps);
-    let sql = Sql::new(steps, steady, abilities);
+    let stocks = links(CONNECTIONS);
+    let sql = Sql::new(links(CONNECTIONS), links(STEADY), abilities);
     handle(sql, [stocks.clone(), stocks.clone(), stocks], settings)
 }
 

@@ -45,7 +45,7 @@ pub struct Sql {
     /// For steps.
     links: Links,
     /// For renewals, so that no queue of steps delays them.
-    pub(crate) steady: Links,
+    steady: Links,
     pub(crate) statements: Statements,
     pub(crate) abilities: Abilities,
     /// The estimate of the database's clock.
@@ -75,10 +75,13 @@ impl Sql {
         }
         #[cfg(feature = "postgres")]
         let station = Station::of(&notices, &links, &statements, &listeners).map(Arc::new);
+        let sweeper = Arc::new(Sweeper::new(steady.clone(), statements.clone()));
+        #[cfg(feature = "postgres")]
+        let steady = if links.options.is_postgres() { steady.or_from(&links) } else { steady };
         Arc::new_cyclic(|me| Self {
             groups: Groups::default(),
             me: Weak::clone(me),
-            sweeper: Arc::new(Sweeper::new(steady.clone(), statements.clone())),
+            sweeper,
             links,
             steady,
             statements,

@@ -57,6 +57,16 @@ async fn a_lock_that_is_elsewhere_is_told_where_to_be() {
     is_misconfigured(guard.commit_if_held(own.begin().await.unwrap()).await, here);
 }
 
+/// A transaction may have a table of this name.
+#[tokio::test]
+async fn a_temporary_table_hides_no_lock() {
+    let (place, _folder) = place().await;
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    let mut tx = place.note("mine").await;
+    Sqlite::run(&mut tx, "CREATE TEMP TABLE lock_records AS SELECT * FROM main.lock_records").await.unwrap();
+    assert!(guard.commit_if_held(tx).await.is_ok());
+}
+
 /// A transaction that has read begins to write when it commits.
 #[tokio::test]
 async fn a_transaction_on_a_snapshot_is_repeated_after_a_renewal() {

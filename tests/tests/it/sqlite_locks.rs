@@ -1,9 +1,10 @@
 //! Locks in SQLite.
 
+use std::convert::Infallible;
 use std::str::FromStr;
 use std::time::Duration;
 
-use lock_runtime::{ConnectError, LockManager};
+use lock_runtime::{ConnectError, Credentials, LockManager};
 use lock_tests::sql_locks::{self, everything_works_between_two_managers, processes_count_exactly};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use tempfile::TempDir;
@@ -33,6 +34,18 @@ async fn looks_that_are_not_polled_keep_nobody_waiting() {
     let (_folder, url) = folder();
     sql_locks::looks_that_are_not_polled_keep_nobody_waiting(&LockManager::connect(&url).await.unwrap())
         .await;
+}
+
+#[tokio::test]
+async fn credentials_are_for_redis() {
+    let (_folder, url) = folder();
+    let builder =
+        LockManager::builder().credentials(|_| async { Ok::<_, Infallible>(Credentials::password("x")) });
+    let error = builder.connect(&url).await.unwrap_err();
+    assert!(
+        matches!(&error, ConnectError::Misconfigured { .. }) && error.to_string().contains("URL"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

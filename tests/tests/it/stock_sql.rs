@@ -37,7 +37,7 @@ on_sqlite! {
     records_whose_time_is_over_are_thrown_away();
     an_audit_sees_what_was_changed_behind_its_back();
     what_is_overdue_is_for_sale_at_once();
-    one_unreadable_reservation_keeps_no_other();
+    an_unreadable_reservation_is_named();
 }
 
 #[test]

@@ -42,7 +42,7 @@ on_postgres! {
     of_several_with_one_id_one_is_told_that_it_is_new();
     an_audit_sees_what_was_changed_behind_its_back();
     what_is_overdue_is_for_sale_at_once();
-    one_unreadable_reservation_keeps_no_other();
+    an_unreadable_reservation_is_named();
     a_hundred_units_are_sold_once();
 }
 

@@ -31,8 +31,8 @@ impl ServerClock {
         *lock(&self.0) = Some(Sample { server, sent });
     }
 
-    /// Returns the server time of the last answer, which is not ahead of the true time; `None`
-    /// before the first answer.
+    /// Returns the server time of the last answer; `None` before the first answer. It is not ahead
+    /// of the server's clock, unless that was set back since.
     pub fn last(&self) -> Option<ServerTime> {
         lock(&self.0).map(|Sample { server, .. }| server)
     }

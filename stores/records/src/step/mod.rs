@@ -73,7 +73,7 @@ impl Work<'_> {
     ) -> Result<Result<Few<TokenRange>, Busy>, StoreError> {
         let (now, abilities) = (self.now, self.abilities);
         in_time(now, latest)?;
-        // All checks that can fail come before the first change.
+        // All checks that can fail come before the first grant.
         let mut tokens = Few::new();
         for (index, item) in request.items.iter().enumerate() {
             let Some(lock) = self.lock(index) else { continue };

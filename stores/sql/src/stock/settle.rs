@@ -80,16 +80,6 @@ impl Call<'_> {
     }
 
     async fn sweep_into(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
-        // If that fails because of an unreadable record, others can still be deleted.
-        let expired = self.expire_into(limit, swept).await;
-        let purged: Result<_, StoreError> = attempts!(self, self.purge(limit));
-        let purged = purged?;
-        swept.forgotten += purged;
-        swept.more |= purged > 0 && purged >= u64::from(limit);
-        expired
-    }
-
-    async fn expire_into(&self, limit: u32, swept: &mut Swept) -> Result<(), StoreError> {
         while swept.expired < u64::from(limit) {
             let batch = (u64::from(limit) - swept.expired).min(BATCH.into()) as u32;
             let expired: Result<_, StoreError> = attempts!(self, self.expire_some(batch));
@@ -100,6 +90,10 @@ impl Call<'_> {
                 break;
             }
         }
+        let purged: Result<_, StoreError> = attempts!(self, self.purge(limit));
+        let purged = purged?;
+        swept.forgotten += purged;
+        swept.more |= purged > 0 && purged >= u64::from(limit);
         Ok(())
     }
 
@@ -177,18 +171,15 @@ impl Open<'_> {
         let args = [(&*call.stock).into(), (i64::from(limit) + 1).into()];
         let rows = self.rows(&call.sql.overdue, &args).await?;
         let more = rows.len() > limit as usize;
-        let (mut over, mut unreadable) = (Vec::with_capacity(rows.len()), None);
+        let mut over = Vec::with_capacity(rows.len());
         for row in rows.iter().take(limit as usize) {
             let text = |at| row.maybe_text(at).map_err(|error| call.unreadable(&error));
             let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
-            match read_parts(&parts) {
-                Some(parts) => over.push((operation, parts)),
-                // It costs no other.
-                None => unreadable = Some(call.unreadable_parts(&operation, &parts)),
-            }
+            let parts = read_parts(&parts).ok_or_else(|| call.unreadable_parts(&operation, &parts))?;
+            over.push((operation, parts));
         }
         if over.is_empty() {
-            return unreadable.map_or(Ok(Done::RollBack((0, false))), |error| Err(error.into()));
+            return Ok(Done::RollBack((0, false)));
         }
         let Some(stock) = self.locked().await? else { return Ok(Done::RollBack((0, false))) };
         call.in_time(stock.now)?;

@@ -6,7 +6,7 @@ use lock_core::FencingToken;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::plan::few_parts;
 use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
-use lock_core::store::{Few, StoreError, StoreErrorKind};
+use lock_core::store::{Few, StoreError};
 
 use super::call::{Call, Done, Open};
 use super::numbers::{micros, signed, unsigned};
@@ -106,13 +106,11 @@ impl Call<'_> {
         if !look.overdue || !matches!(answer, Some(TakeAnswer::Short { .. })) {
             return Ok(answer);
         }
-        match self.make_room().await {
-            // Look again once overdue reservations have ended.
-            Ok(true) => Ok(None),
-            Ok(false) => Err(Fault::Again("other calls are ending overdue reservations".into())),
-            // Nobody can have these units. A sweep says why.
-            Err(Fault::Failed(error)) if error.kind() == StoreErrorKind::ForeignData => Ok(answer),
-            Err(fault) => Err(fault),
+        // Look again once overdue reservations have ended.
+        if self.make_room().await? {
+            Ok(None)
+        } else {
+            Err(Fault::Again("other calls are ending overdue reservations".into()))
         }
     }
 }
