@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::select_ok;
+use futures_util::future::{Either, select, select_ok};
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use sqlx::ConnectOptions;
@@ -285,14 +285,16 @@ impl Links {
         let Self { options, idle, left, .. } = self.clone();
         tokio::spawn(async move {
             let mut login = pin!(options.connect());
-            tokio::select! {
-                connection = &mut login => {
-                    // If the caller has just gone, this one is closed.
-                    let _ = caller.send((connection, permit));
-                    return;
-                }
-                () = caller.closed() => drop(permit),
+            let outcome = match select(&mut login, pin!(caller.closed())).await {
+                Either::Left((outcome, _)) => Some(outcome),
+                Either::Right(_) => None,
+            };
+            if let Some(outcome) = outcome {
+                // If the caller has just gone, the connection is closed.
+                let _ = caller.send((outcome, permit));
+                return;
             }
+            drop(permit);
             let Ok(_one) = left.try_acquire() else { return };
             if let Ok(Ok(connection)) = timeout(LOGIN, login).await {
                 lock(&idle).push((connection, Clock::Boot.now()));
