@@ -74,7 +74,7 @@ pub struct Change {
 }
 
 /// The rights of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// It only looks. Nothing is written or locked.
     Look,

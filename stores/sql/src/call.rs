@@ -196,7 +196,14 @@ impl<'a> Call<'a> {
         let (place, during) = (|| self.links.options.place(), During::Work);
         let taken = timeout_at(self.deadline, self.links.take()).await;
         let taken = taken.map_err(|_| self.silence(&place(), during))?;
-        taken.map_err(|error| fault(&place(), &error, during))
+        let link = taken.map_err(|error| fault(&place(), &error, during))?;
+        if self.left() < self.timeout / 10 {
+            // It would hardly end in time, and its connection would be closed. When many wait, the
+            // others would have to log in anew, and would be late as well.
+            link.give_back();
+            return Err(self.silence(&place(), during));
+        }
+        Ok(link)
     }
 
     /// Runs one statement that changes nothing. Returns also when it was sent, which may be long

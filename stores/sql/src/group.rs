@@ -2,7 +2,7 @@
 //!
 //! A thousand waiters that write a row one by one would overtake each other all the time. So one
 //! step on a row is under way at a time; those that come meanwhile are made together, in the order
-//! in which they came. Withdrawals travel alone.
+//! in which they came. Renewals and withdrawals have groups of their own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +23,9 @@ use crate::records::Sql;
 /// Maximum number of steps that are made together.
 const MOST: usize = 256;
 
-/// A row, and whether it is for renewals, which have connections of their own.
-type Row = (Name, bool);
+/// A row, and what is done there. Renewals have connections of their own, and withdrawals wait for
+/// the steps that are under way.
+type Row = (Name, Access);
 
 /// The rows that have a step under way.
 #[derive(Default)]
@@ -148,7 +149,7 @@ impl Groups {
         T: Send + 'static,
         F: FnMut(&mut Step<'_>) -> T + Send + 'static,
     {
-        let row = (name.clone(), change.access == Access::Each);
+        let row = (name.clone(), change.access);
         let mut groups = lock(&sql.groups.0);
         let Some(group) = groups.get_mut(&row) else {
             groups.insert(row.clone(), Group::default());

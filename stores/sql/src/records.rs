@@ -127,14 +127,18 @@ impl Sql {
         self.sweeper.page().await.map(drop)
     }
 
-    /// Returns the row that a change can compare and swap.
-    fn swapped(&self, change: &Change) -> Option<Name> {
+    /// Returns the row of a step that others on it can travel with.
+    fn grouped(&self, change: &Change) -> Option<Name> {
         // In SQLite a transaction needs no round trips.
-        let changes = matches!(change.access, Access::Change | Access::Each);
         match &*change.names {
-            [name] if changes && self.links.options.is_postgres() => Some(name.clone()),
+            [name] if change.access != Access::Look && self.links.options.is_postgres() => Some(name.clone()),
             _ => None,
         }
+    }
+
+    /// Returns the row that a change can compare and swap.
+    fn swapped(&self, change: &Change) -> Option<Name> {
+        self.grouped(change).filter(|_| change.access != Access::Settle)
     }
 
     /// Makes a step.
@@ -230,7 +234,7 @@ impl RecordStore for Sql {
         if change.access == Access::Look {
             return self.spawned(|me| async move { me.make(change, step).await }).await;
         }
-        let (Some(name), Some(me)) = (self.swapped(&change), self.me.upgrade()) else {
+        let (Some(name), Some(me)) = (self.grouped(&change), self.me.upgrade()) else {
             return self.make(change, step).await;
         };
         let timeout = change.timeout;

@@ -8,10 +8,13 @@ use lock_core::store::{
     StoreErrorKind,
 };
 use lock_core::{LockKey, OwnerId, TokenRetention};
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection, Row, SqliteConnection};
 
 use super::*;
 use crate::SqlStore;
+use crate::call::Call;
+use crate::links::{Links, Options};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -142,6 +145,24 @@ async fn a_database_in_memory_is_refused() {
         let error = sqlite(url.parse().unwrap(), &settings("")).check().await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{url}: {error}");
     }
+}
+
+/// If many wait for too few connections, those that get one would all be late, and close it.
+#[tokio::test]
+async fn a_call_that_is_almost_over_leaves_the_connection_to_others() {
+    let file = file();
+    let options = SqliteConnectOptions::new().filename(file.folder.path().join("locks.db"));
+    let links = Links::new(Options::Sqlite(Box::new(options.create_if_missing(true))), 1);
+    let link = links.take().await.unwrap();
+    let call = |timeout| Call::new(file.store.store(), &links, timeout);
+    let free = async {
+        tokio::time::sleep(SECOND * 19 / 20).await;
+        link.give_back();
+    };
+    let late = call(SECOND);
+    let (late, ()) = tokio::join!(late.link(), free);
+    assert!(late.is_err());
+    call(60 * SECOND).link().await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore};
+use lock_core::store::{AcquireRequest, Acquired, Item, Kind, LockStore, Withdrawn};
 use sqlx::{Connection, Executor, PgConnection, Row};
 
 use super::*;
@@ -43,6 +43,14 @@ async fn many_waiters_are_few_writes() {
     assert!(after - before < 20, "{} writes", after - before);
     let waiters = store.status(item("a", "x").key).await.unwrap().waiters;
     assert!((MANY as u64 - 11..=MANY as u64).contains(&waiters), "{waiters}");
+
+    let withdrawals: Vec<_> = (0..MANY).map(|number| tokio::spawn(store.withdraw(waiter(number)))).collect();
+    for withdrawal in withdrawals {
+        assert_eq!(withdrawal.await.unwrap().unwrap(), Withdrawn::Settled);
+    }
+    let end: i64 = operator.fetch_one(written).await.unwrap().get(0);
+    assert!(end - after < 20, "{} writes", end - after);
+    assert_eq!(store.status(item("a", "x").key).await.unwrap().waiters, 0);
 }
 
 /// As in a `select!` whose other branch takes long.
