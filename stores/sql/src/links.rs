@@ -214,7 +214,7 @@ pub(crate) struct Links {
     gate: Option<Arc<Semaphore>>,
     /// For a login whose caller has gone.
     left: Arc<Semaphore>,
-    /// Connections to use if there is none soon, as when the server has its maximum.
+    /// Where callers also wait if they get no connection soon, as when the server has its maximum.
     spare: Option<Box<Links>>,
 }
 

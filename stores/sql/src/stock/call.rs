@@ -82,13 +82,6 @@ impl<'a> Call<'a> {
         self.bounded.error(StoreErrorKind::ForeignData, text)
     }
 
-    /// Returns the error of an operation whose units are unknown.
-    pub(super) fn unreadable_parts(&self, operation: &str, parts: &str) -> StoreError {
-        self.broken(format_args!(
-            "the operation {operation} has the unreadable parts {parts:?}; correct its row in lock_stock_operation"
-        ))
-    }
-
     pub(super) fn unreadable(&self, error: &sqlx::Error) -> StoreError {
         self.bounded.unreadable(error).error(call::NO_TABLE)
     }

@@ -45,7 +45,7 @@ pub(super) fn write_parts(parts: &[Part]) -> String {
     })
 }
 
-pub(super) fn read_parts(text: &str) -> Option<Few<Part>> {
+fn read_parts(text: &str) -> Option<Few<Part>> {
     let part = |word: &str| {
         let (segment, quantity) = word.split_once(':')?;
         Some(Part { segment: segment.parse().ok()?, quantity: quantity.parse().ok()? })
@@ -56,7 +56,13 @@ pub(super) fn read_parts(text: &str) -> Option<Few<Part>> {
 impl Record {
     /// Reads a record from the six columns from `at` on. Returns `None` if there is no record, or
     /// its retention is over at `now`.
-    fn read(call: &Call<'_>, row: &Row, at: usize, now: i64) -> Result<Option<Self>, StoreError> {
+    fn read(
+        call: &Call<'_>,
+        operation: &OperationId,
+        row: &Row,
+        at: usize,
+        now: i64,
+    ) -> Result<Option<Self>, StoreError> {
         let unreadable = |error| call.unreadable(&error);
         let Some(state) = row.maybe_text(at).map_err(unreadable)? else { return Ok(None) };
         let (never_came, state) = match state.as_str() {
@@ -75,9 +81,7 @@ impl Record {
             never_came,
             reserved: row.int(at + 1).map_err(unreadable)? == 1,
             quantity: unsigned(row.int(at + 2).map_err(unreadable)?)?,
-            parts: read_parts(&parts).ok_or_else(|| {
-                call.broken(format_args!("an operation has the unreadable parts {parts:?}"))
-            })?,
+            parts: call.parts(operation.as_str(), &parts)?,
             deadline: row.maybe_int(at + 4).map_err(unreadable)?.unwrap_or_default(),
             kept_until: row.maybe_int(at + 5).map_err(unreadable)?,
         };
@@ -85,8 +89,13 @@ impl Record {
     }
 
     /// Reads the record that a statement for one operation returned.
-    pub(super) fn of(call: &Call<'_>, rows: &[Row], now: i64) -> Result<Option<Self>, StoreError> {
-        rows.first().map_or(Ok(None), |row| Self::read(call, row, 0, now))
+    pub(super) fn of(
+        call: &Call<'_>,
+        operation: &OperationId,
+        rows: &[Row],
+        now: i64,
+    ) -> Result<Option<Self>, StoreError> {
+        rows.first().map_or(Ok(None), |row| Self::read(call, operation, row, 0, now))
     }
 
     /// Whether the reservation is past its deadline. SQLite's clock has milliseconds, so the
@@ -107,6 +116,16 @@ pub(super) struct Look {
 }
 
 impl Call<'_> {
+    /// Reads the parts of an operation.
+    pub(super) fn parts(&self, operation: &str, text: &str) -> Result<Few<Part>, StoreError> {
+        read_parts(text).ok_or_else(|| {
+            self.broken(format_args!(
+                "the operation {operation} has the unreadable parts {text:?}; correct its row in \
+                 lock_stock_operation"
+            ))
+        })
+    }
+
     /// Reads a stock with one statement, and so at one moment. Returns `None` if there is no such
     /// stock.
     pub(super) async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
@@ -122,7 +141,7 @@ impl Call<'_> {
         });
         let available = each.collect::<Result<_, StoreError>>()?;
         let overdue = first.int(9).map_err(unreadable)? == 1;
-        Ok(Some(Look { now, available, record: Record::read(self, first, 3, now)?, overdue }))
+        Ok(Some(Look { now, available, record: Record::read(self, operation, first, 3, now)?, overdue }))
     }
 
     pub(super) fn segment(&self, number: i64) -> Result<u32, StoreError> {

@@ -10,7 +10,7 @@ use lock_core::store::stock::{OperationId, Part, Settle, SettleAnswer, SettleReq
 
 use super::call::{Call, Done, Open, count, crossed};
 use super::numbers::signed;
-use super::records::{Record, letter, read_parts, write_parts};
+use super::records::{Record, letter, write_parts};
 use super::statements::Statements;
 use crate::call::attempts;
 use crate::plumbing::{Arg, Fault};
@@ -137,7 +137,7 @@ impl Open<'_> {
             return Ok(Done::RollBack(SettleAnswer::Missing));
         };
         call.in_time(stock.now)?;
-        let Some(record) = Record::of(call, &rows, stock.now)? else {
+        let Some(record) = Record::of(call, operation, &rows, stock.now)? else {
             let Some(now) = end.next(None, false) else { return Ok(Done::RollBack(SettleAnswer::Unknown)) };
             if !self.note(operation, "N", 0, &[], None, Some(call.retention)).await? {
                 return Err(crossed());
@@ -175,7 +175,7 @@ impl Open<'_> {
         for row in rows.iter().take(limit as usize) {
             let text = |at| row.maybe_text(at).map_err(|error| call.unreadable(&error));
             let (operation, parts) = (text(0)?.unwrap_or_default(), text(1)?.unwrap_or_default());
-            let parts = read_parts(&parts).ok_or_else(|| call.unreadable_parts(&operation, &parts))?;
+            let parts = call.parts(&operation, &parts)?;
             over.push((operation, parts));
         }
         if over.is_empty() {
