@@ -22,6 +22,12 @@ pub fn nanos_from_now(duration: Duration) -> u64 {
     now_nanos().saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// Returns the time since `began`, a time of [`now_nanos`], in whole milliseconds, rounded up.
+#[must_use]
+pub fn whole_millis_since(began: u64) -> Duration {
+    Duration::from_millis(now_nanos().saturating_sub(began).div_ceil(1_000_000))
+}
+
 /// Returns how far [`now_nanos`] is ahead of the monotonic clock: the time for which the machine
 /// has been suspended. 0 outside Linux. Java's `System.nanoTime` uses the monotonic clock on Linux.
 #[must_use]

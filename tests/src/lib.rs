@@ -16,6 +16,7 @@
 //! Nothing here reads `LOCK_URL`.
 #![cfg_attr(not(feature = "helpers"), allow(rustdoc::broken_intra_doc_links))]
 
+mod background;
 #[cfg(feature = "browser")]
 pub mod browser;
 #[cfg(feature = "helpers")]
@@ -59,6 +60,7 @@ pub mod stocks;
 pub mod stress;
 #[cfg(feature = "helpers")]
 mod wait;
+mod witness;
 
 #[cfg(feature = "helpers")]
 pub use distance::Distance;
@@ -66,8 +68,9 @@ pub use distance::Distance;
 pub use java::Java;
 pub use layout::Layout;
 pub use lock_test_servers::{
-    Cluster, Helper, Offset, PgBouncer, PostgresServer, Quorum, RedisServer, Sentinels, ServerClock, Wire,
-    cluster, eventually_blocking, pgbouncer, postgres, process, redis, sentinels, wire,
+    Cluster, DatabaseServer, Helper, MariaDbServer, Offset, PgBouncer, PostgresServer, Product, Quorum,
+    RedisServer, Sentinels, ServerClock, Wire, cluster, eventually_blocking, mariadb, pgbouncer, postgres,
+    process, redis, sentinels, wire,
 };
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

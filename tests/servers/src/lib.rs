@@ -1,15 +1,17 @@
 //! Real servers for tests, on free ports of the loopback interface.
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
-//! There is also a [`PostgresServer`], with a [`PgBouncer`] in front of it. Servers can speak TLS
-//! (`tls`) and have clocks that can be set ([`ServerClock`]). All of them are
-//! [processes](process). A [`Wire`] breaks connections.
+//! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, and a
+//! [`MariaDbServer`]. Servers can speak TLS (`tls`) and have clocks that can be set
+//! ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under
 //! test, so every package can use it.
 
 pub mod cluster;
+mod database;
+pub mod mariadb;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
@@ -23,6 +25,8 @@ mod wait;
 pub mod wire;
 
 pub use cluster::Cluster;
+pub use database::{DatabaseServer, Product};
+pub use mariadb::MariaDbServer;
 pub use pgbouncer::PgBouncer;
 pub use postgres::PostgresServer;
 pub use process::Helper;

@@ -1,24 +1,20 @@
 //! [`PgBouncer`]: a real pooler in front of a [`PostgresServer`].
 
 use std::io;
-use std::os::unix::fs::chown;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
 use crate::PostgresServer;
-use crate::postgres::{READY, User, command};
+use crate::database::{find, launch, on_free_port};
+use crate::postgres::{User, command};
 use crate::process::Process;
-use crate::redis::free_port;
 
 /// Returns the program, if it is installed.
 #[must_use]
 pub fn program() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    // Where Debian has it, and not everybody's `PATH` does.
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
-    folders.map(|folder| folder.join("pgbouncer")).find(|program| program.is_file())
+    find("pgbouncer")
 }
 
 /// A `PgBouncer` on a free loopback port that pools transactions. It has few sessions at the
@@ -62,9 +58,7 @@ impl PgBouncer {
         // It refuses to run as root, too.
         let user = User::find()?;
         let dir = tempfile::Builder::new().prefix("lock-pgbouncer-").tempdir()?;
-        let deadline = Instant::now() + READY;
-        loop {
-            let port = free_port()?;
+        let (process, port) = on_free_port(|port| {
             let settings = format!(
                 "[databases]\n\
                  * = host=127.0.0.1 port={server} user=test\n\
@@ -81,35 +75,12 @@ impl PgBouncer {
                 server = server.addr().port(),
             );
             std::fs::write(dir.path().join("pgbouncer.ini"), settings)?;
-            if let Some(User { uid, gid }) = user {
-                chown(dir.path(), Some(uid), Some(gid))?;
-            }
-            match Self::launch(&program, user, dir.path(), port) {
-                Ok(process) => return Ok(Self { process, _dir: dir, port }),
-                // Another process has taken the port meanwhile.
-                Err(_) if Instant::now() < deadline => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn launch(program: &Path, user: Option<User>, dir: &Path, port: u16) -> io::Result<Process> {
-        let log = dir.join("log");
-        let file = std::fs::File::create(&log)?;
-        let mut pgbouncer = command(program, user);
-        pgbouncer.arg("pgbouncer.ini").current_dir(dir).stdout(file.try_clone()?).stderr(file);
-        let mut process = Process::spawn(&mut pgbouncer, Some(dir))?;
-        let deadline = Instant::now() + READY;
-        loop {
-            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
-                return Ok(process);
-            }
-            if process.ended().is_some() || Instant::now() >= deadline {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                return Err(io::Error::other(format!("pgbouncer does not start: {said}")));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            User::own(user, dir.path())?;
+            let mut pgbouncer = command(&program, user);
+            pgbouncer.arg("pgbouncer.ini");
+            launch(pgbouncer, dir.path(), |_| TcpStream::connect(("127.0.0.1", port)).is_ok())
+        })?;
+        Ok(Self { process, _dir: dir, port })
     }
 
     /// Returns `postgres://test@127.0.0.1:<port>/postgres`, without `pooler=true`.

@@ -15,7 +15,7 @@ use lock_tests::dice::Dice;
 use lock_tests::history::{Event, Log, Outcome, Want};
 use lock_tests::poll_once_and_drop;
 use lock_tests::redis::{Connection, Reply};
-use lock_tests::stress::{FIXED, Kinds, Lock, Orders, Wish};
+use lock_tests::stress::{FIXED, Kinds, Lock, Orders, Wish, watch_process};
 use tokio::sync::Notify;
 
 /// Lease of the broken lock, which does not renew.
@@ -28,6 +28,8 @@ async fn main() {
         Ok(orders) => orders,
         Err(error) => return println!("!{error}"),
     };
+    let writer = Log::open(&orders.log).expect("the log can be opened");
+    watch_process(writer.clone());
     let locks = match connect(&orders).await {
         Ok(locks) => locks,
         Err(error) => return println!("!can't connect: {error}"),
@@ -39,7 +41,7 @@ async fn main() {
         _ => None,
     };
     let worker = Arc::new(Worker {
-        writer: Log::open(&orders.log).expect("the log can be opened"),
+        writer,
         signals: (0..orders.keys).map(|_| Notify::new()).collect(),
         locks: locks.clone(),
         orders: orders.clone(),
@@ -221,7 +223,7 @@ impl Worker {
             return Ok(Held::Guard { guard, tokens });
         }
         if dice.once_in(8) {
-            self.reenter(wish, &guard, dice).await;
+            self.notice(ids, &guard, self.reenter(wish, &guard, dice)).await;
         }
         if !wish.writes() || !dice.once_in(4) {
             return Ok(Held::Guard { guard, tokens });
@@ -241,7 +243,8 @@ impl Worker {
         // The read lock may be taken inside the write lock, and outlive it.
         let inside = dice.once_in(2);
         let reader = if inside {
-            match guard.scope(self.locks.read(&wish.parts[0].0).no_wait().acquire()).await {
+            let reader = guard.scope(self.locks.read(&wish.parts[0].0).no_wait().acquire());
+            match self.notice(ids, &guard, reader).await {
                 Ok(reader) => Some(reader),
                 Err(_) if guard.is_lost() => None,
                 Err(error) => {
@@ -276,6 +279,17 @@ impl Worker {
         self.note(ids, &Event::Alive, Some(&held));
         self.work(ids, &held, dice).await;
         Ok(held)
+    }
+
+    /// Awaits a call inside the lock, which may take long, and notes the lost signal meanwhile.
+    async fn notice<F: Future>(&self, ids: &[u64], guard: &LockGuard, call: F) -> F::Output {
+        let mut call = std::pin::pin!(call);
+        tokio::select! {
+            biased;
+            output = &mut call => return output,
+            () = guard.lost() => self.note(ids, &Event::Lost { why: String::new() }, None),
+        }
+        call.await
     }
 
     async fn reenter(&self, wish: &Wish, guard: &LockGuard, dice: &mut Dice) {

@@ -8,9 +8,9 @@ use tokio::runtime::Runtime;
 
 use super::observe::{self, Holders, Observer, Redis};
 use super::sql::Sql;
-use super::witness::{self, Ping};
 use crate::dice::Dice;
 use crate::redis::{Connection, Data, Reply};
+use crate::witness::{self, Ping};
 use crate::{
     Cluster, Layout, Offset, PostgresServer, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels,
 };

@@ -11,7 +11,6 @@
 //! A worker can be [broken](Broken) on purpose, which shows that the checkers notice.
 
 mod arena;
-mod background;
 mod fault;
 mod inject;
 mod observe;
@@ -23,7 +22,6 @@ mod schedule;
 mod short;
 mod sql;
 mod want;
-mod witness;
 mod worker;
 
 pub use arena::Topology;

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::background::Background;
 use super::want::stored_keys;
-use crate::clock::now_nanos;
+use crate::background::Background;
+use crate::clock::{now_nanos, whole_millis_since};
 use crate::history::{Event, Log};
 use crate::redis::{Connection, Reply};
 
@@ -159,10 +159,11 @@ impl Eye {
         let [key, queue, timeouts, alive] = &self.stored;
         for _ in 0..lines.len() {
             let line = &mut lines[self.at];
+            let began = now_nanos();
             if line.is_primary()
                 && let Some(Reply::List(found)) = line.ask(&["EVAL", LOOK, "4", key, queue, timeouts, alive])
             {
-                if let Some(event) = self.seen(&found) {
+                if let Some(event) = self.seen(&found, began) {
                     log.say(&event);
                 }
                 return;
@@ -171,9 +172,8 @@ impl Eye {
         }
     }
 
-    fn seen(&self, found: &[Reply]) -> Option<Event> {
-        let now = now_nanos();
-        let from_now = |millis: u64| now.saturating_add(millis.saturating_mul(1_000_000));
+    fn seen(&self, found: &[Reply], began: u64) -> Option<Event> {
+        let from_now = |millis: u64| began.saturating_add(millis.saturating_mul(1_000_000));
         let [ttl, holders, queue] = found else { return None };
         let words = |reply: &Reply| -> Vec<String> {
             reply.to_string().split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -189,6 +189,7 @@ impl Eye {
             let (id, millis) = place.rsplit_once('@')?;
             Some((id.to_owned(), from_now(millis.parse().ok()?)))
         });
-        Some(Event::Seen { key: self.key.to_owned(), holders, expires, queue: queue.collect() })
+        let took = whole_millis_since(began);
+        Some(Event::Seen { key: self.key.to_owned(), took, holders, expires, queue: queue.collect() })
     }
 }

@@ -11,11 +11,11 @@ use super::orders::Orders;
 use super::plan::Plan;
 use super::report::{Losses, Outcome};
 use super::want::{WANTED, stored_keys};
-use super::witness::watch_ways;
 use super::{CALL_TIMEOUT, LEASE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{Check, ECHO, ErrorClass, Event, History, Log, Loses, Remains, Request, WITNESS, check};
+use crate::witness::watch_ways;
 use crate::{Helper, Layout};
 
 /// Maximum time for a program to start or to end. Generous: the machine is busy.

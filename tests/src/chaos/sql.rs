@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::observe::Observer;
 use super::want::stored_keys;
-use crate::clock::now_nanos;
+use crate::clock::{now_nanos, whole_millis_since};
 use crate::history::{Event, Log, Remains};
 use crate::{PostgresServer, Proxy, ServerClock};
 
@@ -252,8 +252,8 @@ impl Row {
         holds.all(|hold| hold[1].as_i64().is_none_or(|end| end > self.now + SOON))
     }
 
-    /// Returns the event that the row was seen at `at`.
-    fn seen(&self, key: &str, at: u64) -> Event {
+    /// Returns the event that the row was seen in a look that began at `at`.
+    fn seen(&self, key: &str, at: u64, took: Duration) -> Event {
         let local = |end: u64| {
             let left = end.saturating_sub(u64::try_from(self.now).unwrap_or(0));
             at.saturating_add(left.saturating_mul(1000))
@@ -263,7 +263,7 @@ impl Row {
         let Ok(record) = serde_json::from_str::<Value>(&self.record) else {
             // Foreign text, which does not expire.
             let holders = vec![self.record.clone()];
-            return Event::Seen { key, holders, expires: u64::MAX, queue: Vec::new() };
+            return Event::Seen { key, took, holders, expires: u64::MAX, queue: Vec::new() };
         };
         let list = |of: &Value| of.as_array().into_iter().flatten().filter_map(entry).collect::<Vec<_>>();
         let holders = [&record["held"], &record["writer"]].into_iter().filter_map(entry);
@@ -271,7 +271,7 @@ impl Row {
         holders.retain(|(_, end)| *end > at);
         let expires = holders.iter().map(|(_, end)| *end).max().unwrap_or(0);
         let holders = holders.into_iter().map(|(owner, _)| owner).collect();
-        Event::Seen { key, holders, expires, queue: list(&record["queue"]) }
+        Event::Seen { key, took, holders, expires, queue: list(&record["queue"]) }
     }
 }
 
@@ -287,14 +287,16 @@ struct Eyes {
 impl Observer for Eyes {
     fn look(&mut self, log: &Log) {
         // The database may be in trouble, and the table may be missing still.
+        let began = now_nanos();
         let Ok(rows) = self.stranger.rows(&self.rows) else { return };
-        let at = now_nanos();
+        let took = whole_millis_since(began);
         let rows: Vec<Row> = rows.iter().filter_map(|row| Row::of(row).ok()).collect();
         for (key, stored) in stored_keys() {
             log.say(&match rows.iter().find(|row| row.name == stored) {
-                Some(row) => row.seen(key, at),
+                Some(row) => row.seen(key, began, took),
                 None => {
-                    Event::Seen { key: key.to_owned(), holders: Vec::new(), expires: 0, queue: Vec::new() }
+                    let (key, holders, queue) = (key.to_owned(), Vec::new(), Vec::new());
+                    Event::Seen { key, took, holders, expires: 0, queue }
                 }
             });
         }
@@ -390,8 +392,8 @@ mod tests {
     }
 
     fn seen(record: &str) -> (Vec<String>, u64, Vec<(String, u64)>) {
-        match row(record).seen("k", 7_000_000_000) {
-            Event::Seen { key, holders, expires, queue } if key == "k" => (holders, expires, queue),
+        match row(record).seen("k", 7_000_000_000, Duration::ZERO) {
+            Event::Seen { key, holders, expires, queue, .. } if key == "k" => (holders, expires, queue),
             other => panic!("{other:?}"),
         }
     }

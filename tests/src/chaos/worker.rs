@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 
 use super::orders::{Broken, Orders};
 use super::want::{MUTEXES, TOGETHER, Wish};
-use super::witness::watch_process;
 use super::{CALL_TIMEOUT, FALLBACK, LEASE, MAX_LEASE};
 use crate::dice::Dice;
 use crate::fenced::FencedRegister;
 use crate::history::{ErrorClass, Event, Kind, Log, Outcome, Want, Wrote};
 use crate::poll_once_and_drop;
+use crate::witness::watch_process;
 
 /// Number of threads in a worker's executor.
 pub(super) const THREADS: usize = 2;

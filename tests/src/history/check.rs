@@ -58,7 +58,7 @@ pub struct Limits {
     /// Allowance for a busy machine on top of every bound.
     pub slack: Duration,
     /// The same allowance for actions of a process that need no server; counts only time in which
-    /// it runs.
+    /// it runs, and does not stand still.
     pub local_slack: Duration,
     /// How long a dead waiter may hold up a fair queue, or a dead writer the readers behind it.
     pub waiter_life: Duration,

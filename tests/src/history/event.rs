@@ -235,10 +235,13 @@ pub enum Event {
         /// The number since the server's start.
         total: u64,
     },
-    /// An observation of a key from outside, in one atomic step.
+    /// An observation of a key from outside, in one atomic step. The times in it are not too late.
     Seen {
         /// The key.
         key: String,
+        /// How long it took, in whole milliseconds: the key was like that at some time between then
+        /// and now. The times in it may be too early by as much.
+        took: Duration,
         /// The ids of the holders.
         holders: Vec<String>,
         /// The time at which the hold ends if nobody renews it, on the clock of the history; 0 when

@@ -35,7 +35,6 @@ mod waiting;
 #[cfg(feature = "helpers")]
 pub(crate) use exclusion::ECHO;
 pub(crate) use exclusion::{Window, beside};
-#[cfg(feature = "helpers")]
 pub(crate) use request::WITNESS;
 pub(crate) use tokens::not_grown;
 

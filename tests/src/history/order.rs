@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::check::Limits;
 use super::event::{Kind, Want};
 use super::request::{Fault, History, Request, Seen};
+use super::spans::nanos;
 
 pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
     let mut found = Vec::new();
@@ -14,10 +15,13 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
             let takes = |fault: &Fault| fault.takes(key) && fault.from <= to && from <= fault.to;
             history.faults.iter().any(takes)
         };
+        let leases = history.requests.iter().filter(|request| request.key == *key);
+        let leases = leases.map(|request| request.lease.unwrap_or(limits.lease));
+        let shortest = nanos(leases.min().unwrap_or(limits.lease));
         let pairs = looks.iter().zip(looks.iter().skip(1));
-        for (before, after) in pairs.filter(|(before, after)| !lost(before.at, after.at)) {
+        for (before, after) in pairs.filter(|(before, after)| !lost(before.since, after.at)) {
             let holder = after.holders.first().map_or("", String::as_str);
-            for id in passed_over(before, after) {
+            for id in passed_over(before, after, shortest) {
                 found.push(format!(
                     "{key}: {holder} was granted before {id}, which had waited longer, at {} ns",
                     after.at
@@ -30,16 +34,30 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
 }
 
 /// Returns the waiters that were passed over by the holder that appeared between two observations.
-/// They were before it in the queue, count as alive and still wait.
-fn passed_over(before: &Seen, after: &Seen) -> Vec<String> {
+/// They were before it in the queue, count as alive and still wait. One that has joined the queue
+/// again does not: if there was time for the shortest lease, `lease`, it may have had its turn, and
+/// not heard of it in time.
+fn passed_over(before: &Seen, after: &Seen, lease: u64) -> Vec<String> {
     let [holder] = &after.holders[..] else { return Vec::new() };
     if before.holders.contains(holder) {
         return Vec::new();
     }
     let still: HashSet<&str> = after.queue.iter().map(|(id, _)| id.as_str()).collect();
     let place = before.queue.iter().position(|(id, _)| id == holder).unwrap_or(before.queue.len());
-    let waits = |(id, until): &&(String, u64)| *until > after.at && still.contains(id.as_str());
+    let had_time = after.at - before.since >= lease;
+    let waits = |(id, until): &&(String, u64)| {
+        let came_back = || had_time && came_back(before, after, id);
+        *until > after.at && still.contains(id.as_str()) && !came_back()
+    };
     before.queue.iter().take(place).filter(waits).map(|(id, _)| id.clone()).collect()
+}
+
+/// Whether the waiter has left the queue and joined it again, which shows if one that came later is
+/// now before it.
+fn came_back(before: &Seen, after: &Seen, id: &str) -> bool {
+    let place = |id: &str| before.queue.iter().position(|(other, _)| other == id);
+    let was_behind = |other: &str| place(other).is_none_or(|other| Some(other) > place(id));
+    after.queue.iter().take_while(|(other, _)| other != id).any(|(other, _)| was_behind(other))
 }
 
 /// Finds patient readers and writers that were passed over too often by later requests of the other
@@ -76,16 +94,19 @@ mod tests {
     use super::super::check::tests::found;
     use super::*;
 
+    /// The shortest lease.
+    const LEASE: u64 = 50;
+
     fn look(holder: &str, at: u64, queue: &[(&str, u64)]) -> Seen {
         let queue = queue.iter().map(|&(id, until)| (id.to_owned(), until)).collect();
         let holders = if holder.is_empty() { Vec::new() } else { vec![holder.to_owned()] };
-        Seen { at, holders, expires: 0, queue }
+        Seen { since: at, at, holders, expires: 0, queue }
     }
 
     #[test]
     fn who_comes_before_a_living_waiter_is_found() {
         let before = look("x", 10, &[("a", 100), ("b", 100), ("c", 100)]);
-        let passed = |after: Seen| passed_over(&before, &after).len();
+        let passed = |after: Seen| passed_over(&before, &after, LEASE).len();
         assert_eq!(passed(look("x", 20, &[("a", 100), ("b", 100)])), 0, "the same holder");
         assert_eq!(passed(look("", 20, &[("a", 100), ("b", 100)])), 0, "free");
         assert_eq!(passed(look("a", 20, &[("b", 100), ("c", 100)])), 0, "in turn");
@@ -95,21 +116,41 @@ mod tests {
         assert_eq!(passed(look("b", 200, &[("a", 300)])), 0, "the first counted as dead meanwhile");
         let late = look("x", 10, &[("a", 5), ("b", 100)]);
         assert_eq!(
-            passed_over(&late, &look("a", 20, &[("b", 100)])).len(),
+            passed_over(&late, &look("a", 20, &[("b", 100)]), LEASE).len(),
             0,
             "the first was late, and asked again"
         );
         assert_eq!(
-            passed_over(&late, &look("b", 20, &[("a", 5)])).len(),
+            passed_over(&late, &look("b", 20, &[("a", 5)]), LEASE).len(),
             0,
             "the first counted as dead before"
         );
     }
 
     #[test]
+    fn who_may_have_had_its_turn_meanwhile_is_not_passed_over() {
+        let before = look("x", 10, &[("a", 900), ("b", 900), ("c", 900)]);
+        let at = |at: u64, queue: &[(&str, u64)]| passed_over(&before, &look("b", at, queue), LEASE).len();
+        let (behind, behind_a_new_one) = ([("c", 900), ("a", 900)], [("new", 900), ("a", 900)]);
+        assert_eq!((at(60, &behind), at(60, &behind_a_new_one)), (0, 0));
+        assert_eq!((at(59, &behind), at(59, &behind_a_new_one)), (1, 1), "too soon for the end of a hold");
+        assert_eq!((at(60, &[("a", 900), ("c", 900)]), at(60, &[("a", 900)])), (1, 1), "it kept its place");
+        assert_eq!((at(60, &[("c", 900)]), at(899, &[("c", 900)])), (0, 0));
+        let slow = Seen { since: 10, at: 55, ..before.clone() };
+        assert_eq!(passed_over(&slow, &look("b", 60, &behind), LEASE).len(), 0, "a slow look");
+    }
+
+    #[test]
     fn looks_of_a_history_are_compared() {
         let run = "0 10 0 seen 90 x:1 a:1@900,b:1@900 k\n0 20 0 seen 90 b:1 a:1@900 k";
         assert_eq!(found(Order, &[("run", run)]), 1);
+        let apart = |at: u64| {
+            let ask = "1 5 5 ask fair patient 60000 300 1 k";
+            let before = "0 10 0 seen 90 x:1 a:1@900000000,b:1@900000000 k";
+            let after = format!("0 {at} 0 seen 90 b:1 c:1@900000000,a:1@900000000 k");
+            found(Order, &[("0.0", ask), ("run", &format!("{before}\n{after}"))])
+        };
+        assert_eq!((apart(300_000_009), apart(300_000_010)), (1, 0), "a lease of 300 ms");
         let flush = "0 15 0 fault keys - flush\n0 16 0 fault-over flush";
         assert_eq!(found(Order, &[("run", run), ("faults", flush)]), 0, "keys were lost between");
     }

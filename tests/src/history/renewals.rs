@@ -44,11 +44,12 @@ pub(super) fn without_guard(history: &History, limits: &Limits) -> Vec<String> {
         };
         for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
             let same = before.holders.iter().find(|holder| after.holders.contains(holder));
-            let moved = after.expires > before.expires.saturating_add(nanos(BLUR));
+            let latest = before.expires.saturating_add(before.at - before.since);
+            let moved = after.expires > latest.saturating_add(nanos(BLUR));
             if let Some(holder) = same
                 && moved
-                && !wanted.touches(before.at, after.at)
-                && !taken(before.at, after.at)
+                && !wanted.touches(before.since, after.at)
+                && !taken(before.since, after.at)
             {
                 found.push(format!("{key}: {holder} was renewed between {} and {} ns", before.at, after.at));
             }
@@ -102,6 +103,11 @@ mod tests {
         assert_eq!(with(5, 12), 0, "it was not renewed");
         assert_eq!(with(9, 13), 0, "on the way");
         assert_eq!(with(5, 13), 1);
+        let slow = |took: u64| {
+            let looks = looks(13).replacen(" x:1", &format!("/{took} x:1"), 1);
+            found(Renewals, &[("0.0", &holder(5)), ("run", &looks)])
+        };
+        assert_eq!((slow(900), slow(1000)), (1, 0), "the first look was slow");
         let killed =
             format!("{}\n0 {} 0 killed", holder(20).lines().take(2).collect::<Vec<_>>().join("\n"), 5 * S);
         assert_eq!(found(Renewals, &[("0.0", &killed), ("run", &looks(13))]), 1, "its process is dead");

@@ -84,6 +84,13 @@ impl Life {
         let paused: u64 = self.pauses.iter().map(paused).sum();
         Duration::from_nanos(to.saturating_sub(from).saturating_sub(paused))
     }
+
+    /// Returns the same without times in which the process stood still.
+    pub(super) fn awake(&self, from: u64, to: u64) -> Duration {
+        let to = self.killed.map_or(to, |killed| killed.min(to));
+        let asleep = Spans::of(self.pauses.iter().copied().chain(self.stood.iter()));
+        Duration::from_nanos(to.saturating_sub(from).saturating_sub(asleep.covered(from, to)))
+    }
 }
 
 /// A fault of the run.
@@ -119,16 +126,19 @@ impl Fault {
     }
 }
 
-/// An observation of a key from outside.
+/// An observation of a key from outside: the key was like that at some time from `since` to `at`.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// The time.
+    /// When it began.
+    pub since: u64,
+    /// When it ended.
     pub at: u64,
     /// The ids of the holders.
     pub holders: Vec<String>,
-    /// The time at which the hold ends if nobody renews it.
+    /// The time at which the hold ends if nobody renews it. It may be later, by the duration of the
+    /// observation.
     pub expires: u64,
-    /// The waiters in their order, and until when each counts as alive.
+    /// The waiters in their order, and until when each counts as alive, at the earliest.
     pub queue: Vec<(String, u64)>,
 }
 
@@ -375,8 +385,9 @@ impl Own<'_> {
             Event::Commands { server, total } => {
                 history.commands.entry(server).or_default().push(Sample { at, total });
             }
-            Event::Seen { key, holders, expires, queue } => {
-                history.seen.entry(key).or_default().push(Seen { at, holders, expires, queue });
+            Event::Seen { key, took, holders, expires, queue } => {
+                let since = at.saturating_sub(nanos(took));
+                history.seen.entry(key).or_default().push(Seen { since, at, holders, expires, queue });
             }
             Event::Remains { what, ttl, name } => history.left.push(Left { at, what, ttl, name }),
             Event::Wrote { set, token, element, outcome } => {

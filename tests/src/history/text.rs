@@ -123,9 +123,10 @@ pub(super) fn to_text(event: &Event) -> String {
         Event::Calm => "calm".to_owned(),
         Event::Quiet => "quiet".to_owned(),
         Event::Commands { server, total } => format!("commands {total} {}", flat(server)),
-        Event::Seen { key, holders, expires, queue } => {
+        Event::Seen { key, took, holders, expires, queue } => {
             let queue: Vec<String> = queue.iter().map(|(id, until)| format!("{id}@{until}")).collect();
-            format!("seen {expires} {} {} {}", listed(holders), listed(&queue), flat(key))
+            let took = if took.is_zero() { String::new() } else { format!("/{}", millis(Some(*took))) };
+            format!("seen {expires}{took} {} {} {}", listed(holders), listed(&queue), flat(key))
         }
         Event::Remains { what, ttl, name } => {
             format!("remains {} {} {}", what.name(), millis(*ttl), flat(name))
@@ -202,13 +203,16 @@ pub(super) fn from_text(text: &str) -> Option<Event> {
         "quiet" => Event::Quiet,
         "commands" => Event::Commands { total: words.number()?, server: words.rest() },
         "seen" => {
-            let (expires, holders) = (words.number()?, list(words.word()?));
+            let times = words.word()?;
+            let (expires, took) = times.split_once('/').unwrap_or((times, "0"));
+            let (expires, took) = (expires.parse().ok()?, duration(took)?.unwrap_or_default());
+            let holders = list(words.word()?);
             let place = |place: &String| {
                 let (id, until) = place.rsplit_once('@')?;
                 Some((id.to_owned(), until.parse().ok()?))
             };
             let queue = list(words.word()?).iter().map(place).collect::<Option<_>>()?;
-            Event::Seen { expires, holders, queue, key: words.rest() }
+            Event::Seen { expires, took, holders, queue, key: words.rest() }
         }
         "remains" => {
             Event::Remains { what: words.named()?, ttl: duration(words.word()?)?, name: words.rest() }
@@ -265,9 +269,16 @@ mod tests {
             Event::Calm,
             Event::Quiet,
             Event::Commands { server: "127.0.0.1:1".to_owned(), total: 9 },
-            Event::Seen { key: "a".to_owned(), holders: Vec::new(), expires: 0, queue: Vec::new() },
             Event::Seen {
                 key: "a".to_owned(),
+                took: Duration::ZERO,
+                holders: Vec::new(),
+                expires: 0,
+                queue: Vec::new(),
+            },
+            Event::Seen {
+                key: "a".to_owned(),
+                took: Duration::from_millis(15),
                 holders: vec!["x:1".to_owned(), "y:2".to_owned()],
                 expires: 12,
                 queue: vec![("z:3".to_owned(), 40)],

@@ -1,7 +1,6 @@
 //! (8) The lost signal comes by the deadline, and no body starts outside its lock's validity.
 
 use super::check::Limits;
-use super::event::Outcome;
 use super::request::{Grant, History, Life, Request};
 
 pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
@@ -13,7 +12,7 @@ pub(super) fn too_long(history: &History, limits: &Limits) -> Vec<String> {
         let (key, id) = (&request.key, &request.id);
         if let Some(body) = grant.body
             && let Some(until) = valid_until(grant, body)
-            && life.running(until, body) > limits.local_slack
+            && life.awake(until, body) > limits.local_slack
         {
             found.push(format!("{key}: the body of {id} started at {body} ns, valid until {until} ns"));
         }
@@ -42,14 +41,15 @@ fn late(request: &Request, grant: &Grant, life: &Life, limits: &Limits, end: u64
         None => grant.looks.iter().find(|(at, until)| until <= at).map(|(at, _)| *at),
     }?;
     let told = grant.lost.as_ref().map(|(at, _)| *at);
-    // A holder that has sent its release does not get the signal any more. Nor does a holder that
-    // downgrades; it learns the outcome of that instead.
-    let valid_after = |time: u64| grant.looks.iter().any(|(at, until)| *at > time && until > at);
-    let failed = matches!(grant.out, Some((_, Outcome::Failed(..))));
-    let gave_up = grant.shared_from.filter(|shared| failed && !valid_after(*shared));
-    let working_until = gave_up.or(grant.ended.map(|(at, _)| at)).or(life.killed).unwrap_or(end);
+    // A holder that has sent its release does not get the signal any more. Nor does a holder while
+    // it downgrades; it learns the outcome of that instead, unless it is killed before.
+    let ended = grant.ended.map(|(at, _)| at);
+    let is_back =
+        |shared: u64| grant.looks.iter().any(|(at, _)| *at > shared && ended.is_none_or(|ended| *at < ended));
+    let gave_up = grant.shared_from.filter(|shared| !is_back(*shared));
+    let working_until = gave_up.or(ended).or(life.killed).unwrap_or(end);
     let by = told.unwrap_or(working_until).min(working_until);
-    (life.running(over, by) > limits.local_slack).then_some((over, by))
+    (life.awake(over, by) > limits.local_slack).then_some((over, by))
 }
 
 #[cfg(test)]
@@ -75,6 +75,16 @@ mod tests {
     }
 
     #[test]
+    fn time_in_which_the_process_stood_still_does_not_count() {
+        let late = |stood: u64| format!("0 {0} 0 stood {stood}\n1 {0} {0} body\n1 {0} {0} end", 3 * S);
+        // A second of validity, and a second and a half of slack.
+        assert_eq!((with("-", &late(500)), with("-", &late(499))), (0, 1));
+        let paused =
+            |from: u64| format!("0 {} 0 paused\n0 {} 0 continued\n{}", from * S / 10, 3 * S, late(499));
+        assert_eq!((with("-", &paused(25)), with("-", &paused(26))), (0, 1), "while it was stopped");
+    }
+
+    #[test]
     fn a_signal_that_does_not_come_is_found() {
         let ends = |at: u64| format!("1 30 {S} body\n1 {0} {0} end", at * S);
         assert_eq!((with("1000", &ends(2)), with("1000", &ends(3))), (0, 1), "a fixed lease");
@@ -91,7 +101,12 @@ mod tests {
             let (from, to) = (S / 2, 9 * S);
             format!("1 {from} {S} shared\n{more}1 {to} {to} end\n1 {to} {to} out failed unavailable x")
         };
+        let back = format!("1 {} {S} alive\n", S * 3 / 4);
         assert_eq!(with("1000", &shares("")), 0, "the guard is in the library's hands");
-        assert_eq!(with("1000", &shares(&format!("1 {} {S} alive\n", S * 3 / 4))), 1, "it is back");
+        assert_eq!(with("1000", &shares(&back)), 1, "it is back");
+        let lost = |more: &str| shares(more).replace("failed unavailable x", "lost its lease is over");
+        assert_eq!((with("1000", &lost("")), with("1000", &lost(&back))), (0, 1));
+        let killed = |more: &str| format!("1 {} {S} shared\n{more}0 {} 0 killed", S / 2, 9 * S);
+        assert_eq!((with("1000", &killed("")), with("1000", &killed(&back))), (0, 1));
     }
 }

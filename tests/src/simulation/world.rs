@@ -242,6 +242,7 @@ impl World {
             let queue = looked.queue.iter().filter(|_| in_turn);
             let event = Event::Seen {
                 key: key.as_str().to_owned(),
+                took: Duration::ZERO,
                 holders: looked.holders.iter().map(|owner| owner.as_str().to_owned()).collect(),
                 expires: looked.remaining.map_or(0, until),
                 queue: queue.map(|(owner, left)| (owner.as_str().to_owned(), until(*left))).collect(),

@@ -9,7 +9,8 @@ use super::schedule::{Deed, Fault, schedule};
 use super::turns::Watcher;
 use super::{Kinds, Lock, Orders};
 use crate::dice::Dice;
-use crate::history::{ErrorClass, Event, History, Log, Loses, Remains};
+use crate::history::{ErrorClass, Event, History, Log, Loses, Remains, WITNESS};
+use crate::witness::{self, Ping, watch_ways};
 use crate::{Helper, Layout, RedisServer};
 
 /// Maximum time for a program to start or to end. Generous: the machine is busy.
@@ -159,6 +160,8 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
         assert_eq!(worker.helper.line(PATIENCE), "ready");
     }
     let watcher = (plan.kinds == Kinds::All).then(|| Watcher::start(server.addr(), fair_keys(), run.clone()));
+    let ping: Ping = Box::new(witness::ping(server.addr()));
+    let witness = watch_ways([(ping, Log::open(&logs.join(format!("{WITNESS}.log")))?)]);
     let mut lives = vec![0; plan.processes];
     let start = Instant::now();
     for fault in plan.faults() {
@@ -216,6 +219,7 @@ pub fn run(plan: &Plan, logs: &Path, interrupted: &dyn Fn() -> bool) -> io::Resu
     if let Some(watcher) = watcher {
         watcher.end();
     }
+    drop(witness);
     // Locks of processes that were killed last, and queues without living waiters.
     let queues = if plan.kinds == Kinds::All { QUEUE_LIFE } else { Duration::ZERO };
     let clean_by = Instant::now() + plan.lease.max(queues) + plan.slack().min(Duration::from_secs(5));

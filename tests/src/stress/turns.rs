@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::clock::now_nanos;
+use crate::clock::{now_nanos, whole_millis_since};
 use crate::history::{Event, Log};
 use crate::redis::{Connection, Reply};
 
@@ -33,10 +33,14 @@ for _, id in ipairs(redis.call('LRANGE', 'redisson_lock_queue:{' .. lock .. '}',
 end
 return reply";
 
-/// Turns the `reply` to a look at `key` into an event. A waiter that counts as dead keeps its place
-/// until another call removes it. If it asks again before that, it goes on waiting in the same
-/// place.
-fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
+/// Maximum time between two looks that are noted, if there are looks. Less than a lease.
+const RHYTHM: Duration = Duration::from_millis(100);
+
+/// Turns the `reply` to a look at `key` into an event. Times count from `now`, when the look began,
+/// so they are never too late; they may be too early by what it `took`. A waiter that counts as
+/// dead keeps its place until another call removes it. If it asks again before that, it goes on
+/// waiting in the same place.
+fn look(key: &str, now: u64, took: Duration, reply: Reply) -> Option<Event> {
     let Reply::List(parts) = reply else { return None };
     let mut parts = parts.into_iter();
     let (Some(Reply::Text(holder)), Some(Reply::Number(left))) = (parts.next(), parts.next()) else {
@@ -49,11 +53,11 @@ fn look(key: &str, now: u64, reply: Reply) -> Option<Event> {
     }
     let holders = if holder.is_empty() { Vec::new() } else { vec![holder] };
     let expires = if left < 0 { 0 } else { until(left) };
-    Some(Event::Seen { key: key.to_owned(), holders, expires, queue })
+    Some(Event::Seen { key: key.to_owned(), took, holders, expires, queue })
 }
 
-/// Holders, waiters, and the end of the hold.
-type Noted = (Vec<String>, Vec<String>, u64);
+/// Holders, waiters, the end of the hold, and when that was noted.
+type Noted = (Vec<String>, Vec<String>, u64, Instant);
 
 /// A thread that looks at the queues of `keys` until it is ended.
 #[derive(Debug)]
@@ -81,7 +85,7 @@ impl Watcher {
 }
 
 fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
-    // A look without news is not noted.
+    // A look without news is noted only from time to time.
     let mut before: Vec<Option<Noted>> = vec![None; keys.len()];
     let mut connection = None;
     while !ended.load(Ordering::Relaxed) {
@@ -90,18 +94,22 @@ fn watch(addr: SocketAddr, keys: &[String], ended: &AtomicBool, log: &Log) {
             let connected =
                 connection.take().or_else(|| Connection::open(addr, Duration::from_secs(20)).ok());
             let Some(mut connected) = connected else { break };
+            let began = now_nanos();
             let Ok(reply) = connected.command(&["EVAL", LOOK, "1", key]) else { break };
             connection = Some(connected);
-            // The time is read after the answer, so it is never too early.
+            let took = whole_millis_since(began);
             let name = key.strip_prefix(PREFIX).unwrap_or(key);
-            let Some(seen) = look(name, now_nanos(), reply) else { continue };
+            let Some(seen) = look(name, began, took, reply) else { continue };
             let Event::Seen { holders, queue, expires, .. } = &seen else { continue };
             let waiters: Vec<String> = queue.iter().map(|(id, _)| id.clone()).collect();
-            let same = before.as_ref().is_some_and(|(held, waited, until)| {
-                held == holders && *waited == waiters && expires.abs_diff(*until) < RENEWED
+            let same = before.as_ref().is_some_and(|(held, waited, until, noted)| {
+                held == holders
+                    && *waited == waiters
+                    && expires.abs_diff(*until) < RENEWED
+                    && noted.elapsed() < RHYTHM
             });
             if !same {
-                let now = (holders.clone(), waiters, *expires);
+                let now = (holders.clone(), waiters, *expires, Instant::now());
                 log.say(&seen);
                 *before = Some(now);
             }
@@ -119,11 +127,12 @@ mod tests {
         let text = |text: &str| Reply::Text(text.to_owned());
         let reply =
             vec![text("x"), Reply::Number(20), text("a"), Reply::Number(5), text("b"), Reply::Number(-3)];
-        let seen = look("k", 10_000_000, Reply::List(reply)).unwrap();
+        let seen = look("k", 10_000_000, Duration::ZERO, Reply::List(reply)).unwrap();
         let Event::Seen { holders, expires, queue, .. } = seen else { panic!("{seen:?}") };
         assert_eq!((holders, expires), (vec!["x".to_owned()], 30_000_000));
         assert_eq!(queue, [("a".to_owned(), 15_000_000), ("b".to_owned(), 7_000_000)]);
-        let free = look("k", 1_000_000, Reply::List(vec![text(""), Reply::Number(-2)])).unwrap();
+        let free =
+            look("k", 1_000_000, Duration::ZERO, Reply::List(vec![text(""), Reply::Number(-2)])).unwrap();
         assert!(matches!(free, Event::Seen { holders, expires: 0, .. } if holders.is_empty()));
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 /// Threads that end when this is dropped.
 #[derive(Default)]
-pub(super) struct Background {
+pub(crate) struct Background {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Background {
     /// Starts a thread that calls `act` again and again, with this pause after each call.
-    pub(super) fn repeat(&mut self, pause: Duration, mut act: impl FnMut() + Send + 'static) {
+    pub(crate) fn repeat(&mut self, pause: Duration, mut act: impl FnMut() + Send + 'static) {
         let stop = Arc::clone(&self.stop);
         self.threads.push(std::thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
