@@ -145,7 +145,7 @@ impl LockGuard {
         grants.fold(scope, |scope, grant| scope.with(Arc::clone(grant)))
     }
 
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn engine(&self) -> &Arc<lock_engine::Engine> {
         self.admission.engine()
     }

@@ -150,6 +150,7 @@
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `sqlite`, `postgres` | | locks and stocks at `sqlite:` and `postgres://` |
+//! | `mysql` | | locks at `mysql://`, in MariaDB |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!
@@ -167,7 +168,7 @@ mod acquire;
 mod blocking;
 mod body;
 mod builder;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod commit;
 mod connect;
 mod counting;
@@ -189,7 +190,7 @@ pub mod testing;
 pub use acquire::Acquire;
 pub use blocking::Blocking;
 pub use builder::LockManagerBuilder;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use commit::CommitError;
 pub use counting::{CountDownLatch, Semaphore, SemaphorePermit};
 pub use default::{default_manager, set_default, with_default};
@@ -204,7 +205,7 @@ pub use lock_engine::failure::Loss;
 pub use lock_macros::distributed_lock;
 #[cfg(feature = "redis")]
 pub use lock_store_redis::{Credentials, Endpoint};
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use lock_store_sql::CommitIfHeld;
 pub use manager::{Health, LockManager};
 pub use scope::in_current_scope;
@@ -270,6 +271,7 @@ pub mod __private {
     feature = "testing",
     feature = "axum",
     feature = "redis",
+    feature = "mysql",
     feature = "postgres"
 ))]
 mod documents {
@@ -296,6 +298,7 @@ mod documents {
         Stock = "docs/book/src/stock.md",
         Stores = "docs/book/src/stores/index.md",
         StoresCluster = "docs/book/src/stores/cluster.md",
+        StoresMariaDb = "docs/book/src/stores/mariadb.md",
         StoresMemory = "docs/book/src/stores/memory.md",
         StoresPlain = "docs/book/src/stores/plain.md",
         StoresPostgres = "docs/book/src/stores/postgres.md",

@@ -24,7 +24,8 @@ Commands:
   book      the guide, docs/book, as HTML
   direction whether the files of each crate import only from rooms below them; draws the rooms
   lines     the lines of code in each crate and folder
-  servers   servers to try things on, until Ctrl-C: Redis (one, Sentinel, a cluster, a quorum) or PostgreSQL
+  servers   servers to try things on, until Ctrl-C: Redis (one, Sentinel, a cluster, a quorum),
+            PostgreSQL or MariaDB
   chaos     rival processes while servers, network and processes fail in all known ways
   deep      models and simulation, thousands of seeds of each kind
   spec      the TLA+ modules of spec/, and that TLC refutes each twin of them
@@ -66,8 +67,9 @@ Parts:
   redlock   redis-py, redsync and node-redlock beside ours in the plain layout (needs redis-server, Python 3.10 or newer
             with pip, Go 1.19 or newer, Node.js 18 or newer with npm, which bring the clients the first time)
   postgres  locks and stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, PgBouncer, and redis-server)
-  examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL
-            and SQLite too (needs redis-server and PostgreSQL)
+  mariadb   locks and stocks in a real MariaDB, which the tests start (needs mariadbd, mariadb-install-db and mariadb)
+  examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
+            MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
 Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,
@@ -176,13 +178,14 @@ Starts servers on free ports of the loopback interface and prints the line that 
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres]
+Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb]
 
   single    one redis-server (without an argument too)
   sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
   cluster   three primaries with a replica each: redis+cluster://
   quorum    three servers that know nothing of each other: quorum:
   postgres  a PostgreSQL server: postgres:// (examples need `--features postgres` for it)
+  mariadb   a MariaDB server: mysql:// (examples need `--features mysql` for it)
 
 Addresses and process ids go to stderr, to stop or kill a server. When one of several servers ends, the
 others go on. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
@@ -664,7 +667,7 @@ mod tests {
             ("book now", "now"),
             ("lines now", "now"),
             ("servers now", "now"),
-            ("servers now", "single, sentinel, cluster, quorum, postgres"),
+            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb"),
             ("servers quorum now", "now"),
             ("deep now", "now"),
             ("direction now", "now"),

@@ -1,7 +1,7 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, in
-//! PostgreSQL and SQLite, and as two processes at once. Servers are also run with an instance that
-//! joins later. Recipes run in memory and on single stores only. The flash sale needs a stock,
-//! which stores of the plain layout don't have.
+//! PostgreSQL, MariaDB and SQLite, and as two processes at once. Servers are also run with an
+//! instance that joins later. Recipes run in memory and on single stores only. The flash sale needs
+//! a stock, which stores of the plain layout don't have.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -50,16 +50,23 @@ const COMMIT: &str = "commit";
 /// Servers that an instance joins while they run, with the arguments that let a client check them.
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
 
+/// Databases on servers, and what starts them.
+const DATABASES: [(&str, Tool, Topology); 2] =
+    [("PostgreSQL", Tool::PostgreSql, Topology::Postgres), ("MariaDB", Tool::MariaDb, Topology::MariaDb)];
+
 /// Maximum time for an example. They take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Programs) {
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
-    let postgres = LazyCell::new(|| {
-        if found.is_missing(Tool::PostgreSql) {
-            return Err(Outcome::Skipped("missing: PostgreSQL".to_owned()));
-        }
-        Servers::start(Topology::Postgres).map_err(|error| Outcome::Failed(error.to_string()))
+    let databases = DATABASES.map(|(name, tool, topology)| {
+        let start = move || {
+            if found.is_missing(tool) {
+                return Err(Outcome::Skipped(format!("missing: {name}")));
+            }
+            Servers::start(topology).map_err(|error| Outcome::Failed(error.to_string()))
+        };
+        (name, LazyCell::new(start))
     });
     for (name, args) in EXAMPLES.into_iter().chain(RECIPES) {
         let Some(program) = programs.example(name) else {
@@ -80,12 +87,18 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
         step(&format!("examples: {name}, on SQLite"), &|| {
             on_sqlite(|url| all_at_once(program, args, url, count))
         });
-        step(&format!("examples: {name}, on PostgreSQL"), &|| match &*postgres {
-            Ok(server) => all_at_once(program, args, &server.url(), count),
-            Err(outcome) => outcome.clone(),
-        });
+        for (database, servers) in &databases {
+            step(&format!("examples: {name}, on {database}"), &|| {
+                on_started(servers, |url| all_at_once(program, args, url, count))
+            });
+        }
         if name == FLASH_SALE {
-            joint_sales_in_sql(lane, program, &postgres);
+            let sale = |url: &str| or_failed(joint_sale(program, url, "one-slot", Joins::AndIsKilled));
+            let text = |database: &str| format!("examples: {name}, one of two is killed, {database}");
+            step(&text("SQLite"), &|| on_sqlite(sale));
+            for (database, servers) in &databases {
+                step(&text(database), &|| on_started(servers, sale));
+            }
         }
         if name == COMMIT {
             continue;
@@ -127,6 +140,14 @@ fn on_sqlite(run: impl FnOnce(&str) -> Outcome) -> Outcome {
     match tempfile::tempdir() {
         Ok(folder) => run(&format!("sqlite:{}", folder.path().join("locks.db").display())),
         Err(error) => Outcome::Failed(error.to_string()),
+    }
+}
+
+/// Runs something on servers, if they have started.
+fn on_started(servers: &Result<Servers, Outcome>, run: impl FnOnce(&str) -> Outcome) -> Outcome {
+    match servers {
+        Ok(servers) => run(&servers.url()),
+        Err(outcome) => outcome.clone(),
     }
 }
 
@@ -260,19 +281,6 @@ enum Joins {
 
 /// A sale with so few buyers that it takes seconds only.
 const FEW: [&str; 4] = ["--requests", "4000", "--over", "1"];
-
-fn joint_sales_in_sql(lane: &Lane<'_>, program: &Path, postgres: &Result<Servers, Outcome>) {
-    let sale = |url: &str| or_failed(joint_sale(program, url, "one-slot", Joins::AndIsKilled));
-    lane.step(Part::Examples, &format!("examples: {FLASH_SALE}, one of two is killed, SQLite"), |_| {
-        on_sqlite(sale)
-    });
-    lane.step(Part::Examples, &format!("examples: {FLASH_SALE}, one of two is killed, PostgreSQL"), |_| {
-        match postgres {
-            Ok(server) => sale(&server.url()),
-            Err(outcome) => outcome.clone(),
-        }
-    });
-}
 
 fn flash_sales(lane: &Lane<'_>, program: &Path) {
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());

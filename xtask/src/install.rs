@@ -21,6 +21,8 @@ pub(crate) enum Tool {
     PostgreSql,
     /// A pooler of PostgreSQL.
     PgBouncer,
+    /// MariaDB's server and client. Its script that creates a database needs both.
+    MariaDb,
     /// Python with pip, for redis-py.
     Python,
     /// For redsync.
@@ -56,6 +58,7 @@ impl Tool {
             Self::Chromium => "Chromium with chromedriver",
             Self::PostgreSql => "PostgreSQL (initdb, postgres)",
             Self::PgBouncer => "PgBouncer",
+            Self::MariaDb => "MariaDB (mariadb-install-db, mariadbd, mariadb)",
             Self::Python => "Python 3.10 or newer with pip",
             Self::Go => "Go 1.19 or newer",
             Self::Node => "Node.js 18 or newer with npm",
@@ -87,6 +90,7 @@ impl Tool {
             }
             Self::PostgreSql => lock_tests::postgres::programs().is_some(),
             Self::PgBouncer => lock_tests::pgbouncer::program().is_some(),
+            Self::MariaDb => lock_tests::mariadb::programs().is_some(),
             Self::Python => runs(Command::new("python3").args(["-c", PYTHON])),
             Self::Go => {
                 let output = Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).output();
@@ -112,6 +116,7 @@ impl Tool {
             | Self::Chromium
             | Self::PostgreSql
             | Self::PgBouncer
+            | Self::MariaDb
             | Self::Python
             | Self::Go
             | Self::Node => None,
@@ -178,6 +183,10 @@ impl Manager {
             (Tool::PostgreSql, Self::Brew) => &["postgresql@17"],
             (Tool::PostgreSql, _) => &["postgresql"],
             (Tool::PgBouncer, _) => &["pgbouncer"],
+            (Tool::MariaDb, Self::AptGet) => &["mariadb-server-core", "mariadb-client-core"],
+            (Tool::MariaDb, Self::Dnf) => &["mariadb-server", "mariadb"],
+            (Tool::MariaDb, Self::Apk) => &["mariadb", "mariadb-client"],
+            (Tool::MariaDb, Self::Pacman | Self::Brew) => &["mariadb"],
             (Tool::Python, Self::AptGet | Self::Dnf) => &["python3", "python3-pip"],
             (Tool::Python, Self::Apk) => &["python3", "py3-pip"],
             (Tool::Python, Self::Pacman) => &["python", "python-pip"],
@@ -330,9 +339,16 @@ mod tests {
     #[test]
     fn every_manager_has_its_packages() {
         for manager in Manager::ALL {
-            for tool in
-                [Tool::Jdk, Tool::Maven, Tool::PostgreSql, Tool::Chromium, Tool::Python, Tool::Go, Tool::Node]
-            {
+            for tool in [
+                Tool::Jdk,
+                Tool::Maven,
+                Tool::PostgreSql,
+                Tool::MariaDb,
+                Tool::Chromium,
+                Tool::Python,
+                Tool::Go,
+                Tool::Node,
+            ] {
                 assert!(!manager.packages(tool).is_empty(), "{manager:?} {tool:?}");
             }
         }

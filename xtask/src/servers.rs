@@ -4,7 +4,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lock_tests::{Cluster, PostgresServer, Quorum, RedisServer, Sentinels, cluster, sentinels};
+use lock_tests::{
+    Cluster, DatabaseServer, MariaDbServer, PostgresServer, Product, Quorum, RedisServer, Sentinels, cluster,
+    sentinels,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -16,11 +19,12 @@ pub(crate) enum Topology {
     Cluster,
     Quorum,
     Postgres,
+    MariaDb,
 }
 
 impl Topology {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Postgres];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Postgres, Self::MariaDb];
 
     /// Those of Redis servers.
     pub(crate) const REDIS: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
@@ -32,6 +36,7 @@ impl Topology {
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
             Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
         }
     }
 
@@ -47,6 +52,7 @@ impl Topology {
             Self::Cluster => "a cluster of three primaries with a replica each runs until Ctrl-C",
             Self::Quorum => "three redis-servers that know nothing of each other run until Ctrl-C",
             Self::Postgres => "a PostgreSQL server runs until Ctrl-C",
+            Self::MariaDb => "a MariaDB server runs until Ctrl-C",
         }
     }
 }
@@ -58,6 +64,7 @@ pub(crate) enum Running {
     Cluster(Cluster),
     Quorum(Quorum),
     Postgres(PostgresServer),
+    MariaDb(MariaDbServer),
 }
 
 impl Running {
@@ -77,6 +84,7 @@ impl Running {
             }
             Topology::Quorum => Self::Quorum(Quorum::try_start_with(3, &[])?),
             Topology::Postgres => Self::Postgres(PostgresServer::try_start()?),
+            Topology::MariaDb => Self::MariaDb(MariaDbServer::try_start()?),
         })
     }
 
@@ -87,6 +95,7 @@ impl Running {
             Self::Cluster(cluster) => cluster.url(),
             Self::Quorum(quorum) => quorum.url(),
             Self::Postgres(server) => server.url(),
+            Self::MariaDb(server) => server.url(),
         }
     }
 
@@ -99,7 +108,7 @@ impl Running {
                 cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
             }
             Self::Quorum(quorum) => quorum.servers().iter().collect(),
-            Self::Postgres(_) => Vec::new(),
+            Self::Postgres(_) | Self::MariaDb(_) => Vec::new(),
         }
     }
 
@@ -114,11 +123,8 @@ impl Running {
             Self::Sentinel(sentinels) => sentinels.ended(),
             Self::Cluster(cluster) => cluster.ended(),
             Self::Quorum(quorum) => quorum.ended(),
-            Self::Postgres(server) => {
-                let status = server.ended();
-                let say = |status| format!("postgres ended with {status}:\n{}", server.log());
-                status.map(say).into_iter().collect()
-            }
+            Self::Postgres(server) => database_ended(server),
+            Self::MariaDb(server) => database_ended(server),
         }
     }
 
@@ -136,9 +142,20 @@ impl Running {
             }
             Self::Cluster(cluster) => all("node", cluster.nodes()),
             Self::Quorum(quorum) => all("redis-server", quorum.servers()),
-            Self::Postgres(server) => vec![format!("postgres {}, process {}", server.addr(), server.pid())],
+            Self::Postgres(server) => database_process(server),
+            Self::MariaDb(server) => database_process(server),
         }
     }
+}
+
+fn database_ended<P: Product>(server: &mut DatabaseServer<P>) -> Vec<String> {
+    let status = server.ended();
+    let say = |status| format!("{} ended with {status}:\n{}", P::NAME, server.log());
+    status.map(say).into_iter().collect()
+}
+
+fn database_process<P: Product>(server: &DatabaseServer<P>) -> Vec<String> {
+    vec![format!("{} {}, process {}", P::NAME, server.addr(), server.pid())]
 }
 
 pub(crate) fn run(topology: Topology) -> ExitCode {
@@ -174,7 +191,8 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
             eprintln!("error: {what}");
         }
         // One of several may end, since the user may be trying just that; the others go on.
-        if !ended.is_empty() && matches!(topology, Topology::Single | Topology::Postgres) {
+        let is_one = matches!(topology, Topology::Single | Topology::Postgres | Topology::MariaDb);
+        if !ended.is_empty() && is_one {
             return ExitCode::FAILURE;
         }
         reported = ended.len();

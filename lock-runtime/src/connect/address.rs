@@ -17,13 +17,15 @@ use lock_store_redis::{
     Layout, Login, RedisOptions, RedisStore,
     url::{self, Servers},
 };
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlConnectOptions;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::runtime::Handle;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use super::sql;
 use crate::builder::LockManagerBuilder;
 use crate::error::ConnectError;
@@ -32,7 +34,7 @@ use crate::error::ConnectError;
 pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:password@]host[:port][/db]`, \
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
-                                   `postgres://[user:password@]host[:port]/database`, `sqlite:FILE`, \
+                                   `postgres://[user:password@]host[:port]/database`, `mysql://…` likewise, `sqlite:FILE`, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -50,6 +52,8 @@ pub(crate) enum Address {
     /// PostgreSQL behind a pooler of transactions.
     #[cfg(feature = "postgres")]
     PooledPostgres(Box<PgConnectOptions>),
+    #[cfg(feature = "mysql")]
+    MySql(Box<MySqlConnectOptions>),
     #[cfg(feature = "sqlite")]
     Sqlite(Box<SqliteConnectOptions>),
     Quorum(Vec<Address>),
@@ -77,13 +81,16 @@ impl Address {
         match url.split_once("://") {
             Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
             Some(("postgres" | "postgresql", _)) => Self::postgres(url),
+            Some(("mysql" | "mariadb", _)) => Self::mysql(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
             }
             Some(_) => Err(refused(&format!("this is not a lock URL; use {ACCEPTED}"))),
-            None if ["redis", "postgres"].iter().any(|it| url.starts_with(it)) && url.contains(':') => {
+            None if ["redis", "postgres", "mysql", "mariadb"].iter().any(|it| url.starts_with(it))
+                && url.contains(':') =>
+            {
                 Err(refused(&format!("`//` is missing behind the first `:` of the lock URL; use {ACCEPTED}")))
             }
             None => Err(refused(&format!(
@@ -106,7 +113,7 @@ impl Address {
         let each = each.collect::<Result<Vec<_>, _>>()?;
         if each.iter().any(Self::is_sql) {
             return Err(refused(
-                "PostgreSQL and SQLite can't be servers of a quorum, because they keep no marker that shows a loss of \
+                "PostgreSQL, MariaDB and SQLite can't be servers of a quorum, because they keep no marker that shows a loss of \
                  locks; use Redis servers",
             ));
         }
@@ -155,6 +162,8 @@ impl Address {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(_) | Self::PooledPostgres(_) => true,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => true,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => true,
             _ => false,
@@ -184,6 +193,16 @@ impl Address {
         Err(refused("this build has no PostgreSQL store; switch on the feature `postgres` of lock-runtime"))
     }
 
+    #[cfg(feature = "mysql")]
+    fn mysql(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::MySql(Box::new(sql::mysql(url)?)))
+    }
+
+    #[cfg(not(feature = "mysql"))]
+    fn mysql(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no MariaDB store; switch on the feature `mysql` of lock-runtime"))
+    }
+
     #[cfg(feature = "sqlite")]
     fn sqlite(url: &str) -> Result<Self, ConnectError> {
         Ok(Self::Sqlite(Box::new(sql::sqlite(url)?)))
@@ -199,7 +218,7 @@ impl Address {
         match self {
             Self::Memory(_) => Clock::tokio(),
             Self::Quorum(each) => each.first().map_or(Clock::Boot, Self::clock),
-            #[cfg(any(feature = "redis", feature = "postgres", feature = "sqlite"))]
+            #[cfg(any(feature = "redis", feature = "mysql", feature = "postgres", feature = "sqlite"))]
             _ => Clock::Boot,
         }
     }
@@ -261,6 +280,8 @@ impl Address {
             Self::PooledPostgres(options) => {
                 lock_store_sql::pooled_postgres(*options, &sql_settings(settings))
             }
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => lock_store_sql::mysql(*options, &sql_settings(settings)),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(options) => lock_store_sql::sqlite(*options, &sql_settings(settings)),
             Self::Quorum(each) => {
@@ -279,7 +300,7 @@ impl Address {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 fn sql_settings(settings: &LockManagerBuilder) -> lock_store_sql::Settings {
     let (prefix, call_timeout) = (settings.store.prefix.clone(), settings.engine.call_timeout);
     lock_store_sql::Settings { prefix, call_timeout }

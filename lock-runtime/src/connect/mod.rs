@@ -2,7 +2,7 @@
 //! connections, or from a store.
 
 pub(crate) mod address;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod sql;
 
 use std::sync::Arc;
@@ -32,9 +32,10 @@ impl LockManager {
     /// | `redis+plain…://` | the same with the locks of `SET NX PX`, mutexes only |
     /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
     /// | `postgres://[user:password@]host[:port]/database` | a table in PostgreSQL; needs feature `postgres` |
+    /// | `mysql://[user:password@]host[:port]/database` | a table in MariaDB; needs feature `mysql` |
     /// | `sqlite:FILE`, `sqlite://FILE` | a table in an SQLite file of this machine; needs feature `sqlite` |
     ///
-    /// `postgresql://` is the same as `postgres://`.
+    /// `postgresql://` is the same as `postgres://`, and `mariadb://` as `mysql://`.
     ///
     /// # Errors
     ///
@@ -156,6 +157,21 @@ impl LockManagerBuilder {
     pub async fn connect_postgres(self, pool: &sqlx::PgPool) -> Result<LockManager, ConnectError> {
         let limit = self.store.connect_timeout;
         let address = Address::Postgres(Box::new((*pool.connect_options()).clone()));
+        checked(self.open(address)?, limit).await
+    }
+
+    /// Makes a manager with the connect options of the caller's pool of MariaDB: its address,
+    /// credentials and TLS settings. The options have to name a database.
+    ///
+    /// The manager makes its own connections and takes none from the pool, as with PostgreSQL.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[cfg(feature = "mysql")]
+    pub async fn connect_mysql(self, pool: &sqlx::MySqlPool) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        let address = Address::MySql(Box::new((*pool.connect_options()).clone()));
         checked(self.open(address)?, limit).await
     }
 

@@ -17,9 +17,9 @@ use crate::links::{Link, Links};
 use crate::notices::Whom;
 #[cfg(feature = "postgres")]
 use crate::plumbing::POOLED;
-use crate::plumbing::{Arg, During, Fault, Row, fault, filled};
+use crate::plumbing::{Arg, During, Fault, Row, fault};
 use crate::records::Sql;
-use crate::row::{Found, micros, new_version, text_of, time};
+use crate::row::{Found, Written, micros, new_version, text_of, time};
 use crate::statements::{Statements, TABLE};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
@@ -36,7 +36,7 @@ const SAME_TIME: i64 = 100_000;
 /// request finds it.
 const MARK: Duration = Duration::from_secs(60);
 
-/// Maximum length in bytes of a name in PostgreSQL, whose index has no room for more.
+/// Maximum length in bytes of a name at a server, whose index has no room for more.
 const LONGEST_NAME: usize = 2500;
 
 /// Advice about missing tables, which the first call makes.
@@ -107,6 +107,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the same call on these connections.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn on(self, links: &'a Links) -> Self {
         Self { links, ..self }
     }
@@ -142,7 +143,7 @@ impl<'a> Call<'a> {
             During::Work => StoreErrorKind::NotReady,
             During::Commit => StoreErrorKind::Unanswered,
         };
-        let why = if self.links.options.is_postgres() { "" } else { "; another process may be writing" };
+        let why = if self.links.options.is_server() { "" } else { "; another process may be writing" };
         StoreError::new(kind, format!("{database}: no answer within {:?}{why}", self.timeout)).into()
     }
 
@@ -182,7 +183,7 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn check_name(&self, name: &str) -> Result<(), StoreError> {
-        if name.len() <= LONGEST_NAME || !self.links.options.is_postgres() {
+        if name.len() <= LONGEST_NAME || !self.links.options.is_server() {
             return Ok(());
         }
         let text = format_args!(
@@ -223,14 +224,15 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) async fn commit(&self, mut link: Link) -> Result<(), Fault> {
-        self.bounded(During::Commit, link.run("COMMIT")).await?;
+        self.bounded(During::Commit, link.run(self.links.options.commit())).await?;
         link.give_back();
         Ok(())
     }
 
     /// Ends a transaction that did not do what it should.
     pub(crate) async fn roll_back(&self, mut link: Link) {
-        if link.is_clean() && self.bounded(During::Work, link.run("ROLLBACK")).await.is_ok() {
+        let undo = self.links.options.roll_back();
+        if link.is_clean() && self.bounded(During::Work, link.run(undo)).await.is_ok() {
             link.give_back();
         }
     }
@@ -263,9 +265,12 @@ impl<'a> Call<'a> {
             self.check_sessions().await?;
         }
         let Statements { lock, insert, update, remove, .. } = &self.sql.statements;
-        let args = [Arg::Text("lock"), Arg::Text("[]")];
-        let all = [lock, insert, update, remove].map(|text| filled(text, &args)).join("; ");
-        let all = format!("{}; {all}; COMMIT", self.links.options.begin());
+        let class = Arg::Text("lock");
+        let (names, rows) = ([class, Arg::Names(&[])], [class, Arg::Rows(&[])]);
+        let options = &self.links.options;
+        let all = [(lock, names), (insert, rows), (update, rows), (remove, names)];
+        let all = all.map(|(text, args)| options.filled(text, &args)).join("; ");
+        let all = format!("{}; {all}; {}", options.begin(), options.commit());
         let mut link = self.link().await?;
         // One message: a server that is slow would end a transaction that waits for the next one.
         match self.bounded(During::Work, link.run(&all)).await {
@@ -311,8 +316,7 @@ impl<'a> Call<'a> {
     pub(crate) async fn attempt<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
         let class = class_of(change);
         let names: Vec<&str> = change.names.iter().map(|name| &*name.text).collect();
-        let names = serde_json::to_string(&names).unwrap_or_default();
-        let args = [Arg::Text(text_of(class)), Arg::Text(&names)];
+        let args = [Arg::Text(text_of(class)), Arg::Names(&names)];
         let statements = &self.sql.statements;
         if change.access == Access::Look {
             let (sent, rows) = self.read(&statements.look, &args).await?;
@@ -391,7 +395,7 @@ impl<'a> Call<'a> {
     /// Puts the rows in the order of the names.
     fn rows(&self, change: &Change, rows: &[Row]) -> Result<Rows, Fault> {
         let read = || {
-            let now = rows.first().map_or(Ok(0), |row| row.int(0))?;
+            let now = rows.last().map_or(Ok(0), |row| row.int(0))?;
             let indexes: HashMap<&str, usize> =
                 change.names.iter().enumerate().map(|(index, name)| (&*name.text, index)).collect();
             let (mut found, mut listeners) = (vec![None; change.names.len()], vec![None; change.names.len()]);
@@ -401,6 +405,7 @@ impl<'a> Call<'a> {
                 let Some(index) = indexes.get(name.as_str()) else { continue };
                 match (Found::read(row, 2)?, found.get_mut(*index)) {
                     (Some(row), Some(place)) => *place = Some(row),
+                    (None, Some(Some(_))) => {}
                     _ => skipped.push(*index),
                 }
                 if let Some(place) = listeners.get_mut(*index) {
@@ -495,48 +500,40 @@ impl<'a> Call<'a> {
         texts: Vec<(usize, RecordRow)>,
         events: &[Event],
     ) -> Result<(), Fault> {
+        let options = &self.links.options;
         let commit = format!(
-            "{}COMMIT",
-            self.sql.notices.statements(&change.names, &rows.listeners, events, Whom::All, rows.now)
+            "{}{}",
+            self.sql.notices.statements(&change.names, &rows.listeners, events, Whom::All, rows.now),
+            options.commit()
         );
         let class = class_of(change);
         let version = new_version();
         let (mut changed, mut missing) = (Vec::new(), Vec::new());
-        for (index, row) in texts {
-            let Some(name) = change.names.get(index) else { continue };
-            let text = serde_json::json!({
-                "name": &*name.text,
-                "version": version,
-                "token": row.token,
-                "until": row.until,
-                "kept_until": row.kept_until,
-                "record": row.text,
-            });
-            let is_there = rows.found.get(index).is_some_and(Option::is_some);
+        for (index, row) in &texts {
+            let Some(name) = change.names.get(*index) else { continue };
+            let written = Written { name: &name.text, version: &version, row };
+            let is_there = rows.found.get(*index).is_some_and(Option::is_some);
             if is_there {
-                changed.push(text);
+                changed.push(written);
             } else {
-                missing.push(text);
+                missing.push(written);
             }
-            self.sql.known.put(name, Found { version: version.clone(), row });
+            self.sql.known.put(name, Found { version: version.clone(), row: row.clone() });
         }
         let update = &self.sql.statements.update;
-        let (class, list) = (text_of(class), serde_json::Value::from(changed).to_string());
-        match (list.as_str(), self.links.options.is_postgres()) {
-            ("[]", _) => {}
+        let class = Arg::Text(text_of(class));
+        let args = [class, Arg::Rows(&changed)];
+        match (changed.is_empty(), options.is_server()) {
+            (true, _) => {}
             // Rows are locked until the commit, so it goes with the update.
             (_, true) if missing.is_empty() => {
-                let args = [Arg::Text(class), Arg::Text(&list)];
-                let both = format!("{}; {commit}", filled(update, &args));
+                let both = format!("{}; {commit}", options.filled(update, &args));
                 return self.bounded(During::Commit, link.run(&both)).await;
             }
-            _ => {
-                let args = [Arg::Text(class), Arg::Text(&list)];
-                self.bounded(During::Work, link.rows(update, &args)).await?;
-            }
+            _ => drop(self.bounded(During::Work, link.rows(update, &args)).await?),
         }
         if !missing.is_empty() {
-            self.insert(link, rows, class, missing).await?;
+            self.insert(link, rows, class, &missing).await?;
         }
         self.bounded(During::Commit, link.run(&commit)).await
     }
@@ -546,15 +543,13 @@ impl<'a> Call<'a> {
         &self,
         link: &mut Link,
         rows: &Rows,
-        class: &str,
-        missing: Vec<serde_json::Value>,
+        class: Arg<'_>,
+        missing: &[Written<'_>],
     ) -> Result<(), Fault> {
-        let wanted = missing.len();
-        let list = serde_json::Value::from(missing).to_string();
-        let args = [Arg::Text(class), Arg::Text(&list)];
+        let args = [class, Arg::Rows(missing)];
         let inserted = self.bounded(During::Work, link.rows(&self.sql.statements.insert, &args)).await?;
         let in_time = |row: &Row| row.int(0).is_ok_and(|now| now - rows.now <= SAME_TIME);
-        if inserted.len() < wanted || !inserted.iter().all(in_time) {
+        if inserted.len() < missing.len() || !inserted.iter().all(in_time) {
             return Err(Fault::Again("another program has just made the same lock".to_owned()));
         }
         Ok(())

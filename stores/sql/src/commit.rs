@@ -8,9 +8,15 @@ use lock_core::{LockKey, OwnerId};
 use lock_store_records::Records;
 use sqlx::{Database, Transaction, TransactionManager};
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use crate::plumbing::Row;
 use crate::plumbing::{During, Fault, fault};
 use crate::records::Sql;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use crate::row::{Found, time};
 use crate::statements::TABLE;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use lock_store_records::{Class, Record};
 
 /// A lock as a transaction has to find it.
 #[derive(Clone, Debug)]
@@ -39,11 +45,11 @@ pub enum Uncommitted {
 }
 
 /// A database whose transactions a guard can commit: `sqlx::Postgres` with the feature `postgres`,
-/// and `sqlx::Sqlite` with `sqlite`. It can't be implemented by others.
+/// `sqlx::MySql` with `mysql`, and `sqlx::Sqlite` with `sqlite`. It can't be implemented by others.
 #[diagnostic::on_unimplemented(
     message = "a lock can't commit transactions of `{Self}`",
-    note = "`commit_if_held` takes transactions of `sqlx::Postgres` or `sqlx::Sqlite`, whose feature of lock-runtime \
-            has to be on: `postgres` or `sqlite`"
+    note = "`commit_if_held` takes transactions of `sqlx::Postgres`, `sqlx::MySql` or `sqlx::Sqlite`, whose feature \
+            of lock-runtime has to be on: `postgres`, `mysql` or `sqlite`"
 )]
 pub trait CommitIfHeld: Database + sealed::Sealed {
     /// Commits if all of these rows, which are in the order of their names, have their owners.
@@ -71,6 +77,8 @@ mod sealed {
     pub trait Sealed {}
     #[cfg(feature = "postgres")]
     impl Sealed for sqlx::Postgres {}
+    #[cfg(feature = "mysql")]
+    impl Sealed for sqlx::MySql {}
     #[cfg(feature = "sqlite")]
     impl Sealed for sqlx::Sqlite {}
 }
@@ -185,15 +193,34 @@ mod postgres {
     }
 }
 
+/// Compares the locks that a transaction needs with the rows that it has found. The last of them has
+/// the time.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+fn judge(rows: &[(String, Hold)], found: &[Row]) -> Result<(), Problem> {
+    let failed = |error| Problem::Failed(error, During::Work);
+    let now = found.last().map_or(Ok(0), |row| row.int(0)).map_err(failed)?;
+    for (name, hold) in rows {
+        let is_it = |row: &&Row| row.maybe_text(1).is_ok_and(|it| it.as_deref() == Some(name));
+        let Some(row) = found.iter().find(is_it) else { return Err(Problem::Absent(hold.clone())) };
+        let record = Found::read(row, 2).map_err(failed)?.map(|found| found.row.record(Class::Lock));
+        match record.transpose() {
+            Ok(Some(Record::Lock(lock))) if lock.is_held_by(&hold.owner, time(now)) => {}
+            Ok(_) => return Err(Problem::NotHeld(hold.clone())),
+            Err(unreadable) => return Err(failed(sqlx::Error::Decode(unreadable.into()))),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(feature = "sqlite")]
 mod sqlite {
-    use lock_store_records::{Class, Record};
+    use lock_store_records::Class;
     use sqlx::Transaction;
     use sqlx::sqlite::Sqlite;
 
-    use super::{CommitIfHeld, Hold, Problem, Records, Sql, roll_back};
+    use super::{CommitIfHeld, Hold, Problem, Records, Sql, judge, roll_back};
     use crate::plumbing::{Arg, During, Row, query};
-    use crate::row::{Found, text_of, time};
+    use crate::row::text_of;
     use crate::statements::WRITE;
 
     impl CommitIfHeld for Sqlite {
@@ -221,23 +248,60 @@ mod sqlite {
     ) -> Result<(), Problem> {
         let failed = |error| Problem::Failed(error, During::Work);
         let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
-        let names = serde_json::Value::from(names).to_string();
-        let args = [Arg::Text(text_of(Class::Lock)), Arg::Text(&names)];
+        let args = [Arg::Text(text_of(Class::Lock)), Arg::Names(&names)];
         sqlx::query(WRITE).execute(&mut **tx).await.map_err(failed)?;
         let found =
             query!(&store.store().statements.look, args).fetch_all(&mut **tx).await.map_err(failed)?;
         let found: Vec<Row> = found.into_iter().map(|row| Row::Sqlite(Box::new(row))).collect();
-        for (name, hold) in rows {
-            let is_it = |row: &&Row| row.maybe_text(1).is_ok_and(|it| it.as_deref() == Some(name));
-            let Some(row) = found.iter().find(is_it) else { return Err(Problem::Absent(hold.clone())) };
-            let now = time(row.int(0).map_err(failed)?);
-            let record = Found::read(row, 2).map_err(failed)?.map(|found| found.row.record(Class::Lock));
-            match record.transpose() {
-                Ok(Some(Record::Lock(lock))) if lock.is_held_by(&hold.owner, now) => {}
-                Ok(_) => return Err(Problem::NotHeld(hold.clone())),
-                Err(unreadable) => return Err(failed(sqlx::Error::Decode(unreadable.into()))),
-            }
+        judge(rows, &found)
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use lock_store_records::Class;
+    use sqlx::mysql::MySql;
+    use sqlx::{Executor, Transaction};
+
+    use super::{CommitIfHeld, Hold, Problem, Records, Sql, judge, roll_back};
+    use crate::plumbing::{Arg, During, Row, filled, mysql_literal};
+    use crate::row::text_of;
+    use crate::statements::LOCK_HOLDS;
+
+    /// Commits, and begins another transaction, which sqlx ends.
+    const COMMIT: &str = "COMMIT AND CHAIN";
+
+    /// Gives the session its own limits back.
+    const RESTORE: &str = "SET SESSION wait_timeout = @lock_idle, innodb_lock_wait_timeout = @lock_wait";
+
+    impl CommitIfHeld for MySql {
+        /// A client that is stopped between the check and the commit keeps the rows of the lock for
+        /// a second: then the server ends its session.
+        async fn commit_if_held(
+            _: &Records<Sql>,
+            rows: &[(String, Hold)],
+            mut tx: Transaction<'_, Self>,
+        ) -> Result<(), Problem> {
+            let outcome = match check(rows, &mut tx).await {
+                Ok(()) => {
+                    let committed = tx.execute(COMMIT).await.map(drop);
+                    committed.map_err(|error| Problem::Failed(error, During::Commit))
+                }
+                Err(problem) => Err(problem),
+            };
+            // A session that has ended has no limits.
+            let _ = tx.execute(RESTORE).await;
+            roll_back(tx).await;
+            outcome
         }
-        Ok(())
+    }
+
+    async fn check(rows: &[(String, Hold)], tx: &mut Transaction<'_, MySql>) -> Result<(), Problem> {
+        let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
+        let args = [Arg::Text(text_of(Class::Lock)), Arg::Names(&names)];
+        let found = tx.fetch_all(filled(LOCK_HOLDS, &args, mysql_literal).as_str()).await;
+        let found = found.map_err(|error| Problem::Failed(error, During::Work))?;
+        let found: Vec<Row> = found.into_iter().map(|row| Row::MySql(Box::new(row))).collect();
+        judge(rows, &found)
     }
 }

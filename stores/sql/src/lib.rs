@@ -1,4 +1,4 @@
-//! [`SqlStore`]: locks, semaphores and latches in PostgreSQL or SQLite.
+//! [`SqlStore`]: locks, semaphores and latches in PostgreSQL, MariaDB or SQLite.
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
 //! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
@@ -14,44 +14,46 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod call;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod commit;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod group;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod links;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod notices;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod open;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod plumbing;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod records;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod row;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod spawned;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod statements;
 #[cfg(feature = "postgres")]
 mod station;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod stock;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod swap;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod sweep;
-#[cfg(all(test, feature = "postgres", feature = "sqlite"))]
+#[cfg(all(test, feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod tests;
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use self::commit::{CommitIfHeld, Hold, Uncommitted, commit_if_held, roll_back};
+#[cfg(feature = "mysql")]
+pub use self::open::mysql;
 #[cfg(feature = "sqlite")]
 pub use self::open::sqlite;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use self::open::{Settings, SqlStore};
 #[cfg(feature = "postgres")]
 pub use self::open::{pooled_postgres, postgres};

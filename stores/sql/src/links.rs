@@ -13,6 +13,8 @@ use futures_util::future::{Either, select, select_ok};
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use sqlx::ConnectOptions;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 #[cfg(feature = "postgres")]
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 #[cfg(feature = "sqlite")]
@@ -20,9 +22,13 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-#[cfg(feature = "postgres")]
-use crate::plumbing::filled;
-use crate::plumbing::{Arg, Row, query};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::plumbing::literal;
+#[cfg(feature = "mysql")]
+use crate::plumbing::mysql_literal;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::plumbing::query;
+use crate::plumbing::{Arg, Row, filled};
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -35,6 +41,10 @@ pub(crate) enum Options {
     /// are those of a transaction, no statement is prepared, and nobody listens.
     #[cfg(feature = "postgres")]
     Pooled(Box<PgConnectOptions>),
+    /// MariaDB or MySQL. Nothing is prepared there: a message may have several statements only if
+    /// it is text, and round trips take longer than reading it.
+    #[cfg(feature = "mysql")]
+    MySql(Box<MySqlConnectOptions>),
 }
 
 impl Options {
@@ -45,6 +55,8 @@ impl Options {
             Self::Sqlite(_) => "SQLite",
             #[cfg(feature = "postgres")]
             Self::Postgres(_) | Self::Pooled(_) => "PostgreSQL",
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => "MySQL",
         }
     }
 
@@ -59,6 +71,11 @@ impl Options {
                 let host = socket.unwrap_or_else(|| options.get_host().to_owned());
                 format!("{host}:{}", options.get_port())
             }
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => {
+                let socket = options.get_socket().map(|file| file.display().to_string());
+                socket.unwrap_or_else(|| format!("{}:{}", options.get_host(), options.get_port()))
+            }
         };
         format!("{} at {place}", self.name())
     }
@@ -72,18 +89,57 @@ impl Options {
             Self::Postgres(_) => "BEGIN",
             #[cfg(feature = "postgres")]
             Self::Pooled(_) => BEGIN,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => "SET SESSION wait_timeout = 1; BEGIN",
         }
     }
 
-    /// Whether it is PostgreSQL, whose index limits the length of names, and which is asked over a
+    /// Returns the statements that commit a transaction.
+    pub(crate) fn commit(&self) -> &'static str {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => "COMMIT; SET SESSION wait_timeout = 3600",
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            _ => "COMMIT",
+        }
+    }
+
+    /// Returns the statements that undo a transaction.
+    pub(crate) fn roll_back(&self) -> &'static str {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => MYSQL_ROLL_BACK,
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            _ => "ROLLBACK",
+        }
+    }
+
+    /// Puts the arguments into a statement, for a message that has none.
+    pub(crate) fn filled(&self, statement: &str, args: &[Arg<'_>]) -> String {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => filled(statement, args, mysql_literal),
+            #[cfg(any(feature = "postgres", feature = "sqlite"))]
+            _ => filled(statement, args, literal),
+        }
+    }
+
+    /// Whether it is a server, whose index limits the length of names, and which is asked over a
     /// network.
-    pub(crate) fn is_postgres(&self) -> bool {
+    pub(crate) fn is_server(&self) -> bool {
         match self {
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => false,
             #[cfg(feature = "postgres")]
             Self::Postgres(_) | Self::Pooled(_) => true,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => true,
         }
+    }
+
+    /// Whether it can notify other sessions.
+    pub(crate) fn notifies(&self) -> bool {
+        self.name() == "PostgreSQL"
     }
 
     /// Returns the options of PostgreSQL, if a session of it can listen.
@@ -94,6 +150,8 @@ impl Options {
             Self::Pooled(_) => None,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => None,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => None,
         }
     }
 
@@ -119,6 +177,14 @@ impl Options {
             #[cfg(feature = "postgres")]
             Self::Pooled(options) => {
                 Connection::Pooled { connection: options.connect().await?, has_begun: false }
+            }
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => {
+                let mut connection = options.connect().await?;
+                let rows = mysql_rows(&mut connection, MYSQL_SESSION).await?;
+                let row = rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)?;
+                check_mysql(&Row::MySql(Box::new(row)))?;
+                Connection::MySql(connection)
             }
         })
     }
@@ -163,6 +229,47 @@ const BEGIN: &str = concat!("BEGIN ISOLATION LEVEL READ COMMITTED; ", settings!(
 #[cfg(feature = "postgres")]
 const ALONE: &str = concat!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; ", settings!("true"), "; ");
 
+/// Settings of a session of MariaDB or MySQL, as for PostgreSQL; then what only the operator of the
+/// server can set. A program that is stalled within a transaction has a time-out of its own there,
+/// which [`Options::begin`] sets.
+#[cfg(feature = "mysql")]
+const MYSQL_SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1, \
+     /*M! max_statement_time = 0, */ innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 3600, NAMES utf8mb4; \
+     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     SELECT CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(@@log_bin AS SIGNED), \
+     CAST(@@sync_binlog AS SIGNED), CAST(SLEEP(0.001) AS SIGNED), CAST(SYSDATE(6) > NOW(6) AS SIGNED)";
+
+/// Undoes a transaction of MariaDB or MySQL.
+#[cfg(feature = "mysql")]
+const MYSQL_ROLL_BACK: &str = "ROLLBACK; SET SESSION wait_timeout = 3600";
+
+/// Refuses a server with settings that let two in.
+#[cfg(feature = "mysql")]
+fn check_mysql(row: &Row) -> Result<(), sqlx::Error> {
+    let refuse = |what: String| Err(sqlx::Error::Configuration(what.into()));
+    let (flush, has_log, sync, is_clock) = (row.int(0)?, row.int(1)?, row.int(2)?, row.int(4)?);
+    if flush != 1 {
+        return refuse(format!(
+            "`innodb_flush_log_at_trx_commit` is {flush}: a crash undoes grants of the last second, and their locks \
+             get second holders; set it to 1 at the server"
+        ));
+    }
+    if has_log == 1 && sync != 1 {
+        return refuse(format!(
+            "`sync_binlog` is {sync}, and the binary log is on: a power failure undoes grants that are not in the \
+             log, and their locks get second holders; set it to 1 at the server"
+        ));
+    }
+    if is_clock != 1 {
+        return refuse(
+            "the server runs with `--sysdate-is-now`: SYSDATE does not say the time after a wait for a row; start it \
+             without this option"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
 #[cfg(feature = "sqlite")]
 const IN_MEMORY: &str =
     "a database in memory is seen by one connection only; name a file, or use the store `memory:`";
@@ -185,6 +292,8 @@ enum Connection {
     /// To a pooler, which may have another session for the next message outside of a transaction.
     #[cfg(feature = "postgres")]
     Pooled { connection: PgConnection, has_begun: bool },
+    #[cfg(feature = "mysql")]
+    MySql(MySqlConnection),
 }
 
 impl Connection {
@@ -197,6 +306,8 @@ impl Connection {
             Self::Postgres(_) => {}
             #[cfg(feature = "postgres")]
             Self::Pooled { has_begun, .. } => *has_begun = begun,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => {}
         }
         let _ = begun;
     }
@@ -225,7 +336,7 @@ impl Links {
     }
 
     /// Returns these connections, and those of `spare` for callers that do not get one soon.
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn or_from(self, spare: &Self) -> Self {
         Self { spare: Some(Box::new(spare.clone())), ..self }
     }
@@ -339,7 +450,7 @@ impl Link {
             #[cfg(feature = "postgres")]
             Some(Connection::Pooled { connection, has_begun }) => {
                 let (before, first) = if *has_begun { ("", 0) } else { (ALONE, 1) };
-                let text = format!("{before}{}", filled(text, args));
+                let text = format!("{before}{}", filled(text, args, literal));
                 let rows = sqlx::Executor::fetch_all(connection, text.as_str()).await;
                 rows.map(|rows| {
                     rows.into_iter().skip(first).map(|row| Row::Postgres(Box::new(row))).collect()
@@ -350,6 +461,11 @@ impl Link {
                 .fetch_all(connection)
                 .await
                 .map(|rows| rows.into_iter().map(|row| Row::Postgres(Box::new(row))).collect()),
+            #[cfg(feature = "mysql")]
+            Some(Connection::MySql(connection)) => {
+                let rows = mysql_rows(connection, &filled(text, args, mysql_literal)).await;
+                rows.map(|rows| rows.into_iter().map(|row| Row::MySql(Box::new(row))).collect())
+            }
             None => Err(sqlx::Error::PoolClosed),
         };
         self.is_clean = is_answer(&answer);
@@ -357,6 +473,7 @@ impl Link {
     }
 
     /// Runs one statement of a transaction, and returns how many rows it changed.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
         self.is_clean = false;
         let answer = match &mut self.connection {
@@ -366,13 +483,16 @@ impl Link {
             }
             #[cfg(feature = "postgres")]
             Some(Connection::Pooled { connection, .. }) => {
-                let text = filled(text, args);
+                let text = filled(text, args, literal);
                 sqlx::Executor::execute(connection, text.as_str()).await.map(|done| done.rows_affected())
             }
             #[cfg(feature = "postgres")]
             Some(Connection::Postgres(connection)) => {
                 query!(text, args).execute(connection).await.map(|done| done.rows_affected())
             }
+            // It has no stocks.
+            #[cfg(feature = "mysql")]
+            Some(Connection::MySql(_)) => Err(sqlx::Error::PoolClosed),
             None => Err(sqlx::Error::PoolClosed),
         };
         self.is_clean = is_answer(&answer);
@@ -389,6 +509,7 @@ impl Link {
 
     /// Runs any number of statements without arguments.
     pub(crate) async fn run(&mut self, text: &str) -> Result<(), sqlx::Error> {
+        #[cfg(any(feature = "postgres", feature = "sqlite"))]
         use sqlx::Executor;
 
         self.is_clean = false;
@@ -399,6 +520,8 @@ impl Link {
             Some(Connection::Postgres(connection) | Connection::Pooled { connection, .. }) => {
                 connection.execute(text).await.map(drop)
             }
+            #[cfg(feature = "mysql")]
+            Some(Connection::MySql(connection)) => mysql_rows(connection, text).await.map(drop),
             None => Err(sqlx::Error::PoolClosed),
         };
         self.is_clean = is_answer(&answer);
@@ -436,16 +559,29 @@ impl Drop for Link {
     }
 }
 
-/// Whether the server has answered, and goes on. It ends the connection with an answer of the
-/// classes 57 (an operator, a shutdown) and 08, and after a time-out of a transaction.
-fn is_answer<T>(answer: &Result<T, sqlx::Error>) -> bool {
-    match answer {
-        Ok(_) => true,
-        Err(sqlx::Error::Database(error)) => {
-            let code = error.code().unwrap_or_default();
-            let ends = ["57", "08", "25P03", "25P04"];
-            code.len() < 5 || !ends.iter().any(|end| code.starts_with(end))
-        }
-        Err(_) => false,
+/// Runs the statements of a message. The server runs none after one that fails. So a transaction
+/// that they began is open then, and is undone.
+#[cfg(feature = "mysql")]
+async fn mysql_rows(connection: &mut MySqlConnection, text: &str) -> Result<Vec<MySqlRow>, sqlx::Error> {
+    use sqlx::Executor;
+
+    let answer = connection.fetch_all(text).await;
+    if matches!(&answer, Err(error @ sqlx::Error::Database(_)) if goes_on(error)) {
+        connection.execute(MYSQL_ROLL_BACK).await?;
     }
+    answer
+}
+
+/// Whether the server has answered, and goes on. It ends the connection with an answer of the
+/// classes 57 (an operator, a shutdown), 08 and 70 (a killed session of MySQL), and after a
+/// time-out of a transaction.
+fn is_answer<T>(answer: &Result<T, sqlx::Error>) -> bool {
+    answer.as_ref().err().is_none_or(goes_on)
+}
+
+fn goes_on(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    let code = error.code().unwrap_or_default();
+    let ends = ["57", "08", "70", "25P03", "25P04"];
+    code.len() < 5 || !ends.iter().any(|end| code.starts_with(end))
 }

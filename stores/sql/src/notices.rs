@@ -46,7 +46,7 @@ impl Notices {
         let listens = options.sessions().is_some();
         #[cfg(not(feature = "postgres"))]
         let listens = false;
-        Self { notifies: options.is_postgres(), here: listens.then(|| id.into()) }
+        Self { notifies: options.notifies(), here: listens.then(|| id.into()) }
     }
 
     /// Returns where this manager listens.

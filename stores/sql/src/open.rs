@@ -7,19 +7,22 @@ use lock_core::store::Abilities;
 #[cfg(feature = "postgres")]
 use lock_core::store::Notices;
 use lock_store_records::Records;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlConnectOptions;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 
 use crate::links::{Links, Options};
 use crate::records::Sql;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::stock::SqlStocks;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::swap::AHEAD;
 
 /// One manager's handle on a database.
 pub type SqlStore = Records<Sql>;
 
-/// The features of both databases.
+/// The features of all databases.
 const ABILITIES: Abilities = Abilities {
     name: "the SQL store",
     fair: true,
@@ -32,11 +35,11 @@ const ABILITIES: Abilities = Abilities {
 };
 
 /// Maximum number of connections for the steps of a manager, and for its stocks.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 const CONNECTIONS: usize = 4;
 
 /// Maximum number of connections for renewals and sweeping.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 const STEADY: usize = 2;
 
 /// Settings of a handle.
@@ -74,10 +77,24 @@ fn named(options: PgConnectOptions) -> PgConnectOptions {
     }
 }
 
+/// Opens MariaDB or MySQL. Connects on first use.
+#[cfg(feature = "mysql")]
+#[must_use]
+pub fn mysql(options: MySqlConnectOptions, settings: &Settings) -> Arc<SqlStore> {
+    let options = Options::MySql(Box::new(options));
+    let links = |most| Links::new(options.clone(), most);
+    let abilities = Abilities { name: "the MySQL store", ..SERVER };
+    let sql = Sql::new(links(CONNECTIONS), links(STEADY), abilities);
+    Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout))
+}
+
 /// The features of PostgreSQL, with a pooler or without.
 #[cfg(feature = "postgres")]
-const POSTGRES: Abilities = Abilities {
-    name: "the PostgreSQL store",
+const POSTGRES: Abilities = Abilities { name: "the PostgreSQL store", ..SERVER };
+
+/// The features of all servers.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+const SERVER: Abilities = Abilities {
     lease_grain: AHEAD,
     queues_mutexes: true,
     takeovers: true,
@@ -97,6 +114,7 @@ fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> 
 }
 
 /// Makes a handle whose stocks have these connections.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn handle(sql: Arc<Sql>, links: [Links; 3], settings: &Settings) -> Arc<SqlStore> {
     let stocks = SqlStocks::new(Arc::clone(&sql), &settings.prefix, links);
     Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout).with_stocks(Arc::new(stocks)))

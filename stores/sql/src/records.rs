@@ -69,15 +69,15 @@ impl Sql {
         let statements = Statements::of(&links.options);
         let listeners = Arc::<Mutex<Listeners>>::default();
         let notices = Notices::of(&links.options);
-        if links.options.is_postgres() {
+        if links.options.is_server() {
             // Until messages arrive.
             lock(&listeners).listen_at(None);
         }
         #[cfg(feature = "postgres")]
         let station = Station::of(&notices, &links, &statements, &listeners).map(Arc::new);
         let sweeper = Arc::new(Sweeper::new(steady.clone(), statements.clone()));
-        #[cfg(feature = "postgres")]
-        let steady = if links.options.is_postgres() { steady.or_from(&links) } else { steady };
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        let steady = if links.options.is_server() { steady.or_from(&links) } else { steady };
         Arc::new_cyclic(|me| Self {
             groups: Groups::default(),
             me: Weak::clone(me),
@@ -131,7 +131,7 @@ impl Sql {
     fn grouped(&self, change: &Change) -> Option<Name> {
         // In SQLite a transaction needs no round trips.
         match &*change.names {
-            [name] if change.access != Access::Look && self.links.options.is_postgres() => Some(name.clone()),
+            [name] if change.access != Access::Look && self.links.options.is_server() => Some(name.clone()),
             _ => None,
         }
     }

@@ -1,6 +1,4 @@
-//! The table and the statements, in the dialect of either database.
-//!
-//! Lists are one JSON text, because that is the only list that both databases take as an argument.
+//! The table and the statements, in the dialect of each database.
 
 use crate::links::Options;
 #[cfg(feature = "postgres")]
@@ -26,6 +24,10 @@ pub(crate) const POSTGRES_CLOCK: &str = "CAST(date_part('epoch', clock_timestamp
 pub(crate) const SQLITE_CLOCK: &str =
     "CAST(ROUND((JULIANDAY('now') - 2440587.5) * 86400000) AS INTEGER) * 1000";
 
+/// The clock of MariaDB and MySQL, in sessions whose time zone is UTC. Not that of the statement.
+#[cfg(feature = "mysql")]
+pub(crate) const MYSQL_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
+
 /// Columns of the table, as a row is read.
 const ROW: &str = "name, version, token, until, kept_until, record";
 
@@ -37,9 +39,11 @@ pub(crate) struct Statements {
     pub(crate) create: String,
     /// Looks at the rows with these names, without locking them.
     pub(crate) look: String,
-    /// Locks the rows with these names, and reads them and then the clock.
+    /// Locks the rows with these names, and reads them and then the clock. The last row of the
+    /// answer has the time.
     pub(crate) lock: String,
-    /// As `lock`, but reads only names where somebody else has locked the row.
+    /// As `lock`, but reads only names where somebody else has locked the row. There may be other
+    /// rows of the answer with these names.
     pub(crate) lock_free: String,
     /// Writes rows that are locked.
     pub(crate) update: String,
@@ -49,13 +53,17 @@ pub(crate) struct Statements {
     pub(crate) page: String,
     /// Reads a page of all names, and whether each may be removed.
     pub(crate) over: String,
+    /// Locks those of these rows that are over and that nobody else has locked; `None` if `remove`
+    /// waits for nobody.
+    pub(crate) lock_over: Option<String>,
     /// Removes those of these rows that are still over.
     pub(crate) remove: String,
     /// Writes a row that is absent or over; or reads it.
     pub(crate) swap_over: String,
     /// Writes a row that still has this version; or reads it.
     pub(crate) swap_version: String,
-    /// Writes a row that is there, and over.
+    /// Writes a row that is there, and over. This and the next are empty if they would not be
+    /// faster.
     pub(crate) update_over: String,
     /// Writes a row that still has this version.
     pub(crate) update_version: String,
@@ -71,6 +79,8 @@ impl Statements {
             Options::Sqlite(_) => Self::sqlite(),
             #[cfg(feature = "postgres")]
             Options::Postgres(_) | Options::Pooled(_) => Self::postgres(),
+            #[cfg(feature = "mysql")]
+            Options::MySql(_) => Self::mysql(),
         }
     }
 
@@ -209,6 +219,83 @@ impl Statements {
         }
     }
 
+    /// Transactions of MariaDB and MySQL are READ COMMITTED, too. A statement that has an answer is
+    /// followed by another one that reads it. The index is named: on a small table, the optimiser
+    /// would rather read all rows, and would wait for each that somebody has locked.
+    #[cfg(feature = "mysql")]
+    fn mysql() -> Self {
+        let clock = MYSQL_CLOCK;
+        let columns = "version, token, until, kept_until, record";
+        let table = format!("{TABLE} FORCE INDEX (PRIMARY)");
+        let rows = "WHERE class = $1 AND name IN ($2)";
+        let time = format!("SELECT {clock}, NULL, NULL, NULL, NULL, NULL, NULL, NULL");
+        // The row is locked until the commit, if it was written.
+        let swap = |write: &str| {
+            format!(
+                "BEGIN; {write}; SELECT r.version <=> $3, {clock}, NULLIF(r.version, $3), r.token, r.until, \
+                 r.kept_until, r.record FROM (SELECT 1) AS t LEFT JOIN {TABLE} AS r \
+                 ON r.class = $1 AND r.name = $2; COMMIT"
+            )
+        };
+        let insert = format!("INSERT INTO {TABLE} (class, name, {columns}) SELECT $1, w.* FROM");
+        // The version comes first. The others are assigned if it was.
+        let mut if_over = format!(
+            "version = IF({TABLE}.until <= {clock} AND {TABLE}.token <= $10 AND {clock} BETWEEN $8 AND $9, $3, \
+             {TABLE}.version)"
+        );
+        let mut always = "version = w.version".to_owned();
+        for column in ["token", "until", "kept_until", "record"] {
+            let value = match column {
+                "token" | "kept_until" => format!("GREATEST({TABLE}.{column}, w.{column})"),
+                _ => format!("w.{column}"),
+            };
+            if_over += &format!(", {column} = IF({TABLE}.version = $3, {value}, {TABLE}.{column})");
+            always += &format!(", {column} = w.{column}");
+        }
+        Self {
+            create: format!(
+                "CREATE TABLE IF NOT EXISTS {TABLE} (class VARBINARY(16) NOT NULL, name VARBINARY(2500) NOT NULL, \
+                 version VARBINARY(32) NOT NULL, token BIGINT NOT NULL, until BIGINT NOT NULL, \
+                 kept_until BIGINT NOT NULL, record MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL, \
+                 PRIMARY KEY (class, name)) ENGINE = InnoDB"
+            ),
+            look: format!(
+                "SELECT {clock}, r.name, r.version, r.token, r.until, r.kept_until, r.record, NULL \
+                 FROM (SELECT 1) AS t LEFT JOIN {TABLE} AS r ON r.class = $1 AND r.name IN ($2)"
+            ),
+            lock: format!(
+                "SELECT 0, name, {columns}, NULL FROM {table} {rows} ORDER BY name FOR UPDATE; {time}"
+            ),
+            lock_free: format!(
+                "SELECT 0, name, {columns}, NULL FROM {table} {rows} ORDER BY name FOR UPDATE SKIP LOCKED; \
+                 SELECT 0, name, NULL, NULL, NULL, NULL, NULL, NULL FROM {TABLE} {rows}; {time}"
+            ),
+            update: format!("{insert} ($2) AS w ON DUPLICATE KEY UPDATE {always}"),
+            insert: format!("{insert} ($2) AS w ORDER BY w.name; SELECT {clock} FROM ($2) AS w"),
+            lock_over: Some(format!(
+                "SELECT name FROM {table} {rows} AND {} ORDER BY name FOR UPDATE SKIP LOCKED",
+                over(clock)
+            )),
+            // A hint about the index is not allowed in the shorter form.
+            remove: format!("DELETE {TABLE} FROM {table} {rows} AND {}", over(clock)),
+            over: format!(
+                "SELECT class, name, {} FROM {TABLE} WHERE class > $1 OR (class = $1 AND name > $2) \
+                 ORDER BY class, name LIMIT $3",
+                over(clock)
+            ),
+            swap_over: swap(&format!(
+                "{insert} (SELECT $2 AS name, $3 AS version, $4 AS token, $5 AS until, $6 AS kept_until, \
+                 $7 AS record) AS w WHERE {clock} BETWEEN $8 AND $9 ON DUPLICATE KEY UPDATE {if_over}"
+            )),
+            swap_version: swap(&format!(
+                "UPDATE {TABLE} SET version = $3, token = GREATEST(token, $4), until = $5, \
+                 kept_until = GREATEST(kept_until, $6), record = $7 \
+                 WHERE class = $1 AND name = $2 AND version = $10 AND {clock} BETWEEN $8 AND $9"
+            )),
+            ..Self::common(clock, "", "", "")
+        }
+    }
+
     /// Returns the statements that are alike. `bytes` orders names by their bytes, `by_name` limits
     /// an update to its names, and `values` selects rows from a JSON list.
     fn common(clock: &str, bytes: &str, by_name: &str, values: &str) -> Self {
@@ -238,6 +325,7 @@ impl Statements {
             look: none(),
             lock: none(),
             lock_free: none(),
+            lock_over: None,
             remove: none(),
             swap_over: none(),
             swap_version: none(),
@@ -259,6 +347,15 @@ fn over(clock: &str) -> String {
 /// nothing. Tables of attached files don't count, since a commit is atomic for each file only.
 #[cfg(feature = "sqlite")]
 pub(crate) const WRITE: &str = "UPDATE main.lock_records SET version = version WHERE 0";
+
+/// Locks the rows of a lock in a transaction of the user's, whose session may have another time
+/// zone; then reads the clock. Until the commit, the session has our limits.
+#[cfg(feature = "mysql")]
+pub(crate) const LOCK_HOLDS: &str = "SET @lock_idle = @@SESSION.wait_timeout, @lock_wait = @@SESSION.innodb_lock_wait_timeout; \
+     SET SESSION wait_timeout = 1, innodb_lock_wait_timeout = 1; \
+     SELECT 0, name, version, token, until, kept_until, record FROM lock_records FORCE INDEX (PRIMARY) \
+     WHERE class = $1 AND name IN ($2) ORDER BY name FOR UPDATE; \
+     SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), NULL, NULL, NULL, NULL, NULL, NULL";
 
 /// SQLSTATE of a commit whose lock has other holders. The detail is the name of the row.
 #[cfg(feature = "postgres")]

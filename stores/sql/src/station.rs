@@ -226,9 +226,8 @@ impl Shared {
         let now = Clock::Boot.now();
         let class = names.first().map_or(Class::Lock, |name| name.class);
         let texts: Vec<&str> = names.iter().map(|name| &*name.text).collect();
-        let texts = serde_json::to_string(&texts).unwrap_or_default();
         let life = i64::try_from(LIFE.as_micros()).unwrap_or(0);
-        let args = [Arg::Text(text_of(class)), Arg::Text(&texts), Arg::Text(&self.id), Arg::Int(life)];
+        let args = [Arg::Text(text_of(class)), Arg::Names(&texts), Arg::Text(&self.id), Arg::Int(life)];
         let mut link = self.links.take().await?;
         let done = link.rows(&self.statements.register, &args).await;
         link.give_back();

@@ -189,8 +189,7 @@ impl Call<'_> {
 
     /// Reads the row.
     async fn look(&self, link: &mut Link, name: &Name) -> Result<Base, Fault> {
-        let names = serde_json::to_string(&[&*name.text]).unwrap_or_default();
-        let args = [Arg::Text(text_of(name.class)), Arg::Text(&names)];
+        let args = [Arg::Text(text_of(name.class)), Arg::Names(&[&*name.text])];
         let sent = Clock::Boot.now();
         let rows = self.bounded(During::Work, link.rows(&self.sql.statements.look, &args)).await?;
         let read = || {
@@ -249,6 +248,7 @@ impl Call<'_> {
         let mut rows = Vec::new();
         if let [args @ .., _] = &args
             && base.is_there
+            && !update.is_empty()
             && direct.is_none()
         {
             rows = self.bounded(During::Commit, link.rows(update, args)).await?;

@@ -8,7 +8,7 @@ use lock_core::internal::sync::{Mutex, lock};
 
 use tokio::time::timeout;
 
-use crate::links::Links;
+use crate::links::{Link, Links};
 use crate::plumbing::Arg;
 use crate::statements::Statements;
 
@@ -81,8 +81,8 @@ impl Sweeper {
         lock(&self.state).after = if is_last { Default::default() } else { last };
         let removed: usize = over.iter().map(|(_, names)| names.len()).sum();
         for (class, names) in &over {
-            let names = serde_json::to_string(names).unwrap_or_default();
-            link.rows(&self.statements.remove, &[Arg::Text(class), Arg::Text(&names)]).await?;
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            self.remove(&mut link, class, &names).await?;
         }
         link.give_back();
         Ok(match is_last {
@@ -90,6 +90,21 @@ impl Sweeper {
             false if removed > rows.len() / 2 => PAUSE / 50,
             false => PAUSE,
         })
+    }
+
+    /// Removes those of these rows that are still over.
+    async fn remove(&self, link: &mut Link, class: &str, names: &[&str]) -> Result<(), sqlx::Error> {
+        let Statements { lock_over, remove, .. } = &self.statements;
+        let args = [Arg::Text(class), Arg::Names(names)];
+        let Some(lock_over) = lock_over else { return link.rows(remove, &args).await.map(drop) };
+        let options = &self.links.options;
+        link.begin(options.begin()).await?;
+        let locked = link.rows(lock_over, &args).await?;
+        let locked = locked.iter().map(|row| Ok(row.maybe_text(0)?.unwrap_or_default()));
+        let locked = locked.collect::<Result<Vec<String>, sqlx::Error>>()?;
+        let names: Vec<&str> = locked.iter().map(String::as_str).collect();
+        let remove = options.filled(remove, &[Arg::Text(class), Arg::Names(&names)]);
+        link.run(&format!("{remove}; {}", options.commit())).await
     }
 }
 

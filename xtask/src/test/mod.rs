@@ -48,12 +48,13 @@ pub(crate) enum Part {
     Interop,
     Redlock,
     Postgres,
+    MariaDb,
     Examples,
     Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -70,6 +71,7 @@ impl Part {
         Self::Interop,
         Self::Redlock,
         Self::Postgres,
+        Self::MariaDb,
         Self::Examples,
         Self::Page,
     ];
@@ -92,6 +94,7 @@ impl Part {
             Self::Interop => "interop",
             Self::Redlock => "redlock",
             Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
             Self::Examples => "examples",
             Self::Page => "page",
         }
@@ -125,6 +128,7 @@ impl Part {
             | Self::Interop
             | Self::Redlock
             | Self::Postgres
+            | Self::MariaDb
             | Self::Examples
             | Self::Page => false,
         }
@@ -142,7 +146,8 @@ impl Part {
             Self::Interop => &[Tool::RedisServer, Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Redlock => &[Tool::RedisServer, Tool::OpenSsl, Tool::Python, Tool::Go, Tool::Node],
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql, Tool::PgBouncer],
-            Self::Examples => &[Tool::RedisServer, Tool::PostgreSql],
+            Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
+            Self::Examples => &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
     }
@@ -157,7 +162,7 @@ const FEATURES: [(&str, &[&str]); 9] = [
     ("lock-store-quorum", &[]),
     ("lock-store-records", &["text"]),
     ("lock-store-redis", &["testing", "tls-rustls"]),
-    ("lock-store-sql", &["postgres", "sqlite"]),
+    ("lock-store-sql", &["mysql", "postgres", "sqlite"]),
     ("lock-store-conformance", &[]),
     (
         "lock-runtime",
@@ -172,6 +177,7 @@ const FEATURES: [(&str, &[&str]); 9] = [
             "tls-rustls",
             "sqlite",
             "postgres",
+            "mysql",
         ],
     ),
 ];
@@ -350,6 +356,7 @@ impl Parts<'_> {
             | Part::Interop
             | Part::Redlock
             | Part::Postgres
+            | Part::MariaDb
             | Part::Examples
             | Part::Page => {}
         }
@@ -377,8 +384,14 @@ impl Parts<'_> {
             Part::Redlock => self.redlock(lane, programs),
             Part::Postgres => {
                 lane.step(part, "postgres", |step| step.run(&mut programs.named("postgres")));
-                lane.step(part, "postgres: the contract", |step| step.run(&mut programs.sql_store()));
+                let mut contract = programs.sql_store(programs::ON_POSTGRES);
+                lane.step(part, "postgres: the contract", |step| step.run(&mut contract));
                 lane.step(part, "postgres: lock-bench", |step| step.run(&mut programs.bench_on_postgres()));
+            }
+            Part::MariaDb => {
+                lane.step(part, "mariadb: the server", |step| step.run(&mut programs.mariadb_server()));
+                let mut contract = programs.sql_store(programs::ON_MARIADB);
+                lane.step(part, "mariadb: the contract", |step| step.run(&mut contract));
             }
             Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {

@@ -28,11 +28,17 @@ const INTEGRATION: &str = "tests/it";
 /// Label of the store whose `server_tests` need servers.
 const REDIS: &str = "stores/redis/lib";
 
-/// Label of the store whose module [`ON_POSTGRES`] needs PostgreSQL.
+/// Label of the store whose modules [`ON_POSTGRES`] and [`ON_MARIADB`] need their databases.
 const SQL: &str = "stores/sql/lib";
 
+/// Label of the starter of servers, whose module [`ON_MARIADB`] needs MariaDB.
+const SERVERS: &str = "tests/servers/lib";
+
 /// The tests of [`SQL`] that belong to the part `postgres`.
-const ON_POSTGRES: &str = "on_postgres::";
+pub(super) const ON_POSTGRES: &str = "on_postgres::";
+
+/// The tests of [`SQL`] and [`SERVERS`] that belong to the part `mariadb`.
+pub(super) const ON_MARIADB: &str = "on_mariadb::";
 
 /// Label of the program whose `targets` need servers.
 const TELEMETRY: &str = "lock-runtime/telemetry";
@@ -101,9 +107,14 @@ impl Programs {
         self.labelled(&format!("tests/{name}"), &[])
     }
 
-    /// Returns the command that runs the tests of the SQL store on PostgreSQL.
-    pub(super) fn sql_store(&self) -> Command {
-        self.labelled(SQL, &[ON_POSTGRES])
+    /// Returns the command that runs the tests of the SQL store on a database.
+    pub(super) fn sql_store(&self, on: &str) -> Command {
+        self.labelled(SQL, &[on])
+    }
+
+    /// Returns the command that runs the tests of a MariaDB server that tests start.
+    pub(super) fn mariadb_server(&self) -> Command {
+        self.labelled(SERVERS, &[ON_MARIADB])
     }
 
     /// Returns the command that runs the tests of `lock-bench` on PostgreSQL.
@@ -140,8 +151,8 @@ impl Programs {
                 },
             };
             let name = format!("test: {label}");
-            if label == SQL {
-                args.extend(["--skip", ON_POSTGRES]);
+            if [SQL, SERVERS].contains(&label.as_str()) {
+                args.extend(["--skip", ON_POSTGRES, "--skip", ON_MARIADB]);
             }
             if !has_servers {
                 let needs = ["tests/", "benches/", "examples/my-store/suite", "examples/my-store/with"];

@@ -1,12 +1,16 @@
-//! [`Arg`] and [`Row`]: what statements take and return, in both databases.
+//! [`Arg`] and [`Row`]: what statements take and return, in every database.
 
 use sqlx::Row as _;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::MySqlRow;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgRow;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteRow;
 
-/// Reads a value from a row of either database.
+use crate::row::Written;
+
+/// Reads a number from a row of any database.
 macro_rules! get {
     ($row:expr, $at:expr) => {
         match $row {
@@ -14,6 +18,8 @@ macro_rules! get {
             Row::Sqlite(row) => row.try_get($at),
             #[cfg(feature = "postgres")]
             Row::Postgres(row) => row.try_get($at),
+            #[cfg(feature = "mysql")]
+            Row::MySql(row) => row.try_get($at),
         }
     };
 }
@@ -24,6 +30,10 @@ pub(crate) enum Arg<'a> {
     Int(i64),
     Maybe(Option<i64>),
     Text(&'a str),
+    /// Names of rows.
+    Names(&'a [&'a str]),
+    /// Rows to write.
+    Rows(&'a [Written<'a>]),
 }
 
 impl From<i64> for Arg<'_> {
@@ -45,16 +55,20 @@ impl<'a> From<&'a str> for Arg<'a> {
 }
 
 /// Builds a query with its arguments; the database is inferred from the context.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 macro_rules! query {
     ($text:expr, $args:expr) => {
         $args.iter().fold(sqlx::query($text), |query, arg| match *arg {
             Arg::Int(number) => query.bind(number),
             Arg::Maybe(number) => query.bind(number),
             Arg::Text(text) => query.bind(text),
+            Arg::Names(names) => query.bind(crate::row::names_as_json(names)),
+            Arg::Rows(rows) => query.bind(crate::row::rows_as_json(rows)),
         })
     };
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) use query;
 
 /// A row of the result of a statement.
@@ -63,6 +77,8 @@ pub(crate) enum Row {
     Sqlite(Box<SqliteRow>),
     #[cfg(feature = "postgres")]
     Postgres(Box<PgRow>),
+    #[cfg(feature = "mysql")]
+    MySql(Box<MySqlRow>),
 }
 
 impl Row {
@@ -70,11 +86,24 @@ impl Row {
         get!(self, at)
     }
 
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn maybe_int(&self, at: usize) -> Result<Option<i64>, sqlx::Error> {
         get!(self, at)
     }
 
     pub(crate) fn maybe_text(&self, at: usize) -> Result<Option<String>, sqlx::Error> {
-        get!(self, at)
+        match self {
+            #[cfg(feature = "sqlite")]
+            Row::Sqlite(row) => row.try_get(at),
+            #[cfg(feature = "postgres")]
+            Row::Postgres(row) => row.try_get(at),
+            // Names are bytes there.
+            #[cfg(feature = "mysql")]
+            Row::MySql(row) => {
+                let bytes: Option<Vec<u8>> = row.try_get_unchecked(at)?;
+                let text = bytes.map(String::from_utf8).transpose();
+                text.map_err(|error| sqlx::Error::Decode(error.into()))
+            }
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Values as they stand in the text of a statement.
 
 use super::database::Arg;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use crate::row::{names_as_json, rows_as_json};
 
 /// Returns a text as it stands in a statement. With an `E`, backslashes are escapes in PostgreSQL,
 /// whatever the settings of the session. SQLite gets no texts with backslashes in this way.
@@ -13,19 +15,70 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Puts the arguments into a statement, whose `$` are all theirs, for a message that has none.
-pub(crate) fn filled(statement: &str, args: &[Arg<'_>]) -> String {
+pub(crate) fn filled(statement: &str, args: &[Arg<'_>], literal: fn(&Arg<'_>) -> String) -> String {
     let mut pieces = statement.split('$');
     let mut filled = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let rest = piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
         let number: Option<usize> = piece.strip_suffix(rest).and_then(|number| number.parse().ok());
         let arg = number.and_then(|number| args.get(number.checked_sub(1)?));
-        filled += &match arg {
-            Some(Arg::Int(number) | Arg::Maybe(Some(number))) => format!("'{number}'::bigint"),
-            Some(Arg::Text(text)) => quoted(text),
-            Some(Arg::Maybe(None)) | None => "NULL".to_owned(),
-        };
+        filled += &arg.map_or_else(|| "NULL".to_owned(), literal);
         filled += rest;
     }
     filled
+}
+
+/// Returns a value as it stands in a statement of PostgreSQL or SQLite.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn literal(arg: &Arg<'_>) -> String {
+    match arg {
+        Arg::Int(number) | Arg::Maybe(Some(number)) => format!("'{number}'::bigint"),
+        Arg::Text(text) => quoted(text),
+        Arg::Names(names) => quoted(&names_as_json(names)),
+        Arg::Rows(rows) => quoted(&rows_as_json(rows)),
+        Arg::Maybe(None) => "NULL".to_owned(),
+    }
+}
+
+/// Returns a value as it stands in a statement of MySQL. Texts are their bytes, whatever `sql_mode`
+/// and character set of the session are.
+#[cfg(feature = "mysql")]
+pub(crate) fn mysql_literal(arg: &Arg<'_>) -> String {
+    match arg {
+        Arg::Int(number) | Arg::Maybe(Some(number)) => number.to_string(),
+        Arg::Text(text) => bytes(text),
+        Arg::Names([]) | Arg::Maybe(None) => "NULL".to_owned(),
+        Arg::Names(names) => names.iter().map(|name| bytes(name)).collect::<Vec<_>>().join(", "),
+        Arg::Rows([]) => format!("SELECT {} FROM DUAL WHERE FALSE", columns(&["0"; 6].map(str::to_owned))),
+        Arg::Rows(rows) => {
+            let selects = rows.iter().map(|written| {
+                let row = written.row;
+                let numbers = [row.token, row.until, row.kept_until].map(|number| number.to_string());
+                let [token, until, kept_until] = numbers;
+                let [name, version, text] = [written.name, written.version, &row.text].map(bytes);
+                format!("SELECT {}", columns(&[name, version, token, until, kept_until, text]))
+            });
+            selects.collect::<Vec<_>>().join(" UNION ALL ")
+        }
+    }
+}
+
+/// Returns the columns of a row to write.
+#[cfg(feature = "mysql")]
+fn columns(values: &[String; 6]) -> String {
+    const NAMES: [&str; 6] = ["name", "version", "token", "until", "kept_until", "record"];
+    let columns = values.iter().zip(NAMES).map(|(value, name)| format!("{value} AS {name}"));
+    columns.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(feature = "mysql")]
+fn bytes(text: &str) -> String {
+    use std::fmt::Write as _;
+
+    let mut literal = String::with_capacity(2 * text.len() + 3);
+    literal += "X'";
+    for byte in text.bytes() {
+        let _ = write!(literal, "{byte:02x}");
+    }
+    literal + "'"
 }

@@ -1,4 +1,4 @@
-//! One interface to both databases.
+//! One interface to all databases.
 
 mod classify;
 mod database;
@@ -8,6 +8,12 @@ mod literal;
 #[cfg(feature = "postgres")]
 pub(crate) use self::classify::POOLED;
 pub(crate) use self::classify::{During, fault};
-pub(crate) use self::database::{Arg, Row, query};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::database::query;
+pub(crate) use self::database::{Arg, Row};
 pub(crate) use self::fault::Fault;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::literal::literal;
+#[cfg(feature = "mysql")]
+pub(crate) use self::literal::mysql_literal;
 pub(crate) use self::literal::{filled, quoted};

@@ -25,6 +25,8 @@ impl Dialect {
             Options::Sqlite(_) => Self::SQLITE,
             #[cfg(feature = "postgres")]
             Options::Postgres(_) | Options::Pooled(_) => Self::POSTGRES,
+            #[cfg(feature = "mysql")]
+            Options::MySql(_) => unreachable!("it has no stocks"),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lock_core::store::{LockStore, RenewItem, RenewRequest, Renewed};
-use sqlx::{Connection, Executor, PgConnection, SqliteConnection};
+use sqlx::{Connection, Executor, MySqlConnection, PgConnection, SqliteConnection};
 
 use super::*;
 use crate::SqlStore;
@@ -64,6 +64,46 @@ mod on_sqlite {
     #[tokio::test]
     async fn names_that_look_alike_are_different() {
         names_that_look_alike_are_different_locks(&store().1).await;
+    }
+}
+
+mod on_mariadb {
+    use super::*;
+
+    fn store(server: &MariaDbServer) -> Arc<SqlStore> {
+        mysql(server.url().parse().unwrap(), &settings(""))
+    }
+
+    #[tokio::test]
+    async fn a_deleted_row_is_made_again() {
+        let server = MariaDbServer::start();
+        let url = server.url();
+        a_deleted_row_is_made_again_by_a_process_that_knows_it(&store(&server), async |text| {
+            MySqlConnection::connect(&url).await.unwrap().execute(text).await.unwrap();
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn names_that_look_alike_are_different() {
+        let server = MariaDbServer::start();
+        names_that_look_alike_are_different_locks(&store(&server)).await;
+    }
+
+    /// ShedLock writes the time of the session into a column that MySQL converts.
+    #[tokio::test]
+    async fn sessions_of_different_time_zones_agree() {
+        let server = MariaDbServer::start();
+        let mut operator = MySqlConnection::connect(&server.url()).await.unwrap();
+        operator.execute("SET GLOBAL time_zone = '-08:00'").await.unwrap();
+        let west = store(&server);
+        assert!(granted(&west, "a", "owner:1").await);
+        operator.execute("SET GLOBAL time_zone = '+09:00'").await.unwrap();
+        let east = store(&server);
+        assert!(!granted(&east, "a", "owner:2").await);
+        let left = east.status(item("a", "x").key).await.unwrap().remaining.unwrap();
+        assert!(left > 30 * SECOND && left <= 61 * SECOND, "{left:?}");
+        assert!(released(&west, "a", "owner:1").await && granted(&east, "a", "owner:2").await);
     }
 }
 

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_store_conformance::{Subject, conformance};
-use lock_test_servers::{PgBouncer, PostgresServer};
+use lock_test_servers::{MariaDbServer, PgBouncer, PostgresServer};
 
-use crate::{Settings, pooled_postgres, postgres, sqlite};
+use crate::{Settings, mysql, pooled_postgres, postgres, sqlite};
 
 fn settings(prefix: &str) -> Settings {
     Settings { prefix: prefix.to_owned(), call_timeout: Duration::from_secs(10) }
@@ -31,6 +31,30 @@ mod on_sqlite {
     conformance!(subject);
 }
 
+static SUBJECTS: AtomicU64 = AtomicU64::new(0);
+
+const SKIPPED: [(&str, &str); 1] = [(
+    "acquire::keys_that_differ_in_one_byte_are_different",
+    "the index of a server has no room for a key of 4096 bytes",
+)];
+
+/// `xtask` runs these where MariaDB is installed.
+mod on_mariadb {
+    use super::*;
+
+    mod faults;
+
+    static SERVER: LazyLock<MariaDbServer> = LazyLock::new(MariaDbServer::start);
+
+    async fn subject() -> Subject {
+        let prefix = format!("{}:", SUBJECTS.fetch_add(1, Ordering::Relaxed));
+        let open = || mysql(SERVER.url().parse().unwrap(), &settings(&prefix));
+        Subject::new(open(), open()).skipping(&SKIPPED)
+    }
+
+    conformance!(subject);
+}
+
 /// `xtask` runs these where PostgreSQL is installed.
 mod on_postgres {
     use super::*;
@@ -43,11 +67,6 @@ mod on_postgres {
     mod waking;
 
     static SERVER: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
-    static SUBJECTS: AtomicU64 = AtomicU64::new(0);
-    const SKIPPED: [(&str, &str); 1] = [(
-        "acquire::keys_that_differ_in_one_byte_are_different",
-        "an index of PostgreSQL has no room for a key of 4096 bytes",
-    )];
 
     async fn subject() -> Subject {
         let prefix = format!("{}:", SUBJECTS.fetch_add(1, Ordering::Relaxed));

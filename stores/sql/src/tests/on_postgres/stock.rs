@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::links::{Links, Options};
-use crate::plumbing::{Arg, filled};
+use crate::plumbing::{Arg, filled, literal};
 use crate::stock::Statements;
 
 /// However many records are kept.
@@ -20,7 +20,7 @@ async fn a_sweep_looks_by_index_at_what_is_over() {
     let args = [Arg::Text("swept"), Arg::Int(10)];
     for (statement, condition) in [(&statements.overdue, "deadline <"), (&statements.purge, "kept_until <=")]
     {
-        let plan = link.rows(&format!("EXPLAIN {}", filled(statement, &args)), &[]).await.unwrap();
+        let plan = link.rows(&format!("EXPLAIN {}", filled(statement, &args, literal)), &[]).await.unwrap();
         let plan: Vec<_> = plan.iter().map(|row| row.maybe_text(0).unwrap().unwrap()).collect();
         let by_index = plan.iter().any(|line| line.contains("Index Cond") && line.contains(condition));
         assert!(by_index, "{plan:#?}");
