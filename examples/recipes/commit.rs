@@ -4,7 +4,7 @@
 //! for longer than its lease, or an operator takes its lock away. Then others have got the lock,
 //! and the late write must not happen.
 //!
-//! **Copy** `write`. The locks are in the same PostgreSQL or SQLite database as the row. The
+//! **Copy** `write`. The locks are in the same PostgreSQL, MariaDB or SQLite database as the row. The
 //! database commits the transaction only if the lock is held at that moment.
 //!
 //! **Watch**
@@ -16,7 +16,7 @@
 
 use anyhow::{Result, bail, ensure};
 use lock_runtime::{CommitError, CommitIfHeld, LockGuard, LockManager};
-use sqlx::{Executor, PgPool, Pool, SqlitePool};
+use sqlx::{Executor, MySqlPool, PgPool, Pool, SqlitePool};
 
 const KEY: &str = "account:7";
 
@@ -85,8 +85,11 @@ async fn main() -> Result<()> {
     if url.starts_with("postgres") {
         let pool = PgPool::connect(&url).await?;
         play(locks, &pool, async || Ok(sqlx::query_scalar(READ).fetch_one(&pool).await?)).await
+    } else if url.starts_with("mysql") {
+        let pool = MySqlPool::connect(&url).await?;
+        play(locks, &pool, async || Ok(sqlx::query_scalar(READ).fetch_one(&pool).await?)).await
     } else {
-        ensure!(url.starts_with("sqlite:"), "only PostgreSQL and SQLite have transactions");
+        ensure!(url.starts_with("sqlite:"), "only PostgreSQL, MariaDB and SQLite have transactions");
         let pool = SqlitePool::connect(&url).await?;
         play(locks, &pool, async || Ok(sqlx::query_scalar(READ).fetch_one(&pool).await?)).await
     }

@@ -69,7 +69,7 @@ impl LockGuard {
     /// otherwise. The lock and the writes of the transaction are atomic: nobody else can have got
     /// the lock before the commit, however long this program was paused.
     ///
-    /// The manager has to be on PostgreSQL or SQLite, and `tx` a transaction in its database. A
+    /// The manager has to be on PostgreSQL, MariaDB or SQLite, and `tx` a transaction in its database. A
     /// guard of several keys needs all of them. Begin the transaction after the lock was acquired.
     /// The lock stays held afterwards.
     ///
@@ -81,6 +81,9 @@ impl LockGuard {
     ///   [`Conflict`](CommitError::Conflict) if the row was changed after its first statement.
     ///   Renewals change it every third of the lease, and waiters more often. Repeat the
     ///   transaction under the same guard, or use `READ COMMITTED`.
+    /// - **MariaDB.** The check locks the row of the lock, and the commit is a second message. A
+    ///   program that is stopped between the two keeps the row for a second; then the server undoes
+    ///   the transaction. The user needs the same two rights.
     /// - **SQLite.** The check takes the write lock of the file. A transaction that has read before
     ///   others wrote fails with [`Conflict`](CommitError::Conflict); begin it with
     ///   `BEGIN IMMEDIATE`.
@@ -90,7 +93,7 @@ impl LockGuard {
     /// - [`CommitError::Lost`]: the lock is lost; nothing was sent but the rollback.
     /// - [`CommitError::NotHeld`]: the lock is not held any more in the database.
     /// - [`CommitError::Conflict`]: another transaction was in the way; see above.
-    /// - [`CommitError::Misconfigured`]: the lock is not in PostgreSQL or SQLite, or `tx` is of
+    /// - [`CommitError::Misconfigured`]: the lock is not in a database, or `tx` is of
     ///   another database, is a savepoint, or began too early. Or its user lacks a right.
     /// - [`CommitError::Refused`]: any other error of the database.
     /// - [`CommitError::Unknown`]: the connection broke. The transaction was committed under the
@@ -111,7 +114,7 @@ impl LockGuard {
                     Err(why) => return Err(self.uncommitted(why).await),
                 },
                 None => CommitError::Misconfigured {
-                    reason: "the lock is not in a database; take it from a manager on `postgres://…` or `sqlite:…`, \
+                    reason: "the lock is not in a database; take it from a manager on `postgres://…`, `mysql://…` or `sqlite:…`, \
                              in the database of the transaction"
                         .into(),
                 },

@@ -1,15 +1,26 @@
 //! Tests of `commit_if_held` that run on each of the databases. They write notes into a table.
 
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use lock_runtime::testing::lose;
 use lock_runtime::{CommitError, CommitIfHeld, LockError, LockGuard, LockManager, distributed_lock};
 use sqlx::{Connection, Executor, Pool, Transaction};
 
 use crate::kinds::{KINDS, lock};
+use crate::{Helper, eventually};
+
+/// Maximum time of anything that should come soon, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A database whose transactions are tested.
 pub trait Notes: CommitIfHeld {
+    /// Expression for its clock, in whole microseconds.
+    const NOW: &'static str;
+
+    /// Type that a number is cast to, to be replaced in a text.
+    const TEXT: &'static str;
+
     /// Runs statements without arguments.
     fn run(
         connection: &mut Self::Connection,
@@ -21,8 +32,11 @@ pub trait Notes: CommitIfHeld {
 }
 
 macro_rules! notes {
-    ($($database:ty),*) => {$(
+    ($($database:ty: $text:literal, $now:literal;)*) => {$(
         impl Notes for $database {
+            const NOW: &'static str = $now;
+            const TEXT: &'static str = $text;
+
             async fn run(connection: &mut Self::Connection, text: &str) -> Result<(), sqlx::Error> {
                 connection.execute(text).await.map(drop)
             }
@@ -34,7 +48,11 @@ macro_rules! notes {
     )*};
 }
 
-notes!(sqlx::Postgres, sqlx::Sqlite);
+notes! {
+    sqlx::Postgres: "TEXT", "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)";
+    sqlx::MySql: "BINARY", "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+    sqlx::Sqlite: "TEXT", "CAST((JULIANDAY('now') - 2440587.5) * 86400000000 AS INTEGER)";
+}
 
 /// A new database with a table for notes.
 #[derive(Debug)]
@@ -55,7 +73,7 @@ impl<D: Notes> Place<D> {
     /// When the table can't be made.
     pub async fn new(locks: LockManager, other: LockManager, pool: Pool<D>) -> Self {
         let place = Self { locks, other, pool };
-        place.run("CREATE TABLE note (name TEXT PRIMARY KEY)").await;
+        place.run("CREATE TABLE note (name VARCHAR(200) PRIMARY KEY)").await;
         place
     }
 
@@ -143,7 +161,8 @@ pub async fn guards_of_all_kinds_commit<D: Notes>(place: &Place<D>) {
 /// A hold that is gone, or not the guard's any more. The guard does not know yet.
 pub async fn what_is_not_held_is_not_committed<D: Notes>(place: &Place<D>) {
     // The end of each hold is a number of 16 digits; each is in the past without its first ones.
-    let over = "UPDATE lock_records SET record = REPLACE(record, SUBSTR(CAST(until AS TEXT), 1, 4), '')";
+    let first = format!("SUBSTR(CAST(until AS {}), 1, 4)", D::TEXT);
+    let over = &*format!("UPDATE lock_records SET record = REPLACE(record, {first}, '')");
     for kind in KINDS {
         for (fate, statement) in
             [("deleted", "DELETE FROM lock_records"), ("over", over), ("freed", ""), ("taken", "")]
@@ -225,6 +244,144 @@ pub async fn a_lock_of_another_store_commits_nothing<D: Notes>(
     let guard = elsewhere.mutex("k").acquire().await.unwrap();
     let error = place.refused(&guard, "late").await;
     is_misconfigured(Err(error), said);
+}
+
+/// The statement waits for the row, and looks at the clock afterwards.
+pub async fn a_lease_that_ends_while_the_row_is_waited_for_is_over<D: Notes>(place: &Place<D>, url: &str) {
+    let mut stranger = D::Connection::connect(url).await.unwrap();
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    let (now, text) = (D::NOW, D::TEXT);
+    let update = format!(
+        "BEGIN; UPDATE lock_records SET record = \
+         REPLACE(record, CAST(until AS {text}), CAST({now} + 200000 AS {text}))"
+    );
+    let mut attempts = 0;
+    loop {
+        D::run(&mut stranger, &update).await.unwrap();
+        let commit = async { guard.commit_if_held(place.note("late").await).await };
+        let (outcome, ()) = tokio::join!(commit, async {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            D::run(&mut stranger, "COMMIT").await.unwrap();
+        });
+        match outcome {
+            Err(CommitError::NotHeld { .. }) => break,
+            // A busy machine has taken the row away for more than a second.
+            Err(CommitError::Conflict { .. }) if attempts < 20 => attempts += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!place.has("late").await);
+}
+
+/// A stranger has locked the row, for too long and for a moment.
+pub async fn a_row_that_is_locked_is_waited_for_but_not_for_long<D: Notes>(place: &Place<D>, url: &str) {
+    let mut stranger = D::Connection::connect(url).await.unwrap();
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    D::run(&mut stranger, "BEGIN; SELECT 1 FROM lock_records FOR UPDATE").await.unwrap();
+    let start = Instant::now();
+    let error = place.refused(&guard, "a").await;
+    assert!(matches!(error, CommitError::Conflict { .. }), "{error:?}");
+    assert!((Duration::from_secs(1)..PATIENCE).contains(&start.elapsed()), "{:?}", start.elapsed());
+    let waits = async {
+        let tx = place.note("b").await;
+        guard.commit_if_held(tx).await
+    };
+    let (outcome, ()) = tokio::join!(waits, async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        D::run(&mut stranger, "COMMIT").await.unwrap();
+    });
+    match outcome {
+        Ok(()) => assert!(place.has("b").await),
+        // A busy machine has taken the row away for more than a second.
+        Err(CommitError::Conflict { .. }) => guard.commit_if_held(place.note("b").await).await.unwrap(),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// The pool is the user's.
+pub async fn a_dropped_future_leaves_no_transaction_on_the_connection<D: Notes>(place: &Place<D>, url: &str) {
+    let mut elsewhere = D::Connection::connect(url).await.unwrap();
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    for polls in 0..10 {
+        let tx = place.note(&format!("tx {polls}")).await;
+        let mut commit = Box::pin(guard.commit_if_held(tx));
+        let mut left = polls;
+        std::future::poll_fn(|cx| {
+            if left == 0 {
+                return Poll::Ready(());
+            }
+            left -= 1;
+            commit.as_mut().poll(cx).map(drop)
+        })
+        .await;
+        drop(commit);
+        place.run(&format!("INSERT INTO note VALUES ('own {polls}')")).await;
+        let count = format!("SELECT COUNT(*) FROM note WHERE name = 'own {polls}'");
+        assert_eq!(D::number(&mut elsewhere, &count).await, 1, "after {polls} polls");
+    }
+}
+
+fn holder(program: &str, url: &str, lease: &str) -> Helper {
+    let mut helper = Helper::spawn(program, [url, lease]);
+    assert_eq!(helper.line(PATIENCE), "ready");
+    helper
+}
+
+/// A holder is stopped within its transaction. Others get the lock when its lease is over, a
+/// hundred less one neighbours are renewed meanwhile, and its late commit is refused. Once by its
+/// own clock, and once by the database alone.
+pub async fn a_holder_that_was_stopped_in_its_transaction_commits_nothing<D: Notes>(
+    place: &Place<D>,
+    url: &str,
+    program: &str,
+) {
+    const LEASE: Duration = Duration::from_secs(6);
+    let mut neighbours = Vec::new();
+    for number in 0..99 {
+        if number % 33 == 0 {
+            neighbours.push((LockManager::builder().lease(LEASE).connect(url).await.unwrap(), Vec::new()));
+        }
+        let (locks, guards) = neighbours.last_mut().unwrap();
+        guards.push(locks.mutex(format!("neighbour:{number}")).acquire().await.unwrap());
+    }
+    let ends = async |which: &str| -> i64 {
+        let select = format!("SELECT {which}(until) FROM lock_records WHERE name LIKE '%neighbour%'");
+        D::number(&mut *place.pool.acquire().await.unwrap(), &select).await
+    };
+    for (lease, said) in [("lease=1000", "was lost"), ("lease=600000", "not held any more in the database")] {
+        let (mut first, mut second) = (holder(program, url, lease), holder(program, url, "lease=600000"));
+        let name = format!("by the {lease}");
+        assert!(first.ask("acquire k").starts_with("acquired"));
+        assert_eq!(first.ask(&format!("begin k {name}")), "begun");
+        let before = ends("MAX").await;
+        first.stop();
+        if said != "was lost" {
+            // The holder believes in ten minutes. The database knows better.
+            let now = format!("SELECT {}", D::NOW);
+            let ends = D::number(&mut *place.pool.acquire().await.unwrap(), &now).await + 1_000_000;
+            let until = format!("CAST(until AS {})", D::TEXT);
+            let update = format!(
+                "UPDATE lock_records SET version = 'v', record = REPLACE(record, {until}, '{ends}'), \
+                 until = {ends} WHERE name LIKE '%:k'"
+            );
+            place.run(&update).await;
+        }
+        assert!(second.ask("acquire k wait=60000").starts_with("acquired"));
+        let renewed = async || ends("MIN").await > before + LEASE.as_micros() as i64;
+        eventually(renewed, PATIENCE).await;
+        assert!(neighbours.iter().flat_map(|(_, guards)| guards).all(|guard| !guard.is_lost()));
+        first.cont();
+        if said != "was lost" {
+            assert!(first.ask("state k").starts_with("held"));
+        }
+        let answer = first.ask("commit k");
+        assert!(answer.starts_with("failed") && answer.contains(said), "{answer}");
+        assert!(!place.has(&name).await);
+        assert_eq!(second.ask(&format!("begin k {name}")), "begun");
+        assert_eq!(second.ask("commit k"), "committed");
+        assert!(place.has(&name).await);
+        assert_eq!(second.ask("release k"), "released");
+    }
 }
 
 /// Checks that a program has to be changed, and that the text says `said`.

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::LockManager;
 
-use crate::{Helper, PostgresServer, first_poll};
+use crate::sql_commit::Notes;
+use crate::{Helper, eventually, first_poll};
 
 /// Maximum time of a run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -185,27 +186,10 @@ pub fn a_dead_or_stopped_waiter_takes_nothing_with_it(url: &str, program: &str, 
     }
 }
 
-/// Starts a PostgreSQL server that leaves what it writes to the system's cache. A kill of the
-/// server loses nothing of that, and a busy disk does not end leases.
-pub async fn postgres_beside_a_busy_disk() -> PostgresServer {
-    let server = PostgresServer::start();
-    let pool = sqlx::PgPool::connect(&server.url()).await.unwrap();
-    for statement in ["ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()"] {
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    }
-    server
-}
-
-/// Returns the rows of PostgreSQL in which anything counts: holders, waiters, permits.
-pub async fn left_in_postgres(pool: &sqlx::PgPool) -> Vec<String> {
-    let query = "SELECT name || ' ' || record FROM lock_records \
-                 WHERE until > EXTRACT(EPOCH FROM clock_timestamp()) * 1000000";
-    sqlx::query_scalar(query).fetch_all(pool).await.unwrap()
-}
-
-/// Returns the rows of SQLite in which anything counts.
-pub async fn left_in_sqlite(pool: &sqlx::SqlitePool) -> Vec<String> {
-    let query = "SELECT name || ' ' || record FROM lock_records \
-                 WHERE until > (JULIANDAY('now') - 2440587.5) * 86400000000";
-    sqlx::query_scalar(query).fetch_all(pool).await.unwrap()
+/// Asserts that no row counts any more, after this time at the latest: that there are no holders,
+/// waiters and permits.
+pub async fn nothing_is_left<D: Notes>(pool: &sqlx::Pool<D>, within: Duration) {
+    let count = format!("SELECT COUNT(*) FROM lock_records WHERE until > {}", D::NOW);
+    let is_empty = async || D::number(&mut *pool.acquire().await.unwrap(), &count).await == 0;
+    eventually(is_empty, within).await;
 }

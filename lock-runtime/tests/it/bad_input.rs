@@ -286,7 +286,7 @@ fn a_url_of_no_store_is_refused_with_those_that_there_are() {
         ("hunter2@h://y", "`memory:`"),
         ("redis:hunter2@h", "`//` is missing"),
         ("postgres:hunter2@h", "`//` is missing"),
-        ("mysql://ann:hunter2@h/db", "can't begin with \"mysql\""),
+        ("mssql://ann:hunter2@h/db", "can't begin with \"mssql\""),
         ("sqlite+postgres://ann:hunter2@h/db", "can't begin with"),
     ]);
 }
@@ -545,6 +545,36 @@ mod postgres {
             ("quorum:memory:|memory:|postgres://ann:hunter2@a/x", "can't be servers of a quorum"),
         ]);
     }
+}
+
+#[cfg(not(feature = "mysql"))]
+#[test]
+fn mariadb_that_is_not_built_in_is_named() {
+    check_urls(&[
+        ("mysql://ann:hunter2@h/db", "the feature `mysql`"),
+        ("mariadb://ann:hunter2@h/db", "the feature `mysql`"),
+    ]);
+}
+
+#[cfg(feature = "mysql")]
+#[test]
+fn an_address_of_mariadb_that_is_none_is_refused_and_its_password_not_shown() {
+    check_urls(&[
+        ("mysql://h/db", ""),
+        ("mariadb://ann:hunter2%40%2f@[::1]:3306/db?ssl-mode=VERIFY_CA&ssl-ca=/ca.pem", ""),
+        ("mysql://ann@h/db?socket=/run/mysqld.sock", ""),
+        ("mysql://ann:hunter2@h", "names no database"),
+        ("mysql://ann:hunter2@h/", "names no database"),
+        ("mysql://ann:hunter2@h:0x1/db", "is not understood"),
+        ("mysql://ann:hunter2", "is not understood"),
+        ("mysql://ann:1#hunter2@h/db", "`%23`"),
+        ("mysql://ann:1?hunter2@h/db", "option that is not known"),
+        ("mysql://h/db?ssl-mode=hunter2", "unknown `ssl-mode`"),
+        ("mysql://h/db?charset=latin1", "`ssl-mode`"),
+        ("mysql://ann:hunter2@a,b/db", "several hosts"),
+        ("mysql:hunter2@h", "`//` is missing"),
+        ("quorum:mysql://ann:hunter2@a/x|memory:|memory:", "can't be servers of a quorum"),
+    ]);
 }
 
 #[cfg(feature = "sqlite")]

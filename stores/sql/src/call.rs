@@ -264,11 +264,11 @@ impl<'a> Call<'a> {
         if self.links.options.sessions().is_some() {
             self.check_sessions().await?;
         }
-        let Statements { lock, insert, update, remove, .. } = &self.sql.statements;
+        let Statements { lock, lock_free, insert, update, remove, .. } = &self.sql.statements;
         let class = Arg::Text("lock");
         let (names, rows) = ([class, Arg::Names(&[])], [class, Arg::Rows(&[])]);
         let options = &self.links.options;
-        let all = [(lock, names), (insert, rows), (update, rows), (remove, names)];
+        let all = [(lock, names), (lock_free, names), (insert, rows), (update, rows), (remove, names)];
         let all = all.map(|(text, args)| options.filled(text, &args)).join("; ");
         let all = format!("{}; {all}; {}", options.begin(), options.commit());
         let mut link = self.link().await?;

@@ -260,7 +260,7 @@ mod sqlite {
 #[cfg(feature = "mysql")]
 mod mysql {
     use lock_store_records::Class;
-    use sqlx::mysql::MySql;
+    use sqlx::mysql::{MySql, MySqlDatabaseError};
     use sqlx::{Executor, Transaction};
 
     use super::{CommitIfHeld, Hold, Problem, Records, Sql, judge, roll_back};
@@ -268,11 +268,23 @@ mod mysql {
     use crate::row::text_of;
     use crate::statements::LOCK_HOLDS;
 
-    /// Commits, and begins another transaction, which sqlx ends.
-    const COMMIT: &str = "COMMIT AND CHAIN";
-
     /// Gives the session its own limits back.
-    const RESTORE: &str = "SET SESSION wait_timeout = @lock_idle, innodb_lock_wait_timeout = @lock_wait";
+    macro_rules! restore {
+        () => {
+            "SET SESSION wait_timeout = @lock_idle, innodb_lock_wait_timeout = @lock_row, \
+             lock_wait_timeout = @lock_table, sql_select_limit = @lock_most"
+        };
+    }
+
+    /// Commits, and begins another transaction, which sqlx ends.
+    const COMMIT: &str = concat!("COMMIT AND CHAIN NO RELEASE; ", restore!());
+
+    /// The number of the error about a savepoint that is missing.
+    const NO_SAVEPOINT: u16 = 1305;
+
+    /// The text for a transaction that is none any more.
+    const ENDED: &str = "the server has ended the transaction before, because of a deadlock or of a statement such as \
+                         CREATE TABLE; what it has written since then is committed, without a lock";
 
     impl CommitIfHeld for MySql {
         /// A client that is stopped between the check and the commit keeps the rows of the lock for
@@ -289,8 +301,10 @@ mod mysql {
                 }
                 Err(problem) => Err(problem),
             };
-            // A session that has ended has no limits.
-            let _ = tx.execute(RESTORE).await;
+            if outcome.is_err() {
+                // A session that has ended has no limits.
+                let _ = tx.execute(restore!()).await;
+            }
             roll_back(tx).await;
             outcome
         }
@@ -300,8 +314,16 @@ mod mysql {
         let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
         let args = [Arg::Text(text_of(Class::Lock)), Arg::Names(&names)];
         let found = tx.fetch_all(filled(LOCK_HOLDS, &args, mysql_literal).as_str()).await;
-        let found = found.map_err(|error| Problem::Failed(error, During::Work))?;
+        let found = found.map_err(problem)?;
         let found: Vec<Row> = found.into_iter().map(|row| Row::MySql(Box::new(row))).collect();
         judge(rows, &found)
+    }
+
+    fn problem(error: sqlx::Error) -> Problem {
+        let said = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+        if said.is_some_and(|error| error.number() == NO_SAVEPOINT) {
+            return Problem::Failed(sqlx::Error::Protocol(ENDED.to_owned()), During::Commit);
+        }
+        Problem::Failed(error, During::Work)
     }
 }

@@ -252,15 +252,14 @@ fn begun(member: Box<dyn Member>) -> Option<Box<dyn Member>> {
     if member.deadline() > Instant::now() {
         return Some(member).filter(|member| member.begin());
     }
-    let over =
-        StoreError::new(StoreErrorKind::NotReady, "PostgreSQL: the time was over before the step began");
+    let over = StoreError::new(StoreErrorKind::NotReady, "the time was over before the step began");
     member.tell(Err(over));
     None
 }
 
 /// Returns the error of a step that has panicked, or whose runtime has ended.
 pub(crate) fn given_up() -> StoreError {
-    StoreError::new(StoreErrorKind::Unanswered, "PostgreSQL: the step was given up")
+    StoreError::new(StoreErrorKind::Unanswered, "the step was given up")
 }
 
 /// Returns the kind of error of a caller whose time is over, and which no longer waits.

@@ -234,8 +234,10 @@ const ALONE: &str = concat!("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; ", 
 /// which [`Options::begin`] sets.
 #[cfg(feature = "mysql")]
 const MYSQL_SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1, \
-     /*M! max_statement_time = 0, */ innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 3600, NAMES utf8mb4; \
-     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+     completion_type = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1, \
+     /*M! max_statement_time = 0, */ innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 3600, \
+     net_read_timeout = 5, net_write_timeout = 5, NAMES utf8mb4; \
+     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; \
      SELECT CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(@@log_bin AS SIGNED), \
      CAST(@@sync_binlog AS SIGNED), CAST(SLEEP(0.001) AS SIGNED), CAST(SYSDATE(6) > NOW(6) AS SIGNED)";
 

@@ -257,7 +257,7 @@ impl Statements {
                 "CREATE TABLE IF NOT EXISTS {TABLE} (class VARBINARY(16) NOT NULL, name VARBINARY(2500) NOT NULL, \
                  version VARBINARY(32) NOT NULL, token BIGINT NOT NULL, until BIGINT NOT NULL, \
                  kept_until BIGINT NOT NULL, record MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL, \
-                 PRIMARY KEY (class, name)) ENGINE = InnoDB"
+                 PRIMARY KEY (class, name)) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"
             ),
             look: format!(
                 "SELECT {clock}, r.name, r.version, r.token, r.until, r.kept_until, r.record, NULL \
@@ -349,10 +349,14 @@ fn over(clock: &str) -> String {
 pub(crate) const WRITE: &str = "UPDATE main.lock_records SET version = version WHERE 0";
 
 /// Locks the rows of a lock in a transaction of the user's, whose session may have another time
-/// zone; then reads the clock. Until the commit, the session has our limits.
+/// zone; then reads the clock. Until the commit, the session has our limits. The savepoint is there
+/// to fail outside of transactions.
 #[cfg(feature = "mysql")]
-pub(crate) const LOCK_HOLDS: &str = "SET @lock_idle = @@SESSION.wait_timeout, @lock_wait = @@SESSION.innodb_lock_wait_timeout; \
-     SET SESSION wait_timeout = 1, innodb_lock_wait_timeout = 1; \
+pub(crate) const LOCK_HOLDS: &str = "SET @lock_idle = @@SESSION.wait_timeout, @lock_row = @@SESSION.innodb_lock_wait_timeout, \
+     @lock_table = @@SESSION.lock_wait_timeout, @lock_most = @@SESSION.sql_select_limit; \
+     SET SESSION wait_timeout = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, \
+     sql_select_limit = 18446744073709551615; \
+     SAVEPOINT lock_runtime; RELEASE SAVEPOINT lock_runtime; \
      SELECT 0, name, version, token, until, kept_until, record FROM lock_records FORCE INDEX (PRIMARY) \
      WHERE class = $1 AND name IN ($2) ORDER BY name FOR UPDATE; \
      SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), NULL, NULL, NULL, NULL, NULL, NULL";

@@ -27,8 +27,10 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Duration;
 
-use lock_runtime::{Kind, LockError, LockGuard, LockManager};
+use lock_runtime::{CommitError, Kind, LockError, LockGuard, LockManager};
 use lock_tests::fenced::FencedRegister;
+use lock_tests::sql_commit::Notes;
+use sqlx::{MySql, Pool, Postgres, Transaction};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
@@ -111,13 +113,11 @@ async fn main() {
                 None => println!("!{key} is not held"),
             },
             "begin" => {
-                let mut tx = sqlx::PgPool::connect(&url).await.unwrap().begin().await.unwrap();
-                sqlx::query("INSERT INTO note VALUES ($1)").bind(rest).execute(&mut *tx).await.unwrap();
+                begun.insert(key, Begun::with_note(&url, &rest).await);
                 println!("begun");
-                begun.insert(key, tx);
             }
             "commit" => match (held.get(&key), begun.remove(&key)) {
-                (Some(guard), Some(tx)) => match guard.commit_if_held(tx).await {
+                (Some(guard), Some(begun)) => match begun.commit_if_held(guard).await {
                     Ok(()) => println!("committed"),
                     Err(error) => println!("failed {error}"),
                 },
@@ -144,6 +144,35 @@ async fn main() {
             _ => println!("!unknown command {command:?}"),
         }
     }
+}
+
+/// A transaction that has begun.
+enum Begun {
+    Postgres(Transaction<'static, Postgres>),
+    MySql(Transaction<'static, MySql>),
+}
+
+impl Begun {
+    async fn with_note(url: &str, note: &str) -> Self {
+        if url.starts_with("mysql:") {
+            Self::MySql(begin(url, note).await)
+        } else {
+            Self::Postgres(begin(url, note).await)
+        }
+    }
+
+    async fn commit_if_held(self, guard: &LockGuard) -> Result<(), CommitError> {
+        match self {
+            Self::Postgres(tx) => guard.commit_if_held(tx).await,
+            Self::MySql(tx) => guard.commit_if_held(tx).await,
+        }
+    }
+}
+
+async fn begin<D: Notes>(url: &str, note: &str) -> Transaction<'static, D> {
+    let mut tx = Pool::<D>::connect(url).await.unwrap().begin().await.unwrap();
+    D::run(&mut tx, &format!("INSERT INTO note VALUES ('{note}')")).await.unwrap();
+    tx
 }
 
 async fn acquire(locks: &LockManager, key: &str, options: &Options) -> Result<LockGuard, LockError> {

@@ -45,7 +45,7 @@ async fn a_lock_that_is_elsewhere_is_told_where_to_be() {
     let (second, other_folder) = place().await;
     let here = "database (and schema) of the locks";
     a_lock_of_another_store_commits_nothing(&first, &second.locks, here).await;
-    a_lock_of_another_store_commits_nothing(&first, &memory_manager(), "`postgres://…` or `sqlite:…`").await;
+    a_lock_of_another_store_commits_nothing(&first, &memory_manager(), "`mysql://…` or `sqlite:…`").await;
     let guard = first.locks.mutex("k").acquire().await.unwrap();
     // The commit would be atomic for each of the files only.
     let file = other_folder.path().join("own.db");

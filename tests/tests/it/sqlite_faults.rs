@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager};
+use lock_tests::Helper;
 use lock_tests::hammers::Hammers;
 use lock_tests::sql_locks::{
     a_dead_or_stopped_waiter_takes_nothing_with_it,
-    a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease, left_in_sqlite,
+    a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease, nothing_is_left,
 };
-use lock_tests::{Helper, eventually};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -48,7 +48,7 @@ impl Files {
     /// Asserts that the file is whole, and that nobody holds or waits for anything.
     async fn assert_nothing_is_left(&self) {
         let pool = self.pool().await;
-        eventually(async || left_in_sqlite(&pool).await.is_empty(), LEASE + SLACK).await;
+        nothing_is_left(&pool, LEASE + SLACK).await;
         let check: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&pool).await.unwrap();
         assert_eq!(check, "ok");
     }

@@ -1,86 +1,15 @@
 //! A database whose clock is stepped.
 #![cfg(target_os = "linux")]
 
-use std::time::Duration;
+use lock_tests::postgres::Postgres;
+use lock_tests::sql_clocks;
 
-use lock_runtime::{LockError, LockManager};
-use lock_tests::sql_locks::left_in_postgres;
-use lock_tests::{Helper, Offset, PostgresServer, ServerClock, eventually};
-use sqlx::PgPool;
-use tokio::time::{Instant, timeout};
-
-const LEASE: Duration = Duration::from_secs(3);
-const SLACK: Duration = Duration::from_secs(20);
-const HOUR: Duration = Duration::from_secs(3600);
-
-async fn connect(server: &PostgresServer) -> LockManager {
-    LockManager::builder().lease(LEASE).connect(server.url()).await.unwrap()
-}
-
-/// Then leases end early, and a second holder gets in. The first one is told before its own lease
-/// is over, and its token is smaller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease() {
-    let clock = ServerClock::new(Offset::NONE).unwrap();
-    let server = PostgresServer::start_with_clock(&clock);
-    let (one, other) = (connect(&server).await, connect(&server).await);
-    let first = one.mutex("k").acquire().await.unwrap();
-    let waiter = tokio::spawn(other.mutex("k").wait(SLACK).acquire());
-    tokio::time::sleep(LEASE).await;
-    clock.set(Offset::Ahead(HOUR)).unwrap();
-    let stepped = Instant::now();
-    let second = waiter.await.unwrap().unwrap();
-    assert!(second.fencing_token() > first.fencing_token());
-    first.lost().await;
-    assert!(stepped.elapsed() < LEASE + SLACK, "{:?}", stepped.elapsed());
-    assert!(matches!(first.release().await, Err(LockError::Lost { .. })));
-    // From then on there is one, through steps back too.
-    for offset in [Offset::Ahead(HOUR), Offset::NONE, Offset::Behind(HOUR)] {
-        clock.set(offset).unwrap();
-        let busy = one.mutex("k").wait(LEASE * 3 / 2).acquire().await.unwrap_err();
-        assert!(busy.is_busy(), "{offset:?}: {busy:?}");
-        assert!(!second.is_lost(), "{offset:?}: {second:?}");
-    }
-    let token = second.fencing_token();
-    second.release().await.unwrap();
-    let third = timeout(SLACK, one.mutex("k").wait(SLACK).acquire()).await.unwrap().unwrap();
-    assert!(third.fencing_token() > token, "although the clock is behind");
-    third.release().await.unwrap();
-    let pool = PgPool::connect(&server.url()).await.unwrap();
-    eventually(async || left_in_postgres(&pool).await.is_empty(), SLACK).await;
+    sql_clocks::a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease::<Postgres>().await;
 }
 
-/// A living holder releases as always. The lock of a dead one ends by the clock: by the step later.
-/// An operator can free it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_back_keeps_only_the_locks_of_the_dead() {
-    let clock = ServerClock::new(Offset::NONE).unwrap();
-    let server = PostgresServer::start_with_clock(&clock);
-    let (one, other) = (connect(&server).await, connect(&server).await);
-    let living = one.mutex("living").acquire().await.unwrap();
-    let mut holder = Helper::spawn(env!("CARGO_BIN_EXE_holder"), [&server.url(), "lease=2000"]);
-    assert_eq!(holder.line(SLACK), "ready");
-    assert!(holder.ask("acquire dead").starts_with("acquired"));
-    holder.kill();
-    let waiter = tokio::spawn(other.mutex("living").wait(SLACK * 2).acquire());
-    clock.set(Offset::Behind(HOUR)).unwrap();
-
-    tokio::time::sleep(LEASE * 3 / 2).await;
-    assert!(!living.is_lost() && !waiter.is_finished(), "{living:?}");
-    let token = living.fencing_token();
-    living.release().await.unwrap();
-    let next = timeout(SLACK, waiter).await.unwrap().unwrap().unwrap();
-    assert!(next.fencing_token() > token);
-    next.release().await.unwrap();
-    // New keys are taken and freed as always.
-    let fresh = one.mutex("fresh").acquire().await.unwrap();
-    fresh.release().await.unwrap();
-
-    let busy = other.mutex("dead").wait(LEASE).acquire().await.unwrap_err();
-    assert!(busy.is_busy(), "{busy:?}");
-    assert!(other.status("dead").await.unwrap().remaining.unwrap() > HOUR - SLACK);
-    assert!(other.force_release("dead").await.unwrap());
-    other.mutex("dead").acquire().await.unwrap().release().await.unwrap();
-    let pool = PgPool::connect(&server.url()).await.unwrap();
-    eventually(async || left_in_postgres(&pool).await.is_empty(), SLACK).await;
+    sql_clocks::a_step_back_keeps_only_the_locks_of_the_dead::<Postgres>(env!("CARGO_BIN_EXE_holder")).await;
 }

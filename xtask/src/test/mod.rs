@@ -311,7 +311,7 @@ impl Parts<'_> {
             Part::Clippy => {
                 lane.step(part, "clippy", |step| {
                     let start = ["clippy", "--workspace", "--all-features"];
-                    // The tests that need other languages, PostgreSQL or a browser must be named.
+                    // The tests that need other languages, databases or a browser must be named.
                     for targets in [&["--all-targets"][..], &programs::NAMED] {
                         let outcome = step.cargo(&[&start, targets, &["--", "-D", "warnings"]].concat());
                         if outcome != Outcome::Ok {
@@ -389,6 +389,7 @@ impl Parts<'_> {
                 lane.step(part, "postgres: lock-bench", |step| step.run(&mut programs.bench_on_postgres()));
             }
             Part::MariaDb => {
+                lane.step(part, "mariadb", |step| step.run(&mut programs.named("mariadb")));
                 lane.step(part, "mariadb: the server", |step| step.run(&mut programs.mariadb_server()));
                 let mut contract = programs.sql_store(programs::ON_MARIADB);
                 lane.step(part, "mariadb: the contract", |step| step.run(&mut contract));

@@ -10,9 +10,20 @@ use crate::build::{self, Program};
 use crate::cli::Scope;
 use crate::runner::{self, Output};
 
-/// The tests that need other languages, PostgreSQL or a browser. They only run if they are named.
-pub(super) const NAMED: [&str; 8] =
-    ["--test", "interop", "--test", "postgres", "--test", "on_postgres", "--test", "flash_sale_page"];
+/// The tests that need other languages, PostgreSQL, MariaDB or a browser. They only run if they are
+/// named.
+pub(super) const NAMED: [&str; 10] = [
+    "--test",
+    "interop",
+    "--test",
+    "postgres",
+    "--test",
+    "on_postgres",
+    "--test",
+    "mariadb",
+    "--test",
+    "flash_sale_page",
+];
 
 /// The command for the tests in the documentation. The attribute's are part of `lock-runtime`'s,
 /// since `lock-macros` alone has no runtime.
@@ -60,7 +71,7 @@ impl Programs {
     pub(super) fn build(lane: &Lane<'_>, parts: &[Part]) -> Option<Self> {
         let mut built = None;
         lane.step(Part::Test, "build", |step| {
-            let named = [Part::Interop, Part::Redlock, Part::Postgres, Part::Page];
+            let named = [Part::Interop, Part::Redlock, Part::Postgres, Part::MariaDb, Part::Page];
             let named = parts.iter().any(|part| named.contains(part));
             match Self::with(named, step.output()) {
                 Ok(programs) => {

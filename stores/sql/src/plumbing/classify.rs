@@ -68,7 +68,7 @@ fn of_database(error: &dyn DatabaseError) -> Meaning {
     }
     #[cfg(feature = "mysql")]
     if let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
-        return of_mysql(error.number());
+        return of_mysql(error.number(), &code);
     }
     if error.message().starts_with(STARTUP) {
         return Meaning::Pooled;
@@ -100,18 +100,20 @@ fn of_sqlite(code: i32, message: &str) -> Meaning {
 /// Classifies an error number, which is more exact than the SQLSTATE:
 /// <https://mariadb.com/docs/server/reference/error-codes>.
 #[cfg(feature = "mysql")]
-fn of_mysql(number: u16) -> Meaning {
+fn of_mysql(number: u16, state: &str) -> Meaning {
     match number {
+        _ if state.starts_with("40") => Meaning::Again,
         // Undone because of another transaction: a duplicate key, a row or a table that was waited
-        // for, a deadlock; or the table has just been changed.
-        1062 | 1205 | 1213 | 1412 | 1615 => Meaning::Again,
+        // for, a deadlock, a snapshot that is too old; or the table has just been changed.
+        1020 | 1062 | 1205 | 1213 | 1412 | 1615 => Meaning::Again,
         1146 => Meaning::NoTables,
         // An access right, an account or its password.
         1044 | 1045 | 1142 | 1143 | 1227 | 1698 | 1820 | 1862 | 3118 | 4151 => {
             Meaning::Kind(StoreErrorKind::Denied)
         }
-        // No such database, or none is named; a setting of the binary log; a column is too short.
-        1046 | 1049 | 1406 | 1665 => Meaning::Kind(StoreErrorKind::Unsupported),
+        // No such database, or none is named; a column is too short, or the index; a setting of the
+        // binary log. A server that is too old does not know the words.
+        1046 | 1049 | 1064 | 1071 | 1406 | 1665 | 1709 => Meaning::Kind(StoreErrorKind::Unsupported),
         1290 | 1792 | 1836 => Meaning::Kind(StoreErrorKind::ReadOnly),
         // Too many connections, or a node of a cluster that has not joined it.
         1040 | 1047 | 1203 | 1226 => Meaning::Kind(StoreErrorKind::NotReady),
@@ -119,7 +121,9 @@ fn of_mysql(number: u16) -> Meaning {
         1021 | 1037 | 1038 | 1041 | 1114 | 1135 => Meaning::Kind(StoreErrorKind::Full),
         // A column is missing or has another type.
         1054 | 1136 | 1364 | 1366 => Meaning::Kind(StoreErrorKind::ForeignData),
-        // The server shuts down, or the connection or the statement was killed.
+        // The server shuts down, or the connection or the statement was killed. Or a commit, or its
+        // way to the binary log or to a cluster, has failed: it may be done nevertheless.
+        1023 | 1026 | 1105 | 1180 | 1197 | 1598 | 3100 => Meaning::Gone,
         1053 | 1077 | 1079 | 1152..=1161 | 1317 | 1927 | 1969 | 3024 | 4031 => Meaning::Gone,
         _ => Meaning::Kind(StoreErrorKind::Refused),
     }

@@ -88,14 +88,24 @@ async fn sessions_have_the_settings_that_steps_rely_on() {
         "wait_timeout=1",
         "innodb_lock_wait_timeout=50",
         "max_statement_time=0.2",
+        "completion_type=CHAIN",
     ];
     let server = MariaDbServer::try_start_in(&std::env::temp_dir(), &settings).unwrap();
+    let mut operator = session(&server).await;
+    for setting in ["sql_select_limit = 1", "max_join_size = 1"] {
+        run(&mut operator, &format!("SET GLOBAL {setting}")).await;
+    }
     let (one, other) = (store(&server), store(&server));
     one.check().await.unwrap();
     let key = "\u{e9}\u{1f512} '\\\" $1 %_";
     assert!(granted(&one, key, "owner:'\\\"\u{1f512}").await && !granted(&other, key, "owner:2").await);
     let status = other.status(item(key, "x").key).await.unwrap();
     assert!(status.remaining.unwrap() > 30 * SECOND, "{status:?}");
+    // A limit of one row would lose the others.
+    assert!(granted(&one, "b", "owner:1").await && granted(&one, "c", "owner:1").await);
+    let items = ["b", "c"].map(|key| RenewItem::hold(item(key, "owner:1"), 60 * SECOND));
+    let renewal = Arc::new(RenewRequest { items: items.into(), timeout: 5 * SECOND });
+    assert_eq!(one.renew(renewal).await.unwrap(), [Renewed::Held, Renewed::Held]);
     // The server's time-out for idle sessions is not ours.
     tokio::time::sleep(2 * SECOND).await;
     assert!(released(&one, key, "owner:'\\\"\u{1f512}").await && granted(&other, key, "owner:2").await);
