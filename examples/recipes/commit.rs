@@ -4,8 +4,8 @@
 //! for longer than its lease, or an operator takes its lock away. Then others have got the lock,
 //! and the late write must not happen.
 //!
-//! **Copy** `write`. The locks are in the same PostgreSQL, MariaDB or SQLite database as the row. The
-//! database commits the transaction only if the lock is held at that moment.
+//! **Copy** `write`. The locks are in the same PostgreSQL, MariaDB or SQLite database as the row.
+//! The database commits the transaction only if the lock is held at that moment.
 //!
 //! **Watch**
 //! - Begin the transaction under the lock, and keep it short. Work first, then write.

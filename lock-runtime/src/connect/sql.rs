@@ -11,7 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteConnectOptions;
 
-/// What addresses of one kind of server look like.
+/// The form of addresses of one kind of server.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 struct Form {
     database: &'static str,

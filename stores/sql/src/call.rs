@@ -17,9 +17,9 @@ use crate::links::{Link, Links};
 use crate::notices::Whom;
 #[cfg(feature = "postgres")]
 use crate::plumbing::POOLED;
-use crate::plumbing::{Arg, During, Fault, Row, fault};
+use crate::plumbing::{Arg, During, Fault, Row, Written, fault};
 use crate::records::Sql;
-use crate::row::{Found, Written, micros, new_version, text_of, time};
+use crate::row::{Found, micros, new_version, text_of, time};
 use crate::statements::{Statements, TABLE};
 
 /// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.

@@ -193,8 +193,8 @@ mod postgres {
     }
 }
 
-/// Compares the locks that a transaction needs with the rows that it has found. The last of them has
-/// the time.
+/// Compares the locks that a transaction needs with the rows that it has found. The last of them
+/// has the time.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 fn judge(rows: &[(String, Hold)], found: &[Row]) -> Result<(), Problem> {
     let failed = |error| Problem::Failed(error, During::Work);

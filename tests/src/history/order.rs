@@ -35,7 +35,7 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
 
 /// Returns the waiters that were passed over by the holder that appeared between two observations.
 /// They were before it in the queue, count as alive and still wait. One that has joined the queue
-/// again does not: if there was time for the shortest lease, `lease`, it may have had its turn, and
+/// again does not, if there was time for the shortest lease, `lease`. It may have had its turn, and
 /// not heard of it in time.
 fn passed_over(before: &Seen, after: &Seen, lease: u64) -> Vec<String> {
     let [holder] = &after.holders[..] else { return Vec::new() };

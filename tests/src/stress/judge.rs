@@ -88,9 +88,9 @@ impl Verdict {
     #[must_use]
     pub fn of(history: &History, plan: &Plan) -> Self {
         let settings = Limits::new(plan.lease.max(super::FIXED));
-        // A wait may end in the middle of a call. How long a busy machine needs for one is no defect,
-        // unless the call has run into its time-out: then its answer was lost, or the machine stood
-        // still.
+        // A wait may end in the middle of a call. How long a busy machine needs for one is no
+        // defect, unless the call has run into its time-out: then its answer was lost, or the
+        // machine stood still.
         let limits = Limits { slack: plan.slack(), unanswered: settings.call_timeout, ..settings };
         Self { counts: Counts::of(history), violations: check(history, &limits) }
     }

@@ -6,8 +6,8 @@
 //! all calm down. Every worker writes its requests and their answers to its own
 //! [log](crate::history::Log), with times on the clock that all processes share. In the end the
 //! logs become a [history](crate::history), which the checkers [judge](Verdict). The parent also
-//! checks the server for leftovers. Witnesses note when a worker or the server stands still, because
-//! the machine is busy.
+//! checks the server for leftovers. Witnesses note when a worker or the server stands still,
+//! because the machine is busy.
 //!
 //! A worker can use a [broken](Lock) lock, which shows that the checkers notice.
 

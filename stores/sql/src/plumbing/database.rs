@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteRow;
 
-use crate::row::Written;
+use super::written::Written;
 
 /// Reads a number from a row of any database.
 macro_rules! get {
@@ -62,8 +62,8 @@ macro_rules! query {
             Arg::Int(number) => query.bind(number),
             Arg::Maybe(number) => query.bind(number),
             Arg::Text(text) => query.bind(text),
-            Arg::Names(names) => query.bind(crate::row::names_as_json(names)),
-            Arg::Rows(rows) => query.bind(crate::row::rows_as_json(rows)),
+            Arg::Names(names) => query.bind(crate::plumbing::names_as_json(names)),
+            Arg::Rows(rows) => query.bind(crate::plumbing::rows_as_json(rows)),
         })
     };
 }

@@ -2,7 +2,7 @@
 
 use super::database::Arg;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-use crate::row::{names_as_json, rows_as_json};
+use super::written::{names_as_json, rows_as_json};
 
 /// Returns a text as it stands in a statement. With an `E`, backslashes are escapes in PostgreSQL,
 /// whatever the settings of the session. SQLite gets no texts with backslashes in this way.

@@ -4,6 +4,7 @@ mod classify;
 mod database;
 mod fault;
 mod literal;
+mod written;
 
 #[cfg(feature = "postgres")]
 pub(crate) use self::classify::POOLED;
@@ -17,3 +18,6 @@ pub(crate) use self::literal::literal;
 #[cfg(feature = "mysql")]
 pub(crate) use self::literal::mysql_literal;
 pub(crate) use self::literal::{filled, quoted};
+pub(crate) use self::written::Written;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use self::written::{names_as_json, rows_as_json};

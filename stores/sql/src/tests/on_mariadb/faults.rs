@@ -201,7 +201,7 @@ async fn a_step_waits_for_no_row_but_its_own() {
     assert_eq!(left, ["over 2"]);
 }
 
-/// Whatever is in the table, rows are found by the index.
+/// Rows are found by the index in a table of any size.
 #[tokio::test]
 async fn statements_that_lock_rows_find_them_by_the_index() {
     let server = MariaDbServer::start();
