@@ -70,8 +70,8 @@ impl LockGuard {
     /// the lock before the commit, however long this program was paused.
     ///
     /// The manager has to be on PostgreSQL, MariaDB or SQLite, and `tx` a transaction in its
-    /// database. A guard of several keys needs all of them. Begin the transaction after the lock was
-    /// acquired. The lock stays held afterwards.
+    /// database. A guard of several keys needs all of them. Begin the transaction after the lock
+    /// was acquired. The lock stays held afterwards.
     ///
     /// - **PostgreSQL.** The check, which locks the row of the lock, and the commit are one
     ///   message. If another session has locked the row, the check waits for a second. Deferred
