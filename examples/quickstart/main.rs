@@ -9,7 +9,7 @@
 //! cargo run --example quickstart                                     # in memory
 //! LOCK_URL=redis://127.0.0.1:6379 cargo run --example quickstart     # on Redis; start two of them at once
 //! cargo xtask servers cluster                                        # prints a LOCK_URL; or single, sentinel, quorum
-//! LOCK_URL=sqlite:locks.db cargo run --example quickstart --features sqlite    # in a file; or postgres, mysql
+//! LOCK_URL=sqlite:locks.db cargo run --example quickstart --features sqlite    # or postgres, mysql
 //! ```
 //!
 //! The exit status is 1 if anything was not as it should be.

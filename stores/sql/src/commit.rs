@@ -6,6 +6,8 @@
 use lock_core::store::StoreErrorKind;
 use lock_core::{LockKey, OwnerId};
 use lock_store_records::Records;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use lock_store_records::{Class, Record};
 use sqlx::{Database, Transaction, TransactionManager};
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -15,8 +17,6 @@ use crate::records::Sql;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 use crate::row::{Found, time};
 use crate::statements::TABLE;
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
-use lock_store_records::{Class, Record};
 
 /// A lock as a transaction has to find it.
 #[derive(Clone, Debug)]
@@ -282,7 +282,7 @@ mod mysql {
     /// The number of the error about a savepoint that is missing.
     const NO_SAVEPOINT: u16 = 1305;
 
-    /// The text for a transaction that is none any more.
+    /// The text for a session that is not in the transaction any more.
     const ENDED: &str = "the server has ended the transaction before, because of a deadlock or of a statement such as \
                          CREATE TABLE; what it has written since then is committed, without a lock";
 

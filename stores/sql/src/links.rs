@@ -139,7 +139,14 @@ impl Options {
 
     /// Whether it can notify other sessions.
     pub(crate) fn notifies(&self) -> bool {
-        self.name() == "PostgreSQL"
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(_) | Self::Pooled(_) => true,
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => false,
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => false,
+        }
     }
 
     /// Returns the options of PostgreSQL, if a session of it can listen.

@@ -161,6 +161,23 @@ async fn without_an_answer_the_outcome_is_unknown() {
     }
 }
 
+/// A statement of the user's has committed the transaction, so that later ones are committed one by
+/// one.
+#[tokio::test]
+async fn a_transaction_that_the_server_has_ended_is_told() {
+    let (place, _) = place().await;
+    let guard = place.locks.mutex("k").acquire().await.unwrap();
+    let mut tx = place.note("before").await;
+    MySql::run(&mut tx, "CREATE TABLE other (id INT)").await.unwrap();
+    MySql::run(&mut tx, "INSERT INTO note VALUES ('after')").await.unwrap();
+    let outcome = guard.commit_if_held(tx).await;
+    let Err(CommitError::Unknown { cause }) = outcome else { panic!("{outcome:?}") };
+    assert!(cause.to_string().contains("has ended the transaction before"), "{cause}");
+    assert!(place.has("after").await, "which is why the error does not say that it was rolled back");
+    guard.commit_if_held(place.note("next").await).await.unwrap();
+    assert!(place.has("next").await);
+}
+
 /// An operator kills the session while it waits for the row, before anything is committed.
 #[tokio::test]
 async fn a_session_that_ends_during_the_check_commits_nothing() {

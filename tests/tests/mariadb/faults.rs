@@ -11,7 +11,7 @@ const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
 
 /// Makes each test run on a server of its own.
 macro_rules! on_mariadb {
-    ($($name:ident($($program:expr)?);)*) => {$(
+    ($(fn $name:ident($($program:expr)?);)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
             sql_faults::$name::<MariaDb>($($program)?).await;
@@ -20,12 +20,12 @@ macro_rules! on_mariadb {
 }
 
 on_mariadb! {
-    a_server_that_is_killed_and_stopped_under_load_has_one_holder(HAMMER);
-    processes_that_are_killed_and_stopped_under_load_overlap_with_nobody(HAMMER);
-    connections_that_are_cut_all_the_time_cost_no_grant_and_double_none(HAMMER);
-    a_lock_outlives_its_dead_or_stopped_process_by_its_lease(HOLDER);
-    waiters_that_are_killed_and_stopped_are_passed_over(HOLDER);
-    a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time();
+    fn a_server_that_is_killed_and_stopped_under_load_has_one_holder(HAMMER);
+    fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody(HAMMER);
+    fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none(HAMMER);
+    fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease(HOLDER);
+    fn waiters_that_are_killed_and_stopped_are_passed_over(HOLDER);
+    fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time();
 }
 
 /// A grant that was answered is on the disk.

@@ -67,82 +67,55 @@ mod on_sqlite {
     }
 }
 
-mod on_mariadb {
-    use super::*;
+/// Runs them on one kind of server; `west` and `east` set the time zone of later sessions.
+macro_rules! on_server {
+    ($module:ident, $server:ty, $open:ident, $session:ty, west: $west:literal, east: $east:literal) => {
+        mod $module {
+            use super::*;
 
-    fn store(server: &MariaDbServer) -> Arc<SqlStore> {
-        mysql(server.url().parse().unwrap(), &settings(""))
-    }
+            fn store(server: &$server) -> Arc<SqlStore> {
+                $open(server.url().parse().unwrap(), &settings(""))
+            }
 
-    #[tokio::test]
-    async fn a_deleted_row_is_made_again() {
-        let server = MariaDbServer::start();
-        let url = server.url();
-        a_deleted_row_is_made_again_by_a_process_that_knows_it(&store(&server), async |text| {
-            MySqlConnection::connect(&url).await.unwrap().execute(text).await.unwrap();
-        })
-        .await;
-    }
+            #[tokio::test]
+            async fn a_deleted_row_is_made_again() {
+                let server = <$server>::start();
+                let url = server.url();
+                a_deleted_row_is_made_again_by_a_process_that_knows_it(&store(&server), async |text| {
+                    <$session>::connect(&url).await.unwrap().execute(text).await.unwrap();
+                })
+                .await;
+            }
 
-    #[tokio::test]
-    async fn names_that_look_alike_are_different() {
-        let server = MariaDbServer::start();
-        names_that_look_alike_are_different_locks(&store(&server)).await;
-    }
+            #[tokio::test]
+            async fn names_that_look_alike_are_different() {
+                let server = <$server>::start();
+                names_that_look_alike_are_different_locks(&store(&server)).await;
+            }
 
-    /// ShedLock writes the time of the session into a column that MySQL converts.
-    #[tokio::test]
-    async fn sessions_of_different_time_zones_agree() {
-        let server = MariaDbServer::start();
-        let mut operator = MySqlConnection::connect(&server.url()).await.unwrap();
-        operator.execute("SET GLOBAL time_zone = '-08:00'").await.unwrap();
-        let west = store(&server);
-        assert!(granted(&west, "a", "owner:1").await);
-        operator.execute("SET GLOBAL time_zone = '+09:00'").await.unwrap();
-        let east = store(&server);
-        assert!(!granted(&east, "a", "owner:2").await);
-        let left = east.status(item("a", "x").key).await.unwrap().remaining.unwrap();
-        assert!(left > 30 * SECOND && left <= 61 * SECOND, "{left:?}");
-        assert!(released(&west, "a", "owner:1").await && granted(&east, "a", "owner:2").await);
-    }
+            #[tokio::test]
+            async fn sessions_of_different_time_zones_agree() {
+                let server = <$server>::start();
+                let mut operator = <$session>::connect(&server.url()).await.unwrap();
+                operator.execute($west).await.unwrap();
+                let west = store(&server);
+                assert!(granted(&west, "a", "owner:1").await);
+                operator.execute($east).await.unwrap();
+                let east = store(&server);
+                assert!(!granted(&east, "a", "owner:2").await);
+                let left = east.status(item("a", "x").key).await.unwrap().remaining.unwrap();
+                assert!(left > 30 * SECOND && left <= 61 * SECOND, "{left:?}");
+                assert!(released(&west, "a", "owner:1").await && granted(&east, "a", "owner:2").await);
+            }
+        }
+    };
 }
 
-mod on_postgres {
-    use super::*;
+// ShedLock writes the time of the session into a column that MySQL converts.
+on_server!(on_mariadb, MariaDbServer, mysql, MySqlConnection,
+    west: "SET GLOBAL time_zone = '-08:00'", east: "SET GLOBAL time_zone = '+09:00'");
 
-    fn store(server: &PostgresServer) -> Arc<SqlStore> {
-        postgres(server.url().parse().unwrap(), &settings(""))
-    }
-
-    #[tokio::test]
-    async fn a_deleted_row_is_made_again() {
-        let server = PostgresServer::start();
-        let url = server.url();
-        a_deleted_row_is_made_again_by_a_process_that_knows_it(&store(&server), async |text| {
-            PgConnection::connect(&url).await.unwrap().execute(text).await.unwrap();
-        })
-        .await;
-    }
-
-    #[tokio::test]
-    async fn names_that_look_alike_are_different() {
-        let server = PostgresServer::start();
-        names_that_look_alike_are_different_locks(&store(&server)).await;
-    }
-
-    /// Java's times without a zone are those of the process.
-    #[tokio::test]
-    async fn sessions_of_different_time_zones_agree() {
-        let server = PostgresServer::start();
-        let mut operator = PgConnection::connect(&server.url()).await.unwrap();
-        let west = store(&server);
-        operator.execute("ALTER DATABASE postgres SET timezone = 'America/Los_Angeles'").await.unwrap();
-        assert!(granted(&west, "a", "owner:1").await);
-        operator.execute("ALTER DATABASE postgres SET timezone = 'Asia/Tokyo'").await.unwrap();
-        let east = store(&server);
-        assert!(!granted(&east, "a", "owner:2").await);
-        let left = east.status(item("a", "x").key).await.unwrap().remaining.unwrap();
-        assert!(left > 30 * SECOND && left <= 61 * SECOND, "{left:?}");
-        assert!(released(&west, "a", "owner:1").await && granted(&east, "a", "owner:2").await);
-    }
-}
+// Java's times without a zone are those of the process.
+on_server!(on_postgres, PostgresServer, postgres, PgConnection,
+    west: "ALTER DATABASE postgres SET timezone = 'America/Los_Angeles'",
+    east: "ALTER DATABASE postgres SET timezone = 'Asia/Tokyo'");

@@ -170,7 +170,7 @@ async fn a_withdrawal_waits_for_what_is_in_flight() {
     assert!(!store.status(item("a", "x").key).await.unwrap().is_locked());
 }
 
-/// The optimiser would read a small table as a whole, and wait for every row that is locked.
+/// Without a hint, the optimiser reads all rows of a small table, and waits for each locked one.
 #[tokio::test]
 async fn a_step_waits_for_no_row_but_its_own() {
     let server = MariaDbServer::start();
