@@ -67,7 +67,7 @@ Parts:
   redlock   redis-py, redsync and node-redlock beside ours in the plain layout (needs redis-server, Python 3.10 or newer
             with pip, Go 1.19 or newer, Node.js 18 or newer with npm, which bring the clients the first time)
   postgres  locks and stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, PgBouncer, and redis-server)
-  mariadb   locks and stocks in a real MariaDB, which the tests start (needs mariadbd, mariadb-install-db and mariadb)
+  mariadb   locks in a real MariaDB, which the tests start (needs mariadbd, mariadb-install-db and mariadb)
   examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
             MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
