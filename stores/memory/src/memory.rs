@@ -136,8 +136,8 @@ impl RecordStore for Memory {
         Ok(())
     }
 
-    async fn listen(&self, _: Vec<Name>, _: Duration) -> Result<(), StoreError> {
-        Ok(())
+    async fn listen(&self, _: Vec<Name>, _: Duration) -> Result<bool, StoreError> {
+        Ok(true)
     }
 
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T {

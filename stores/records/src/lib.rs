@@ -22,6 +22,8 @@ mod locks;
 mod queue;
 mod read_write;
 mod record;
+#[cfg(feature = "text")]
+pub mod rows;
 mod semaphore;
 mod semaphores;
 mod step;

@@ -333,8 +333,10 @@ impl<R: RecordStore> Records<R> {
         let public = public.map(|(name, _)| name.clone()).collect();
         let (notices, watched) = self.store.listeners(|listeners| listeners.watch(self.handle, channels));
         let registration = Registration { store: Arc::downgrade(&self.store), watched };
-        self.store.listen(public, timeout).await?;
-        Ok(Watch::new(notices, true, Box::new(registration)))
+        Ok(match self.store.listen(public, timeout).await? {
+            true => Watch::new(notices, true, Box::new(registration)),
+            false => Watch::polled(),
+        })
     }
 }
 

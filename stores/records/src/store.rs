@@ -45,13 +45,13 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Lets the listeners of this process hear of every change of these records from now on, also
-    /// of those that other processes make; and waiters in queues of their grants. Called only if
-    /// notices are pushed.
+    /// of those that other processes make; and waiters in queues of their grants. Returns `false`
+    /// if this database can't do that: they look by themselves. Called only if notices are pushed.
     fn listen(
         &self,
         names: Vec<Name>,
         timeout: Duration,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Gives access to the listeners of this process. Wakes nobody.
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T;

@@ -5,11 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use lock_core::internal::clock::{Clock, Tick};
-use lock_core::internal::sync::lock;
 use lock_core::store::kit::Backoff;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
+use lock_store_records::rows::{
+    Found, LONGEST, MARK, Steps, Tried, micros, new_version, swap, text_of, time,
+};
 use lock_store_records::{
-    Access, Bell, Change, Changed, Class, Event, Heard, Name, Record, Row as RecordRow, Work as Step,
+    Access, Bell, Change, Changed, Class, Event, Heard, Name, Record, Row as RecordRow,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -19,22 +21,13 @@ use crate::notices::Whom;
 use crate::plumbing::POOLED;
 use crate::plumbing::{Arg, During, Fault, Row, Written, fault};
 use crate::records::Sql;
-use crate::row::{Found, micros, new_version, text_of, time};
-use crate::statements::{Statements, TABLE};
-
-/// Upper bound on any call's deadline, so that adding it to an `Instant` cannot overflow.
-pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// Maximum length of a record's text in bytes. Each change writes all of it.
-const LARGEST: usize = 256 * 1024;
+use crate::row::read_row;
+use crate::statements::Statements;
+use crate::swap::Swapping;
 
 /// Time in microseconds that may pass between reading the clock and inserting a row. If it was
 /// more, the insert has waited for another program's, and the step is made again.
 const SAME_TIME: i64 = 100_000;
-
-/// Time for which a row is kept that a withdrawal has made, so that a late insert of the withdrawn
-/// request finds it.
-const MARK: Duration = Duration::from_secs(60);
 
 /// Maximum length in bytes of a name at a server, whose index has no room for more.
 const LONGEST_NAME: usize = 2500;
@@ -42,9 +35,6 @@ const LONGEST_NAME: usize = 2500;
 /// Advice about missing tables, which the first call makes.
 pub(crate) const NO_TABLE: &str =
     "a user who may create tables has to do the same once, or grant the right to";
-
-/// A step, as it is made in an attempt.
-pub(crate) type Steps<'a, T> = &'a mut (dyn FnMut(&mut Step<'_>) -> T + Send);
 
 /// One call and its deadline.
 #[derive(Clone, Copy)]
@@ -312,6 +302,19 @@ impl<'a> Call<'a> {
         rows.first().map(|row| row.int(0)).transpose().map_err(|error| self.unreadable(&error))
     }
 
+    /// Makes a step on one row as one statement, if it is what this process knows of it.
+    pub(crate) async fn swap<T>(
+        &self,
+        change: &Change,
+        name: &Name,
+        step: Steps<'_, T>,
+    ) -> Result<Tried<T>, Fault> {
+        let mut swapping = Swapping::begin(*self).await?;
+        let tried = swap(&mut swapping, change, name, step).await;
+        swapping.link.give_back();
+        tried
+    }
+
     /// Makes one attempt of a step, in a transaction that locks the rows.
     pub(crate) async fn attempt<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
         let class = class_of(change);
@@ -323,7 +326,7 @@ impl<'a> Call<'a> {
             let rows = self.rows(change, &rows)?;
             self.sql.observe(time(rows.now), sent);
             let (mut records, _) = self.records(change, &rows)?;
-            let (answer, ..) = self.run(&change.names, time(rows.now), &mut records, &[], step);
+            let (answer, ..) = self.sql.rows.run(&change.names, time(rows.now), &mut records, &[], step);
             return Ok(Changed { answer, now: time(rows.now), heard: Heard(false) });
         }
         let mut link = self.begin().await?;
@@ -359,7 +362,7 @@ impl<'a> Call<'a> {
         let (before, mut skipped) = self.records(change, &rows)?;
         loop {
             let mut records = before.clone();
-            let (answer, bell, events) = self.run(&change.names, now, &mut records, &skipped, step);
+            let (answer, bell, events) = self.sql.rows.run(&change.names, now, &mut records, &skipped, step);
             match self.texts(change, &rows, &records, &skipped) {
                 Ok(texts) => {
                     if let Err(fault) = self.write(link, change, &rows, texts, &events).await {
@@ -375,23 +378,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Runs the step on the records.
-    pub(crate) fn run<T>(
-        &self,
-        names: &[Name],
-        now: ServerTime,
-        records: &mut [Record],
-        skipped: &[usize],
-        step: Steps<'_, T>,
-    ) -> (T, Bell, Vec<Event>) {
-        let listeners = lock(&self.sql.listeners);
-        let mut work = Step::new(records, names, now, &listeners, &self.sql.abilities);
-        work.skipped = skipped;
-        let answer = step(&mut work);
-        let bell = work.bell();
-        (answer, bell, work.events)
-    }
-
     /// Puts the rows in the order of the names.
     fn rows(&self, change: &Change, rows: &[Row]) -> Result<Rows, Fault> {
         let read = || {
@@ -403,7 +389,7 @@ impl<'a> Call<'a> {
             for row in rows {
                 let Some(name) = row.maybe_text(1)? else { continue };
                 let Some(index) = indexes.get(name.as_str()) else { continue };
-                match (Found::read(row, 2)?, found.get_mut(*index)) {
+                match (read_row(row, 2)?, found.get_mut(*index)) {
                     (Some(row), Some(place)) => *place = Some(row),
                     (None, Some(Some(_))) => {}
                     _ => skipped.push(*index),
@@ -417,21 +403,12 @@ impl<'a> Call<'a> {
         read().map_err(|error| self.unreadable(&error))
     }
 
-    /// Returns the record of a row, or an empty one if it is absent.
-    pub(crate) fn record(&self, name: &Name, row: Option<&RecordRow>) -> Result<Record, StoreError> {
-        let record = row.map_or(Ok(Record::empty(name.class)), |row| row.record(name.class));
-        record.map_err(|error| {
-            let advice = "correct the row, or delete it if nobody holds the lock";
-            self.error(StoreErrorKind::ForeignData, format_args!("{name:?} in {TABLE}: {error}; {advice}"))
-        })
-    }
-
     /// Returns the records, and the indexes of those that could not be had.
     fn records(&self, change: &Change, rows: &Rows) -> Result<(Vec<Record>, Vec<usize>), Fault> {
         let mut skipped = rows.skipped.clone();
         let mut records = Vec::with_capacity(change.names.len());
         for (index, (name, found)) in change.names.iter().zip(&rows.found).enumerate() {
-            records.push(match self.record(name, found.as_ref().map(|found| &found.row)) {
+            records.push(match self.sql.rows.record(name, found.as_ref().map(|found| &found.row)) {
                 Err(_) if change.access == Access::Each => {
                     skipped.push(index);
                     Record::empty(name.class)
@@ -440,28 +417,6 @@ impl<'a> Call<'a> {
             });
         }
         Ok((records, skipped))
-    }
-
-    /// Returns the row of a changed record.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreErrorKind::TooManyWaiters`] for one that has become too long.
-    pub(crate) fn row(
-        &self,
-        name: &Name,
-        before: Option<&RecordRow>,
-        record: &Record,
-    ) -> Result<RecordRow, StoreError> {
-        let mut row = record.row();
-        row.token = row.token.max(before.map_or(0, |before| before.token));
-        if row.text.len() > LARGEST && before.is_none_or(|before| before.text.len() < row.text.len()) {
-            let text = format_args!(
-                "the record of {name:?} would be longer than {LARGEST} bytes: it has too many waiters or holders"
-            );
-            return Err(self.error(StoreErrorKind::TooManyWaiters, text));
-        }
-        Ok(row)
     }
 
     /// Returns the rows of the records that are different, or the first that is too long.
@@ -476,7 +431,7 @@ impl<'a> Call<'a> {
         let all = change.names.iter().zip(&rows.found).zip(records).enumerate();
         for (index, ((name, found), record)) in all.filter(|(index, _)| !skipped.contains(index)) {
             let before = found.as_ref().map(|found| &found.row);
-            let mut after = self.row(name, before, record).map_err(|error| (index, error))?;
+            let mut after = self.sql.rows.row(name, before, record).map_err(|error| (index, error))?;
             after.kept_until = after.kept_until.max(before.map_or(0, |before| before.kept_until));
             let is_same = before.map_or(record.is_empty(), |before| *before == after);
             let settles = change.access == Access::Settle;
@@ -518,7 +473,7 @@ impl<'a> Call<'a> {
             } else {
                 missing.push(written);
             }
-            self.sql.known.put(name, Found { version: version.clone(), row: row.clone() });
+            self.sql.rows.see(name, Some(Found { version: version.clone(), row: row.clone() }));
         }
         let update = &self.sql.statements.update;
         let class = Arg::Text(text_of(class));

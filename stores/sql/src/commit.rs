@@ -7,7 +7,7 @@ use lock_core::store::StoreErrorKind;
 use lock_core::{LockKey, OwnerId};
 use lock_store_records::Records;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-use lock_store_records::{Class, Record};
+use lock_store_records::{Class, Record, rows::time};
 use sqlx::{Database, Transaction, TransactionManager};
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -15,7 +15,7 @@ use crate::plumbing::Row;
 use crate::plumbing::{During, Fault, fault};
 use crate::records::Sql;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-use crate::row::{Found, time};
+use crate::row::read_row;
 use crate::statements::TABLE;
 
 /// A lock as a transaction has to find it.
@@ -202,7 +202,7 @@ fn judge(rows: &[(String, Hold)], found: &[Row]) -> Result<(), Problem> {
     for (name, hold) in rows {
         let is_it = |row: &&Row| row.maybe_text(1).is_ok_and(|it| it.as_deref() == Some(name));
         let Some(row) = found.iter().find(is_it) else { return Err(Problem::Absent(hold.clone())) };
-        let record = Found::read(row, 2).map_err(failed)?.map(|found| found.row.record(Class::Lock));
+        let record = read_row(row, 2).map_err(failed)?.map(|found| found.row.record(Class::Lock));
         match record.transpose() {
             Ok(Some(Record::Lock(lock))) if lock.is_held_by(&hold.owner, time(now)) => {}
             Ok(_) => return Err(Problem::NotHeld(hold.clone())),
@@ -220,8 +220,8 @@ mod sqlite {
 
     use super::{CommitIfHeld, Hold, Problem, Records, Sql, judge, roll_back};
     use crate::plumbing::{Arg, During, Row, query};
-    use crate::row::text_of;
     use crate::statements::WRITE;
+    use lock_store_records::rows::text_of;
 
     impl CommitIfHeld for Sqlite {
         /// From the first statement on, nobody else can write to the file, so nobody can take the
@@ -265,8 +265,8 @@ mod mysql {
 
     use super::{CommitIfHeld, Hold, Problem, Records, Sql, judge, roll_back};
     use crate::plumbing::{Arg, During, Row, filled, mysql_literal};
-    use crate::row::text_of;
     use crate::statements::LOCK_HOLDS;
+    use lock_store_records::rows::text_of;
 
     /// Gives the session its own limits back.
     macro_rules! restore {

@@ -1,9 +1,8 @@
 //! [`SqlStore`]: locks, semaphores and latches in PostgreSQL, MariaDB or SQLite.
 //!
 //! It is a database of [records](lock_store_records): a row for each key, which each step locks,
-//! changes and commits. `call` has the transactions, `swap` the steps of PostgreSQL that need only
-//! one round trip, and `group` lets the steps of one process on one row travel together.
-//! `statements` has their text in both dialects, `links` the connections. `notices` tells other
+//! changes and commits. `call` has the transactions, and `swap` the steps that need only one round
+//! trip. `statements` has their text in both dialects, `links` the connections. `notices` tells other
 //! managers of a step, `station` hears of theirs, and `sweep` removes rows that are over. `commit`
 //! commits transactions of the user's under a lock. `stock` has the stocks. `plumbing` is one
 //! interface to both databases.
@@ -19,8 +18,6 @@ mod call;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod commit;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-mod group;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod links;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod notices;
@@ -32,8 +29,6 @@ mod plumbing;
 mod records;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod row;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-mod spawned;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod statements;
 #[cfg(feature = "postgres")]

@@ -1,25 +1,17 @@
 //! [`Notices`]: what a step tells other managers, by NOTIFY.
 
-use lock_store_records::{Event, ListenerId, Name, What};
 #[cfg(feature = "postgres")]
-use {
-    crate::row::{class_named, time},
-    lock_core::store::ServerTime,
-    lock_core::{FencingToken, OwnerId},
-};
+use lock_core::store::ServerTime;
+use lock_store_records::rows::{message, new_version};
+#[cfg(feature = "postgres")]
+use lock_store_records::rows::{read_message, time};
+use lock_store_records::{Event, ListenerId, Name, What};
 
 use crate::links::Options;
 use crate::plumbing::quoted;
-use crate::row::{new_version, text_of};
 
 /// Beginning of the name of each channel.
 const CHANNEL: &str = "lock_";
-
-/// Maximum length of a message in bytes. PostgreSQL takes 7999, with the time that is added.
-const LONGEST: usize = 7900;
-
-/// Message about a change that would be too long: its process looks at everything it waits for.
-const ANYTHING: &str = "*";
 
 /// Whom to notify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,65 +100,10 @@ fn told(name: &Name, what: &What, at: i64) -> String {
     format!("{} {at}", message(name, what))
 }
 
-/// Returns the message without the time.
-fn message(name: &Name, what: &What) -> String {
-    let (word, owner, token) = match what {
-        What::Freed => ("freed", None, None),
-        What::Readable => ("readable", None, None),
-        What::Changed => ("changed", None, None),
-        What::Told(owner) => ("told", Some(owner.as_str()), None),
-        What::Granted(owner, token) => ("granted", Some(owner.as_str()), Some(token.get())),
-    };
-    let message = serde_json::to_string(&(text_of(name.class), &*name.text, word, owner, token));
-    message.ok().filter(|message| message.len() <= LONGEST).unwrap_or_else(|| ANYTHING.to_owned())
-}
-
 /// Reads a message with its time; `None` if it can't be read.
 #[cfg(feature = "postgres")]
 pub(crate) fn read(message: &str) -> Option<(Name, Event, ServerTime)> {
-    type Parts = (String, String, String, Option<String>, Option<u64>);
     let (text, now) = message.rsplit_once(' ')?;
-    let (class, name, word, owner, token): Parts = serde_json::from_str(text).ok()?;
-    let owner = owner.map(OwnerId::new);
-    let what = match word.as_str() {
-        "freed" => What::Freed,
-        "readable" => What::Readable,
-        "changed" => What::Changed,
-        "told" => What::Told(owner?),
-        "granted" => What::Granted(owner?, FencingToken::new(token?)),
-        _ => return None,
-    };
-    let name = Name { class: class_named(&class)?, text: name.into() };
-    Some((name, Event { index: 0, what, to: None }, time(now.parse().ok()?)))
-}
-
-#[cfg(all(test, feature = "postgres"))]
-mod tests {
-    use lock_store_records::Class;
-
-    use super::*;
-
-    #[test]
-    fn a_message_says_what_has_happened() {
-        let owner = OwnerId::new("o \"1\"");
-        let name = Name { class: Class::Lock, text: "a b\n".into() };
-        let all = [
-            What::Freed,
-            What::Readable,
-            What::Changed,
-            What::Told(owner.clone()),
-            What::Granted(owner, FencingToken::new(u64::MAX)),
-        ];
-        for what in all {
-            let (is, event, now) = read(&format!("{} 17", message(&name, &what))).unwrap();
-            assert_eq!((is, event.what, now), (name.clone(), what, time(17)));
-        }
-    }
-
-    #[test]
-    fn a_long_message_says_that_anything_may_have_happened() {
-        let name = Name { class: Class::Lock, text: "\u{1}".repeat(2500).into() };
-        let message = message(&name, &What::Freed);
-        assert_eq!((message.as_str(), read(&message)), (ANYTHING, None));
-    }
+    let (name, event) = read_message(text)?;
+    Some((name, event, time(now.parse().ok()?)))
 }

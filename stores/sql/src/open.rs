@@ -7,6 +7,8 @@ use lock_core::store::Abilities;
 #[cfg(feature = "postgres")]
 use lock_core::store::Notices;
 use lock_store_records::Records;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use lock_store_records::rows::AHEAD;
 #[cfg(feature = "mysql")]
 use sqlx::mysql::MySqlConnectOptions;
 #[cfg(feature = "postgres")]
@@ -16,8 +18,6 @@ use crate::links::{Links, Options};
 use crate::records::Sql;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::stock::SqlStocks;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::swap::AHEAD;
 
 /// One manager's handle on a database.
 pub type SqlStore = Records<Sql>;

@@ -4,25 +4,24 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lock_core::internal::clock::{Clock, Tick};
-use lock_core::internal::sync::{Mutex, lock};
-use lock_core::store::kit::ServerClock;
-use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::lock;
+use lock_core::store::{Abilities, Cursor, ServerTime, StoreError, StoreErrorKind};
+#[cfg(feature = "postgres")]
+use lock_store_records::rows::Station;
+use lock_store_records::rows::{Grouped, Groups, Rows, Tried, spawned, time, travel};
 use lock_store_records::{Access, Change, Changed, Class, Listeners, Name, Page, RecordStore, Work as Step};
 
 use crate::call::{Call, NO_TABLE, attempts};
-use crate::group::{self, Groups, Turn};
 use crate::links::Links;
 use crate::notices::Notices;
 use crate::plumbing::Arg;
 #[cfg(feature = "postgres")]
 use crate::plumbing::During;
-use crate::row::{Found, time};
-use crate::spawned::spawned;
-use crate::statements::Statements;
+use crate::row::read_row;
+use crate::statements::{Statements, TABLE};
 #[cfg(feature = "postgres")]
-use crate::station::Station;
-use crate::swap::Known;
+use crate::station::{Postgres, station};
 use crate::sweep::Sweeper;
 
 /// Number of rows in a page of a scan.
@@ -31,15 +30,6 @@ const PAGE: i64 = 500;
 /// Maximum time of a check. Its caller has a shorter one.
 const CHECK: Duration = Duration::from_secs(60);
 
-/// Time for which an estimate of the clock is good enough to count a lease from it.
-const FRESH: Duration = Duration::from_secs(3);
-
-/// Time for which it is good enough to limit a request.
-const STAMPS: Duration = Duration::from_secs(60);
-
-/// Resolution of clocks, by which an estimate may be behind at once.
-const GRAIN: Duration = Duration::from_millis(2);
-
 /// A database that keeps records.
 pub struct Sql {
     /// For steps.
@@ -47,17 +37,11 @@ pub struct Sql {
     /// For renewals, so that no queue of steps delays them.
     steady: Links,
     pub(crate) statements: Statements,
-    pub(crate) abilities: Abilities,
-    /// The estimate of the database's clock.
-    clock: ServerClock,
-    /// When the database has last said its time.
-    heard: Mutex<Option<Tick>>,
-    pub(crate) listeners: Arc<Mutex<Listeners>>,
+    pub(crate) rows: Rows,
     pub(crate) notices: Notices,
     /// Where this manager hears of the steps of others.
     #[cfg(feature = "postgres")]
-    station: Option<Arc<Station>>,
-    pub(crate) known: Known,
+    station: Option<Arc<Station<Postgres>>>,
     pub(crate) groups: Groups,
     /// For tasks that go on with the steps of others.
     me: Weak<Self>,
@@ -67,14 +51,14 @@ pub struct Sql {
 impl Sql {
     pub(crate) fn new(links: Links, steady: Links, abilities: Abilities) -> Arc<Self> {
         let statements = Statements::of(&links.options);
-        let listeners = Arc::<Mutex<Listeners>>::default();
+        let rows = Rows::new(links.options.name(), TABLE, abilities);
         let notices = Notices::of(&links.options);
         if links.options.is_server() {
             // Until messages arrive.
-            lock(&listeners).listen_at(None);
+            lock(&rows.listeners).listen_at(None);
         }
         #[cfg(feature = "postgres")]
-        let station = Station::of(&notices, &links, &statements, &listeners).map(Arc::new);
+        let station = station(&notices, &links, &statements, &rows.listeners).map(Arc::new);
         let sweeper = Arc::new(Sweeper::new(steady.clone(), statements.clone()));
         #[cfg(any(feature = "mysql", feature = "postgres"))]
         let steady = if links.options.is_server() { steady.or_from(&links) } else { steady };
@@ -85,14 +69,10 @@ impl Sql {
             links,
             steady,
             statements,
-            abilities,
-            clock: ServerClock::default(),
-            heard: Mutex::default(),
-            listeners,
+            rows,
             notices,
             #[cfg(feature = "postgres")]
             station,
-            known: Known::default(),
         })
     }
 
@@ -103,22 +83,7 @@ impl Sql {
 
     /// Records that the database said its time in answer to a statement sent at `sent`.
     pub(crate) fn observe(&self, now: ServerTime, sent: Tick) {
-        self.clock.observe(now, sent);
-        *lock(&self.heard) = Some(sent);
-    }
-
-    /// Returns an upper bound of the database's time, if it is known well enough to count a lease
-    /// from it. The rates of the two clocks may differ by 1 % (P1).
-    pub(crate) fn fresh_time(&self) -> Option<ServerTime> {
-        let (estimate, age) = self.estimate(FRESH)?;
-        Some(estimate + age / 100 + GRAIN)
-    }
-
-    /// Returns the estimated time, and the age of the answer that it comes from.
-    fn estimate(&self, oldest: Duration) -> Option<(ServerTime, Duration)> {
-        let now = Clock::Boot.now();
-        let age = now.since((*lock(&self.heard))?);
-        Some((self.clock.estimate(now)?, age)).filter(|_| age < oldest)
+        self.rows.observe(now, sent);
     }
 
     /// Sweeps a page of the table.
@@ -141,30 +106,15 @@ impl Sql {
         self.grouped(change).filter(|_| change.access != Access::Settle)
     }
 
-    /// Makes a step.
-    pub(crate) async fn make<T, F>(&self, change: Change, mut step: F) -> Result<Changed<T>, StoreError>
-    where
-        F: FnMut(&mut Step<'_>) -> T + Send,
-    {
-        let links = if change.access == Access::Each { &self.steady } else { &self.links };
-        let call = Call::new(self, links, change.timeout);
-        call.check_names(&change.names)?;
-        if let Some(name) = self.swapped(&change) {
-            let swapped: Result<_, StoreError> = attempts!(call, call.swap(&change, &name, &mut step));
-            if let Some(changed) = swapped? {
-                return Ok(changed);
-            }
-        }
-        attempts!(call, call.attempt(&change, &mut step))
-    }
-
     /// Makes a call in a task: its caller may not poll it.
     async fn spawned<T, F>(&self, call: impl FnOnce(Arc<Self>) -> F) -> Result<T, StoreError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let Some(me) = self.me.upgrade() else { return Err(group::given_up()) };
+        let Some(me) = self.me.upgrade() else {
+            return Err(self.rows.error(StoreErrorKind::NotReady, "the store was dropped"));
+        };
         spawned(call(me)).await
     }
 
@@ -191,7 +141,7 @@ impl Sql {
                 page.next = Some(Cursor::new(name.as_bytes()));
                 let name = Name { class: Class::Lock, text: name.into() };
                 // Somebody else's data is no lock.
-                let record = Found::read(row, 2)?.and_then(|found| found.row.record(Class::Lock).ok());
+                let record = read_row(row, 2)?.and_then(|found| found.row.record(Class::Lock).ok());
                 page.locks.extend(record.map(|record| (name, record)));
             }
             page.next = page.next.filter(|_| rows.len() as i64 == PAGE);
@@ -211,13 +161,41 @@ impl fmt::Debug for Sql {
     }
 }
 
+impl Grouped for Sql {
+    fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    fn rows(&self) -> &Rows {
+        &self.rows
+    }
+
+    async fn make<T, F>(&self, change: Change, mut step: F) -> Result<Changed<T>, StoreError>
+    where
+        T: Send,
+        F: FnMut(&mut Step<'_>) -> T + Send,
+    {
+        let links = if change.access == Access::Each { &self.steady } else { &self.links };
+        let call = Call::new(self, links, change.timeout);
+        call.check_names(&change.names)?;
+        if let Some(name) = self.swapped(&change) {
+            let swapped: Result<_, StoreError> = attempts!(call, call.swap(&change, &name, &mut step));
+            // A row that can't be swapped is locked.
+            if let Tried::Made(changed) = swapped? {
+                return Ok(changed);
+            }
+        }
+        attempts!(call, call.attempt(&change, &mut step))
+    }
+}
+
 impl RecordStore for Sql {
     fn abilities(&self) -> &Abilities {
-        &self.abilities
+        &self.rows.abilities
     }
 
     async fn time(&self, timeout: Duration) -> Result<ServerTime, StoreError> {
-        if let Some((estimate, _)) = self.estimate(STAMPS) {
+        if let Some(estimate) = self.rows.stamp() {
             return Ok(estimate);
         }
         let call = self.call(timeout);
@@ -234,20 +212,9 @@ impl RecordStore for Sql {
         if change.access == Access::Look {
             return self.spawned(|me| async move { me.make(change, step).await }).await;
         }
-        let (Some(name), Some(me)) = (self.grouped(&change), self.me.upgrade()) else {
-            return self.make(change, step).await;
-        };
-        let timeout = change.timeout;
-        match Groups::turn(me, &name, change, step) {
-            Turn::Now(lead, change, step) => lead.make_one(change, step).await,
-            Turn::Later(mut told, begun) => match tokio::time::timeout(timeout, &mut told).await {
-                Ok(told) => told.unwrap_or_else(|_| Err(group::given_up())),
-                Err(_) => {
-                    drop(told);
-                    let text = format_args!("no answer within {timeout:?}");
-                    Err(self.call(timeout).error(group::over(&begun), text))
-                }
-            },
+        match (self.grouped(&change), self.me.upgrade()) {
+            (Some(name), Some(me)) => travel(me, &name, change, step).await,
+            _ => self.make(change, step).await,
         }
     }
 
@@ -266,7 +233,7 @@ impl RecordStore for Sql {
         attempts!(call, call.check())
     }
 
-    async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<(), StoreError> {
+    async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<bool, StoreError> {
         #[cfg(feature = "postgres")]
         if let Some(station) = self.station.clone() {
             // Others wait until it is registered.
@@ -274,13 +241,13 @@ impl RecordStore for Sql {
                 let call = Call::new(&me, &me.steady, timeout);
                 attempts!(call, call.bounded(During::Work, station.listen(&names)))
             };
-            return self.spawned(listen).await;
+            return self.spawned(listen).await.map(|()| true);
         }
         let _ = (names, timeout);
-        Ok(())
+        Ok(false)
     }
 
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T {
-        access(&mut lock(&self.listeners))
+        access(&mut lock(&self.rows.listeners))
     }
 }

@@ -3,64 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
-
-use tokio::time::timeout;
+use lock_store_records::rows::Pace;
 
 use crate::links::{Link, Links};
 use crate::plumbing::Arg;
 use crate::statements::Statements;
 
-/// Time between two pages, while there is little to remove.
-const PAUSE: Duration = Duration::from_secs(5);
-
-/// Time between the last page and the first one.
-const REST: Duration = Duration::from_secs(60);
-
 /// Number of rows in a page.
 const PAGE: i64 = 500;
 
-/// Goes through the table, a page at a time. Every process does so, as long as it makes steps.
+/// Goes through the table, a page at a time.
 pub(crate) struct Sweeper {
     links: Links,
     statements: Statements,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
+    pace: Arc<Pace>,
     /// Class and name of the last row looked at.
-    after: (String, String),
-    /// When to go on; `None` while a page is being swept.
-    due: Option<Tick>,
-    started: bool,
+    after: Mutex<(String, String)>,
 }
 
 impl Sweeper {
     pub(crate) fn new(links: Links, statements: Statements) -> Self {
-        Self { links, statements, state: Mutex::default() }
+        Self { links, statements, pace: Arc::default(), after: Mutex::default() }
     }
 
     /// Sweeps the next page in the background, if it is time.
     pub(crate) fn go_on(self: &Arc<Self>) {
-        let now = Clock::Boot.now();
-        let mut state = lock(&self.state);
-        if !state.started {
-            (state.started, state.due) = (true, Some(now + PAUSE));
-        }
-        if state.due.is_none_or(|due| due > now) {
-            return;
-        }
-        state.due = None;
-        drop(state);
-        let sweep = Sweep { sweeper: Arc::clone(self), pause: PAUSE };
-        tokio::spawn(sweep.run());
+        let me = Arc::clone(self);
+        self.pace.go_on(|| async move { me.page().await });
     }
 
     /// Sweeps a page; returns when the next one is due.
     pub(crate) async fn page(&self) -> Result<Duration, sqlx::Error> {
-        let (class, name) = lock(&self.state).after.clone();
+        let (class, name) = lock(&self.after).clone();
         let args = [Arg::Text(&class), Arg::Text(&name), Arg::Int(PAGE)];
         let mut link = self.links.take().await?;
         let rows = link.rows(&self.statements.over, &args).await?;
@@ -78,18 +53,14 @@ impl Sweeper {
         }
         // After the last page, the first one.
         let is_last = (rows.len() as i64) < PAGE;
-        lock(&self.state).after = if is_last { Default::default() } else { last };
+        *lock(&self.after) = if is_last { Default::default() } else { last };
         let removed: usize = over.iter().map(|(_, names)| names.len()).sum();
         for (class, names) in &over {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             self.remove(&mut link, class, &names).await?;
         }
         link.give_back();
-        Ok(match is_last {
-            true => REST,
-            false if removed > rows.len() / 2 => PAUSE / 50,
-            false => PAUSE,
-        })
+        Ok(Pace::after(rows.len(), removed, is_last))
     }
 
     /// Removes those of these rows that are still over.
@@ -105,26 +76,5 @@ impl Sweeper {
         let names: Vec<&str> = locked.iter().map(String::as_str).collect();
         let remove = options.filled(remove, &[Arg::Text(class), Arg::Names(&names)]);
         link.run(&format!("{remove}; {}", options.commit())).await
-    }
-}
-
-/// A page that is being swept. The next one is due some time after its end, whatever that is.
-struct Sweep {
-    sweeper: Arc<Sweeper>,
-    pause: Duration,
-}
-
-impl Sweep {
-    async fn run(mut self) {
-        // A failure is no reason to tell anyone: the next page is tried later.
-        if let Ok(Ok(pause)) = timeout(PAUSE, self.sweeper.page()).await {
-            self.pause = pause;
-        }
-    }
-}
-
-impl Drop for Sweep {
-    fn drop(&mut self) {
-        lock(&self.sweeper.state).due = Some(Clock::Boot.now() + self.pause);
     }
 }

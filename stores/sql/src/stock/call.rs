@@ -15,7 +15,7 @@ use super::statements::Statements;
 use crate::call::{self, Tries};
 use crate::links::{Link, Links};
 use crate::plumbing::{Arg, During, Fault, Row};
-use crate::row::time;
+use lock_store_records::rows::time;
 
 /// One call on a stock.
 pub(super) struct Call<'a> {
@@ -69,7 +69,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn latest(&self) -> i64 {
-        crate::row::micros(self.latest)
+        lock_store_records::rows::micros(self.latest)
     }
 
     pub(super) fn left(&self) -> Duration {

@@ -15,7 +15,7 @@ use super::statements::Statements;
 use crate::call::attempts;
 use crate::links::Links;
 use crate::records::Sql;
-use crate::spawned::spawned;
+use lock_store_records::rows::spawned;
 
 /// One manager's access to the stocks of a database. Every operation is one transaction, which
 /// changes counts by differences, under the locks of rows.

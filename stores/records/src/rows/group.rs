@@ -1,10 +1,11 @@
-//! [`Groups`]: steps of this process on one row, which travel together.
+//! [`travel`]: steps of this process on one row, which travel together.
 //!
 //! A thousand waiters that write a row one by one would overtake each other all the time. So one
 //! step on a row is under way at a time; those that come meanwhile are made together, in the order
 //! in which they came. Renewals and withdrawals have groups of their own.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,24 +13,79 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{Few, ServerTime, StoreError, StoreErrorKind};
-use lock_store_records::{Access, Change, Changed, Heard, Name, Work as Step};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::call::LONGEST;
-use crate::records::Sql;
+use super::{LONGEST, Rows};
+use crate::listeners::Heard;
+use crate::record::Name;
+use crate::store::{Access, Change, Changed, Work};
 
 /// Maximum number of steps that are made together.
 const MOST: usize = 256;
 
 /// A row, and what is done there. Renewals have connections of their own, and withdrawals wait for
 /// the steps that are under way.
-type Row = (Name, Access);
+type Place = (Name, Access);
 
 /// The rows that have a step under way.
 #[derive(Default)]
-pub(crate) struct Groups(Mutex<HashMap<Row, Group>>);
+pub struct Groups(Mutex<HashMap<Place, Group>>);
+
+impl fmt::Debug for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Groups").finish_non_exhaustive()
+    }
+}
+
+/// A database on which steps travel together.
+pub trait Grouped: Send + Sync + Sized + 'static {
+    /// Returns the rows that have a step under way.
+    fn groups(&self) -> &Groups;
+
+    /// Returns what this process knows of the database.
+    fn rows(&self) -> &Rows;
+
+    /// Makes a step by itself.
+    fn make<T, F>(
+        &self,
+        change: Change,
+        step: F,
+    ) -> impl Future<Output = Result<Changed<T>, StoreError>> + Send
+    where
+        T: Send,
+        F: FnMut(&mut Work<'_>) -> T + Send;
+}
+
+/// Makes a step on one row, together with those of others that come while one is under way there.
+///
+/// # Errors
+///
+/// As for [`RecordStore::change`](crate::RecordStore::change).
+pub async fn travel<S, T, F>(
+    store: Arc<S>,
+    name: &Name,
+    change: Change,
+    step: F,
+) -> Result<Changed<T>, StoreError>
+where
+    S: Grouped,
+    T: Send + 'static,
+    F: FnMut(&mut Work<'_>) -> T + Send + 'static,
+{
+    let timeout = change.timeout;
+    match Groups::turn(&store, name, change, step) {
+        Turn::Now(lead, change, step) => lead.make_one(change, step).await,
+        Turn::Later(mut told, begun) => match tokio::time::timeout(timeout, &mut told).await {
+            Ok(told) => told.unwrap_or_else(|_| Err(given_up())),
+            Err(_) => {
+                drop(told);
+                Err(store.rows().error(over(&begun), format_args!("no answer within {timeout:?}")))
+            }
+        },
+    }
+}
 
 /// The steps on one row.
 #[derive(Default)]
@@ -55,7 +111,7 @@ trait Member: Send {
     /// Says that the step begins; `false` if its caller has gone.
     fn begin(&self) -> bool;
     /// Runs the step, and keeps its answer.
-    fn run(&mut self, work: &mut Step<'_>);
+    fn run(&mut self, work: &mut Work<'_>);
     /// Tells the caller.
     fn tell(self: Box<Self>, made: Result<(ServerTime, Heard), StoreError>);
 }
@@ -74,7 +130,7 @@ struct Seat<T, F> {
 impl<T, F> Member for Seat<T, F>
 where
     T: Send,
-    F: FnMut(&mut Step<'_>) -> T + Send,
+    F: FnMut(&mut Work<'_>) -> T + Send,
 {
     fn change(&self) -> &Change {
         &self.change
@@ -89,7 +145,7 @@ where
         !self.caller.is_closed()
     }
 
-    fn run(&mut self, work: &mut Step<'_>) {
+    fn run(&mut self, work: &mut Work<'_>) {
         let before = work.events.len();
         self.answer = Some((self.step)(work));
         self.rang = work.events.len() > before;
@@ -106,55 +162,64 @@ where
 }
 
 /// The right to make steps on a row. When it ends, those that wait are made.
-pub(crate) struct Lead {
-    sql: Arc<Sql>,
-    row: Row,
+struct Lead<S: Grouped> {
+    store: Arc<S>,
+    place: Place,
     runtime: Handle,
 }
 
-impl Drop for Lead {
+impl<S: Grouped> Drop for Lead<S> {
     fn drop(&mut self) {
-        let mut groups = lock(&self.sql.groups.0);
+        let mut groups = lock(&self.store.groups().0);
         // Taken out here: a runtime that has ended drops the task at once, and with it the next
         // lead.
-        let waiting = groups.get_mut(&self.row).map(std::mem::take).unwrap_or_default().waiting;
+        let waiting = groups.get_mut(&self.place).map(std::mem::take).unwrap_or_default().waiting;
         if waiting.is_empty() {
-            groups.remove(&self.row);
+            groups.remove(&self.place);
             return;
         }
         drop(groups);
-        let lead = Self { sql: Arc::clone(&self.sql), row: self.row.clone(), runtime: self.runtime.clone() };
+        let (store, place) = (Arc::clone(&self.store), self.place.clone());
+        let lead = Self { store, place, runtime: self.runtime.clone() };
         self.runtime.spawn(lead.make_all(waiting));
     }
 }
 
 /// How a step is made.
-pub(crate) enum Turn<T, F> {
+enum Turn<S: Grouped, T, F> {
     /// At once, by its caller.
-    Now(Lead, Change, F),
+    Now(Lead<S>, Change, F),
     /// Together with others.
     Later(oneshot::Receiver<Result<Changed<T>, StoreError>>, Arc<AtomicBool>),
 }
 
 impl Groups {
     /// Returns how many rows have a step under way.
-    #[cfg(test)]
-    pub(crate) fn rows(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         lock(&self.0).len()
     }
 
+    /// Whether no row has a step under way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Takes a turn for a step on one row.
-    pub(crate) fn turn<T, F>(sql: Arc<Sql>, name: &Name, change: Change, step: F) -> Turn<T, F>
+    fn turn<S, T, F>(store: &Arc<S>, name: &Name, change: Change, step: F) -> Turn<S, T, F>
     where
+        S: Grouped,
         T: Send + 'static,
-        F: FnMut(&mut Step<'_>) -> T + Send + 'static,
+        F: FnMut(&mut Work<'_>) -> T + Send + 'static,
     {
-        let row = (name.clone(), change.access);
-        let mut groups = lock(&sql.groups.0);
-        let Some(group) = groups.get_mut(&row) else {
-            groups.insert(row.clone(), Group::default());
+        let place = (name.clone(), change.access);
+        let mut groups = lock(&store.groups().0);
+        let Some(group) = groups.get_mut(&place) else {
+            groups.insert(place.clone(), Group::default());
             drop(groups);
-            return Turn::Now(Lead { sql, row, runtime: Handle::current() }, change, step);
+            let lead = Lead { store: Arc::clone(store), place, runtime: Handle::current() };
+            return Turn::Now(lead, change, step);
         };
         let (caller, told) = oneshot::channel();
         let begun = Arc::new(AtomicBool::new(false));
@@ -178,25 +243,25 @@ impl Groups {
     }
 }
 
-impl Lead {
+impl<S: Grouped> Lead<S> {
     /// Makes a step. Its caller polls it, and a task too once others wait: the caller may stop.
-    pub(crate) async fn make_one<T, F>(self, change: Change, step: F) -> Result<Changed<T>, StoreError>
+    async fn make_one<T, F>(self, change: Change, step: F) -> Result<Changed<T>, StoreError>
     where
         T: Send + 'static,
-        F: FnMut(&mut Step<'_>) -> T + Send + 'static,
+        F: FnMut(&mut Work<'_>) -> T + Send + 'static,
     {
-        let (sql, row, runtime) = (Arc::clone(&self.sql), self.row.clone(), self.runtime.clone());
+        let (store, place, runtime) = (Arc::clone(&self.store), self.place.clone(), self.runtime.clone());
         let answer = Arc::new(Mutex::new(None));
         let told = Arc::clone(&answer);
         let step = async move {
             let lead = self;
-            let made = lead.sql.make(change, step).await;
+            let made = lead.store.make(change, step).await;
             *lock(&told) = Some(made);
         };
         let step = step.boxed().shared();
         let orphan = {
-            let mut groups = lock(&sql.groups.0);
-            groups.get_mut(&row).and_then(|group| {
+            let mut groups = lock(&store.groups().0);
+            groups.get_mut(&place).and_then(|group| {
                 group.first = step.downgrade();
                 group.orphan()
             })
@@ -222,7 +287,7 @@ impl Lead {
         let Some(first) = members.first().map(|member| member.change().clone()) else { return };
         let deadline = members.iter().map(|member| member.deadline()).max();
         let change = Change {
-            names: Few::one(self.row.0.clone()),
+            names: Few::one(self.place.0.clone()),
             // After the first of these, its answer is another one, and all are made again.
             latest: members.iter().filter_map(|member| member.change().latest).min(),
             timeout: deadline.unwrap_or_else(Instant::now).saturating_duration_since(Instant::now()),
@@ -230,8 +295,8 @@ impl Lead {
         };
         let members = Arc::new(Mutex::new(members));
         let all = Arc::clone(&members);
-        let step = move |work: &mut Step<'_>| lock(&all).iter_mut().for_each(|member| member.run(work));
-        let made = self.sql.make(change, step).await;
+        let step = move |work: &mut Work<'_>| lock(&all).iter_mut().for_each(|member| member.run(work));
+        let made = self.store.make(change, step).await;
         let made = made.map(|Changed { now, heard, .. }| (now, heard));
         let members = std::mem::take(&mut *lock(&members));
         // One of them may have made the record too long.
@@ -258,12 +323,12 @@ fn begun(member: Box<dyn Member>) -> Option<Box<dyn Member>> {
 }
 
 /// Returns the error of a step that has panicked, or whose runtime has ended.
-pub(crate) fn given_up() -> StoreError {
+pub(super) fn given_up() -> StoreError {
     StoreError::new(StoreErrorKind::Unanswered, "the step was given up")
 }
 
 /// Returns the kind of error of a caller whose time is over, and which no longer waits.
-pub(crate) fn over(begun: &AtomicBool) -> StoreErrorKind {
+fn over(begun: &AtomicBool) -> StoreErrorKind {
     match begun.swap(true, Ordering::AcqRel) {
         true => StoreErrorKind::Unanswered,
         false => StoreErrorKind::NotReady,

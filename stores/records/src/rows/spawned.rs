@@ -37,7 +37,7 @@ impl<T> Drop for Ends<T> {
 }
 
 /// Runs a call in a task of its own, until it is dropped.
-pub(crate) fn spawned<T: Send + 'static>(
+pub fn spawned<T: Send + 'static>(
     call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> BoxFuture<Result<T, StoreError>> {
     Box::pin(async move {

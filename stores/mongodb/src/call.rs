@@ -1,0 +1,417 @@
+//! [`Call`]: one call and its deadline, and how it makes steps.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::store::kit::Backoff;
+use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
+use lock_store_records::rows::{
+    Found, MARK, Rows, Steps, Swap, Swapped, Swaps, Tried, Was, micros, new_version, swap, time,
+};
+use lock_store_records::{Access, Change, Changed, Event, Heard, Name, Record};
+use mongodb::bson::Document;
+use tokio::sync::SemaphorePermit;
+
+use crate::classify::{During, Fault, answered, fault};
+use crate::documents::{self, COLLECTION, Read, Told, Write, id};
+use crate::records::Mongo;
+use crate::server::Bounds;
+
+/// One call and its deadline.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    mongo: &'a Mongo,
+    pub(crate) bounds: Bounds,
+}
+
+/// The documents of a step, as they were read.
+struct Documents {
+    now: ServerTime,
+    /// In the order of the names: `None` for an absent one.
+    found: Vec<Option<Found>>,
+    /// When one of them was changed last.
+    moment: ServerTime,
+    records: Vec<Record>,
+    /// Indexes of those that can't be read.
+    skipped: Vec<usize>,
+}
+
+impl Documents {
+    /// Returns when they are changed next, in microseconds.
+    fn next(&self) -> i64 {
+        micros(self.now).max(micros(self.moment).saturating_add(1))
+    }
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn new(mongo: &'a Mongo, timeout: Duration) -> Self {
+        Self { mongo, bounds: Bounds::new(timeout) }
+    }
+
+    /// Waits for the right to make a step.
+    pub(crate) async fn permit(&self) -> Result<Option<SemaphorePermit<'a>>, StoreError> {
+        let permit = async { Ok(self.mongo.server.permit().await) };
+        self.bounds.within(During::Work, permit).await.map_err(Fault::error)
+    }
+
+    /// Prepares for another attempt after `fault`. Fails if there is no time, or if another attempt
+    /// would not help.
+    async fn pause(&self, backoff: &mut Backoff, fault: Fault) -> Result<(), StoreError> {
+        let Fault::Again(said) = fault else { return Err(fault.error()) };
+        let pause = backoff.next_pause();
+        if pause >= self.bounds.left() {
+            let within = self.bounds.timeout;
+            let text = format_args!("not done within {within:?}, nothing was changed: {said}");
+            return Err(self.mongo.rows.error(StoreErrorKind::NotReady, text));
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// Makes attempts until one succeeds or no other would.
+    pub(crate) async fn retrying<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let mut backoff = Backoff::default();
+        loop {
+            match attempt().await {
+                Ok(done) => return Ok(done),
+                Err(fault) => self.pause(&mut backoff, fault).await?,
+            }
+        }
+    }
+
+    /// Asks for the primary's time.
+    pub(crate) async fn time(&self) -> Result<ServerTime, Fault> {
+        let (sent, now) = self.bounds.time(&self.mongo.server).await?;
+        self.mongo.rows.observe(now, sent);
+        Ok(now)
+    }
+
+    /// Returns the documents of an answer.
+    pub(crate) async fn list(&self, command: Document) -> Result<Vec<Document>, Fault> {
+        let (_, answer) = self.bounds.read(&self.mongo.server, command).await?;
+        Ok(batch_of(answer))
+    }
+
+    /// Makes every kind of change to no document. A user without the rights, or a server without a
+    /// majority, refuses that.
+    pub(crate) async fn check(&self) -> Result<(), Fault> {
+        self.time().await?;
+        self.list(documents::versions(&[])).await?;
+        let server = &self.mongo.server;
+        self.bounds.write(server, documents::look("")).await?;
+        self.bounds.write(server, documents::remove(&[])).await?;
+        Ok(())
+    }
+
+    /// Makes a step on one document.
+    pub(crate) async fn one<T>(
+        &self,
+        change: &Change,
+        name: &Name,
+        step: Steps<'_, T>,
+    ) -> Result<Changed<T>, StoreError> {
+        let mut backoff = Backoff::default();
+        loop {
+            match swap(&mut { *self }, change, name, step).await {
+                Ok(Tried::Made(changed)) => return Ok(changed),
+                Ok(Tried::Refused(_)) if change.access == Access::Each => {
+                    let mut records = [Record::empty(name.class)];
+                    let (rows, now) = (&self.mongo.rows, time(0));
+                    let (answer, bell, _) = rows.run(&change.names, now, &mut records, &[0], step);
+                    return Ok(Changed { answer, now, heard: bell.ring(change.handle) });
+                }
+                Ok(Tried::Refused(error)) => return Err(error),
+                Ok(Tried::Overtaken) => {
+                    let others = "other processes have changed the record".to_owned();
+                    self.pause(&mut backoff, Fault::Again(others)).await?;
+                }
+                Err(fault) => self.pause(&mut backoff, fault).await?,
+            }
+        }
+    }
+
+    /// Reads the documents of a step.
+    async fn read(&self, change: &Change) -> Result<Documents, Fault> {
+        let ids: Vec<String> = change.names.iter().map(id).collect();
+        let sent = Clock::Boot.now();
+        let documents = self.list(documents::find(&ids)).await?;
+        let indexes: HashMap<&str, usize> = ids.iter().map(String::as_str).zip(0..).collect();
+        let mut found: Vec<Option<Found>> = vec![None; ids.len()];
+        let (mut now, mut last) = (None, 0_i64);
+        let mut skipped = Vec::new();
+        for document in &documents {
+            let index = document.get_str("_id").ok().and_then(|id| indexes.get(id).copied());
+            let (Some(index), read) = (index, Read::of(document)) else { continue };
+            let Ok(read) = read else {
+                skipped.push(index);
+                continue;
+            };
+            now = now.max(Some(read.now));
+            last = last.max(read.changed_at);
+            if let Some(place) = found.get_mut(index) {
+                *place = Some(read.found);
+            }
+        }
+        let now = match now {
+            Some(now) => {
+                self.mongo.rows.observe(now, sent);
+                now
+            }
+            None => self.time().await?,
+        };
+        let mut records = Vec::with_capacity(ids.len());
+        for (index, (name, found)) in change.names.iter().zip(&found).enumerate() {
+            let record = match skipped.contains(&index) {
+                true => Err(self.foreign(name)),
+                false => self.mongo.rows.record(name, found.as_ref().map(|found| &found.row)),
+            };
+            records.push(match record {
+                Err(_) if change.access == Access::Each => {
+                    skipped.push(index);
+                    Record::empty(name.class)
+                }
+                record => record?,
+            });
+        }
+        Ok(Documents { now, found, moment: time(last), records, skipped })
+    }
+
+    fn foreign(&self, name: &Name) -> StoreError {
+        let text =
+            format_args!("{name:?} in {COLLECTION} was written by another program; delete the document");
+        self.mongo.rows.error(StoreErrorKind::ForeignData, text)
+    }
+
+    /// Makes a step that only looks.
+    pub(crate) async fn look_at<T>(
+        &self,
+        change: &Change,
+        step: Steps<'_, T>,
+    ) -> Result<Changed<T>, StoreError> {
+        let Documents { now, mut records, .. } = self.retrying(|| self.read(change)).await?;
+        let (answer, bell, _) = self.mongo.rows.run(&change.names, now, &mut records, &[], step);
+        Ok(Changed { answer, now, heard: bell.ring(change.handle) })
+    }
+
+    /// Makes a step on several documents in a transaction.
+    pub(crate) async fn several<T>(
+        &self,
+        change: &Change,
+        step: Steps<'_, T>,
+    ) -> Result<Changed<T>, StoreError> {
+        let connected = self.bounds.within(During::Work, self.mongo.server.connected()).await;
+        if !connected.map_err(Fault::error)?.is_set {
+            let text = "several keys at once need a transaction, which only a replica set has; start the server with \
+                        `--replSet`, also if it is the only one, or lock the keys one by one";
+            return Err(self.mongo.rows.error(StoreErrorKind::Unsupported, text));
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            match self.transact(change, step).await {
+                Ok(changed) => return Ok(changed),
+                Err(fault) => self.pause(&mut backoff, fault).await?,
+            }
+        }
+    }
+
+    async fn transact<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
+        let read = self.read(change).await?;
+        let settles = change.access == Access::Settle;
+        let mut records = read.records.clone();
+        let (answer, bell, events) = self.mongo.rows.run(&change.names, read.now, &mut records, &[], step);
+        let writes = self.writes(change, &read, &records, &events, &[]);
+        let writes = writes.map_err(|(_, error)| error)?;
+        let moment = if settles { read.now } else { read.moment };
+        if writes.is_empty() {
+            return Ok(Changed { answer, now: moment, heard: bell.ring(change.handle) });
+        }
+        let at = read.next();
+        let command = documents::write(&writes, settles, at, change.latest.map(micros));
+        match self.commit(command, writes.len()).await {
+            Ok(()) => {
+                self.see(&writes);
+                let now = if settles { read.now } else { time(at) };
+                Ok(Changed { answer, now, heard: bell.ring(change.handle) })
+            }
+            Err(fault) => {
+                bell.doubt(change.handle);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Writes `count` documents in a transaction.
+    async fn commit(&self, mut command: Document, count: usize) -> Result<(), Fault> {
+        let connected = self.bounds.within(During::Work, self.mongo.server.connected()).await?;
+        let failed = |error| fault(&error, During::Work);
+        let begin = async { connected.begin().await.map_err(failed) };
+        let mut session = self.bounds.within(During::Work, begin).await?;
+        command.insert("maxTimeMS", self.bounds.milliseconds());
+        let write = async {
+            let answer = connected.database.run_command(command).session(&mut session).await;
+            answered(answer.map_err(failed)?, During::Work)
+        };
+        let answer = self.bounds.within(During::Work, write).await?;
+        if answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok()) != Some(count) {
+            // A session that is dropped undoes its transaction some time later.
+            let undo = async { session.abort_transaction().await.map_err(failed) };
+            self.bounds.within(During::Work, undo).await?;
+            return Err(Fault::Again("other processes have changed a record, or it is too late".to_owned()));
+        }
+        let commit =
+            async { session.commit_transaction().await.map_err(|error| fault(&error, During::Commit)) };
+        self.bounds.within(During::Commit, commit).await
+    }
+
+    /// Returns what a step writes, or the first record that is too long.
+    fn writes<'b>(
+        &'b self,
+        change: &'b Change,
+        read: &'b Documents,
+        records: &[Record],
+        events: &'b [Event],
+        skipped: &[usize],
+    ) -> Result<Vec<Write<'b>>, (usize, StoreError)> {
+        let mut writes = Vec::new();
+        let settles = change.access == Access::Settle;
+        let all = change.names.iter().zip(&read.found).zip(records).zip(&read.records).enumerate();
+        for (index, (((name, found), record), before)) in all {
+            if skipped.contains(&index) || (record == before && !settles) {
+                continue;
+            }
+            let before = found.as_ref().map(|found| &found.row);
+            let mut row = self.mongo.rows.row(name, before, record).map_err(|error| (index, error))?;
+            if settles {
+                row.kept_until = row.kept_until.max(micros(read.now + MARK));
+            }
+            let mine = |event: &&Event| event.index == index;
+            let events: Vec<Event> = events.iter().filter(mine).cloned().collect();
+            writes.push(Write {
+                version: found.as_ref().map(|found| found.version.as_str()),
+                after: Found { version: new_version(), row },
+                told: Told { name, events: events.into(), here: Some(&self.mongo.here) },
+            });
+        }
+        Ok(writes)
+    }
+
+    fn see(&self, writes: &[Write<'_>]) {
+        for Write { after, told, .. } in writes {
+            self.mongo.rows.see(told.name, Some(after.clone()));
+        }
+    }
+}
+
+/// Makes a step on several documents, on each by itself.
+pub(crate) async fn batch<T>(
+    call: &Call<'_>,
+    change: &Change,
+    step: Steps<'_, T>,
+) -> Result<Changed<T>, StoreError> {
+    let read = call.retrying(|| call.read(change)).await?;
+    let rows = &call.mongo.rows;
+    let mut skipped = read.skipped.clone();
+    let at = read.next();
+    loop {
+        let mut records = read.records.clone();
+        let (answer, bell, events) = rows.run(&change.names, read.now, &mut records, &skipped, step);
+        let writes = match call.writes(change, &read, &records, &events, &skipped) {
+            Ok(writes) => writes,
+            // One record that has grown too long costs no other.
+            Err((index, _)) => {
+                skipped.push(index);
+                continue;
+            }
+        };
+        let done = |answer| Changed { answer, now: time(at), heard: Heard(false) };
+        if writes.is_empty() {
+            bell.ring(change.handle);
+            return Ok(done(answer));
+        }
+        let command = documents::write(&writes, false, at, None);
+        let written = call.bounds.write(&call.mongo.server, command).await;
+        let count = match written {
+            Ok((_, answer)) => answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok()),
+            // Some may have been overtaken by an insert.
+            Err(Fault::Again(_)) => None,
+            Err(fault) => {
+                bell.doubt(change.handle);
+                return Err(fault.error());
+            }
+        };
+        if count == Some(writes.len()) {
+            call.see(&writes);
+            return Ok(Changed { answer, now: time(at), heard: bell.ring(change.handle) });
+        }
+        // Those that others have changed meanwhile are not known to be done.
+        let ids: Vec<String> = writes.iter().map(|write| id(write.told.name)).collect();
+        let versions = call.retrying(|| call.list(documents::versions(&ids))).await?;
+        let version_of: HashMap<&str, &str> = versions
+            .iter()
+            .filter_map(|document| Some((document.get_str("_id").ok()?, document.get_str("version").ok()?)))
+            .collect();
+        let missed = writes.iter().zip(&ids).filter(|(write, id)| {
+            version_of.get(id.as_str()).is_none_or(|version| *version != write.after.version)
+        });
+        let missed: Vec<&Name> = missed.map(|(write, _)| write.told.name).collect();
+        let indexes = change.names.iter().enumerate().filter(|(_, name)| missed.contains(name));
+        skipped.extend(indexes.map(|(index, _)| index));
+        let mut records = read.records.clone();
+        let (answer, bell, _) = rows.run(&change.names, read.now, &mut records, &skipped, step);
+        return Ok(Changed { answer, now: time(at), heard: bell.ring(change.handle) });
+    }
+}
+
+/// Returns the documents of an answer to `find`.
+fn batch_of(answer: Document) -> Vec<Document> {
+    let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = cursor.map(Vec::as_slice).unwrap_or_default();
+    batch.iter().filter_map(|document| document.as_document().cloned()).collect()
+}
+
+impl Swaps for Call<'_> {
+    type Fault = Fault;
+
+    // A swap that fails returns the document.
+    const LOOKS: bool = false;
+
+    fn rows(&self) -> &Rows {
+        &self.mongo.rows
+    }
+
+    async fn look(&mut self, name: &Name) -> Result<Was, Fault> {
+        let (sent, answer) = self.bounds.write(&self.mongo.server, documents::look(&id(name))).await?;
+        self.was(name, &answer, sent).await
+    }
+
+    async fn write_if(&mut self, swap: Swap<'_>) -> Result<Swapped, Fault> {
+        let command = documents::swap(&swap, Some(&self.mongo.here));
+        let (sent, answer) = self.bounds.write(&self.mongo.server, command).await?;
+        if let Ok(document) = answer.get_document("value")
+            && document.get_str("version").is_ok_and(|version| version == swap.after.version)
+        {
+            let read = Read::of(document).map_err(|_| self.foreign(swap.name))?;
+            return Ok(Swapped::Done { now: read.now, moment: time(read.changed_at), sent });
+        }
+        self.was(swap.name, &answer, sent).await.map(Swapped::Conflict)
+    }
+
+    async fn done(&mut self, _: &Name, _: &[Event], _: ServerTime) {}
+}
+
+impl Call<'_> {
+    /// Returns what an answer says of a document.
+    async fn was(&self, name: &Name, answer: &Document, sent: Tick) -> Result<Was, Fault> {
+        let Ok(document) = answer.get_document("value") else {
+            let (sent, now) = self.bounds.time(&self.mongo.server).await?;
+            // An absent one has no order.
+            return Ok(Was { found: None, now, moment: time(0), sent, is_exact: true });
+        };
+        let Read { found, now, changed_at } = Read::of(document).map_err(|_| self.foreign(name))?;
+        Ok(Was { found: Some(found), now, moment: time(changed_at), sent, is_exact: true })
+    }
+}

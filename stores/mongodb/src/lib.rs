@@ -1,0 +1,24 @@
+//! [`MongoStore`]: locks, semaphores and latches in MongoDB.
+//!
+//! It is a database of [records](lock_store_records): a document for each key. `call` makes a step:
+//! on one document by compare and swap, on several in a transaction. `documents` has the commands.
+//! `server` is the connection, which `classify` reads the errors of. `station` hears of the steps of
+//! other managers by a change stream.
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod call;
+mod classify;
+mod documents;
+mod open;
+mod records;
+mod server;
+mod station;
+#[cfg(test)]
+mod tests;
+
+pub use self::open::{MongoStore, Settings, open};

@@ -1,0 +1,81 @@
+//! [`MongoStore`]: how a database is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{Abilities, Notices, StoreError, StoreErrorKind};
+use lock_store_records::Records;
+use lock_store_records::rows::AHEAD;
+use mongodb::options::{Acknowledgment, ClientOptions};
+
+use crate::records::Mongo;
+
+/// One manager's handle on a database.
+pub type MongoStore = Records<Mongo>;
+
+/// The features of MongoDB.
+const ABILITIES: Abilities = Abilities {
+    name: "the MongoDB store",
+    fair: true,
+    read_write: true,
+    downgrade: true,
+    several: true,
+    shortens: true,
+    scan: true,
+    lease_grain: AHEAD,
+    queues_mutexes: true,
+    takeovers: true,
+    direct_grants: true,
+    notices: Notices::Pushed,
+    // A hundred processes that wait are fifty commands a second.
+    waiter_life: Duration::from_secs(10),
+    direct_lease: Duration::from_secs(15),
+    intent_life: Duration::from_secs(3),
+    ..Abilities::MUTEX
+};
+
+/// Settings of a handle.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Prefix of every key.
+    pub prefix: String,
+    /// Time-out of calls for operators, and of looking for a server. Other calls bring their own.
+    pub call_timeout: Duration,
+}
+
+/// Opens MongoDB. Connects on first use. Read and write concern, read preference and retries of
+/// `options` do not count: what keeps two from holding a lock is not a setting.
+///
+/// # Errors
+///
+/// [`StoreErrorKind::Unsupported`] if no database is named, or if the write concern is one that
+/// loses grants.
+pub fn open(options: ClientOptions, settings: &Settings) -> Result<Arc<MongoStore>, StoreError> {
+    let refuse = |text: String| Err(StoreError::new(StoreErrorKind::Unsupported, text));
+    if options.default_database.is_none() {
+        return refuse("the MongoDB options name no database; set `default_database`".to_owned());
+    }
+    let concern = options.write_concern.as_ref();
+    if let Some(w) =
+        concern.and_then(|concern| concern.w.as_ref()).filter(|w| **w != Acknowledgment::Majority)
+    {
+        let w = match w {
+            Acknowledgment::Nodes(nodes) => nodes.to_string(),
+            Acknowledgment::Custom(name) => name.clone(),
+            _ => "unknown".to_owned(),
+        };
+        return refuse(format!(
+            "the write concern of MongoDB is `w={w}`: a new primary may not have a grant that fewer than a majority \
+             have, and then lets a second holder in; write `w=majority`, or leave it out"
+        ));
+    }
+    if concern.is_some_and(|concern| concern.journal == Some(false)) {
+        return refuse(
+            "the write concern of MongoDB is `journal=false`: a crash undoes grants, and their locks get second \
+             holders; leave it out"
+                .to_owned(),
+        );
+    }
+    let mongo = Mongo::new(options, settings.call_timeout, ABILITIES);
+    Ok(Arc::new(Records::new(mongo, &settings.prefix, settings.call_timeout)))
+}

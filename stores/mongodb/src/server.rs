@@ -1,0 +1,229 @@
+//! [`Server`]: the connection to a server or a replica set.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
+use lock_store_records::rows::LONGEST;
+use mongodb::bson::{DateTime, Document, doc};
+use mongodb::error::Error;
+use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria};
+use mongodb::{Client, ClientSession, Database};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
+
+use crate::classify::{DATABASE, During, Fault, answered, fault};
+use crate::documents::COLLECTION;
+
+/// Maximum number of steps that are under way at once. The others of the connections are for
+/// renewals, sweeping, and the change stream.
+const STEPS: usize = 8;
+
+/// Maximum number of connections to a server.
+const CONNECTIONS: u32 = 12;
+
+/// The connection to a server or a replica set, made on first use.
+#[derive(Debug)]
+pub(crate) struct Server {
+    options: ClientOptions,
+    connected: OnceCell<Connected>,
+    steps: Semaphore,
+}
+
+/// What the server has said of itself.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    client: Client,
+    pub(crate) database: Database,
+    /// Whether it belongs to a replica set, and so has transactions and change streams.
+    pub(crate) is_set: bool,
+}
+
+impl Server {
+    /// Creates the connection. `timeout` is that of calls.
+    pub(crate) fn new(mut options: ClientOptions, timeout: Duration) -> Self {
+        // A new primary may not have what fewer have. Others than the primary know old values.
+        (options.write_concern, options.read_concern) = (None, None);
+        options.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
+        // Whoever does not know the outcome withdraws.
+        (options.retry_reads, options.retry_writes) = (Some(false), Some(false));
+        options.max_adaptive_retries = Some(0);
+        // So that the error of a call says why there is no server.
+        options.server_selection_timeout = Some(timeout * 9 / 10);
+        options.max_pool_size = Some(options.max_pool_size.map_or(CONNECTIONS, |most| most.max(CONNECTIONS)));
+        options.app_name.get_or_insert_with(|| "lock-runtime".to_owned());
+        Self { options, connected: OnceCell::new(), steps: Semaphore::new(STEPS) }
+    }
+
+    /// Waits for the right to make a step.
+    pub(crate) async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.steps.acquire().await.ok()
+    }
+
+    /// Returns the connection, and makes it if it is missing.
+    pub(crate) async fn connected(&self) -> Result<&Connected, Fault> {
+        self.connected.get_or_try_init(|| self.connect()).await
+    }
+
+    async fn connect(&self) -> Result<Connected, Fault> {
+        let refuse = |text: String| {
+            Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
+        };
+        let Some(name) = self.options.default_database.clone() else {
+            return refuse("no database is named".to_owned());
+        };
+        let client =
+            Client::with_options(self.options.clone()).map_err(|error| fault(&error, During::Work))?;
+        let database = client.database(&name);
+        let run = async |command| match database.run_command(command).await {
+            Ok(answer) => answered(answer, During::Work),
+            Err(error) => Err(fault(&error, During::Work)),
+        };
+        let hello = run(doc! { "hello": 1 }).await?;
+        if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
+            return refuse(
+                "this is a router of a sharded cluster, and each router has a clock of its own; name a replica set"
+                    .to_owned(),
+            );
+        }
+        let version = hello.get_i32("maxWireVersion").unwrap_or_default();
+        if version < OLDEST {
+            return refuse(format!("the server is too old (wire version {version}); it takes MongoDB 4.4"));
+        }
+        match run(doc! { "create": COLLECTION }).await {
+            Ok(_) => {}
+            // It is there, or this user may not make one. The first write says so if it is missing.
+            Err(Fault::Again(_)) => {}
+            Err(Fault::Failed(error)) if error.kind() == StoreErrorKind::Denied => {}
+            Err(fault) => return Err(fault),
+        }
+        let list = doc! { "listCollections": 1, "filter": { "name": COLLECTION }, "authorizedCollections": true, "nameOnly": false };
+        // Who may not list them has been told by whoever made it.
+        if let Ok(list) = run(list).await {
+            let found = list.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+            let first = found.ok().and_then(|found| found.first()?.as_document());
+            let has = |option: &str| {
+                first
+                    .and_then(|first| first.get_document("options").ok())
+                    .is_some_and(|options| options.contains_key(option))
+            };
+            if let Some(option) =
+                ["collation", "capped", "viewOn", "timeseries"].into_iter().find(|it| has(it))
+            {
+                return refuse(format!(
+                    "the collection {COLLECTION} was made with the option `{option}`; drop it, or make it without"
+                ));
+            }
+        }
+        Ok(Connected { client, database, is_set: hello.contains_key("setName") })
+    }
+}
+
+/// The wire version of MongoDB 4.4, which has expressions in projections.
+const OLDEST: i32 = 9;
+
+impl Connected {
+    /// Begins a transaction.
+    pub(crate) async fn begin(&self) -> Result<ClientSession, Error> {
+        let mut session = self.client.start_session().causal_consistency(false).await?;
+        let concern = mongodb::options::WriteConcern::builder()
+            .w(mongodb::options::Acknowledgment::Majority)
+            .journal(true)
+            .build();
+        session.start_transaction().write_concern(concern).await?;
+        Ok(session)
+    }
+}
+
+/// A call until its deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) timeout: Duration,
+    pub(crate) deadline: Instant,
+}
+
+impl Bounds {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { timeout, deadline: Instant::now() + timeout.min(LONGEST) }
+    }
+
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Waits for an answer until the deadline.
+    pub(crate) async fn within<T>(
+        &self,
+        during: During,
+        step: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        match timeout_at(self.deadline, step).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let kind = match during {
+                    During::Work => StoreErrorKind::NotReady,
+                    During::Commit => StoreErrorKind::Unanswered,
+                };
+                let text = format!("{DATABASE}: no answer within {:?}", self.timeout);
+                Err(StoreError::new(kind, text).into())
+            }
+        }
+    }
+
+    /// Runs a command that writes, and waits until a majority has it.
+    pub(crate) async fn write(
+        &self,
+        server: &Server,
+        mut command: Document,
+    ) -> Result<(Tick, Document), Fault> {
+        let connected = self.within(During::Work, server.connected()).await?;
+        let left = self.milliseconds();
+        command.insert("maxTimeMS", left);
+        command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": left });
+        self.run(connected, command, During::Commit).await
+    }
+
+    /// Runs a command that only reads what a majority has.
+    pub(crate) async fn read(
+        &self,
+        server: &Server,
+        mut command: Document,
+    ) -> Result<(Tick, Document), Fault> {
+        let connected = self.within(During::Work, server.connected()).await?;
+        command.insert("maxTimeMS", self.milliseconds());
+        command.insert("readConcern", doc! { "level": "majority" });
+        self.run(connected, command, During::Work).await
+    }
+
+    async fn run(
+        &self,
+        connected: &Connected,
+        command: Document,
+        during: During,
+    ) -> Result<(Tick, Document), Fault> {
+        let sent = Clock::Boot.now();
+        let run = async {
+            let answer = connected.database.run_command(command).await;
+            answered(answer.map_err(|error| fault(&error, during))?, during)
+        };
+        Ok((sent, self.within(during, run).await?))
+    }
+
+    /// Asks for the primary's time.
+    pub(crate) async fn time(&self, server: &Server) -> Result<(Tick, ServerTime), Fault> {
+        let connected = self.within(During::Work, server.connected()).await?;
+        let (sent, hello) = self.run(connected, doc! { "hello": 1 }, During::Work).await?;
+        let time = hello.get_datetime("localTime").copied().unwrap_or(DateTime::MIN).timestamp_millis();
+        Ok((sent, ServerTime::from_micros(u64::try_from(time).unwrap_or(0).saturating_mul(1000))))
+    }
+
+    /// Returns the milliseconds that are left, for the server.
+    pub(crate) fn milliseconds(&self) -> i64 {
+        i64::try_from(self.left().as_millis()).unwrap_or(i64::MAX).clamp(1, i64::from(i32::MAX))
+    }
+}
+
+/// One server for several handles.
+pub(crate) type Shared = Arc<Server>;

@@ -1,0 +1,71 @@
+//! [`Stream`]: how a manager hears of the steps of others, by a change stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lock_core::internal::sync::Mutex;
+use lock_store_records::rows::{Arrived, LIFE, Station, Wire, read_message, time};
+use lock_store_records::{ListenerId, Listeners, Name};
+use mongodb::bson::Document;
+use mongodb::change_stream::ChangeStream;
+
+use crate::classify::{During, Fault, fault};
+use crate::documents::{self, COLLECTION};
+use crate::server::{Bounds, Shared};
+
+/// Time for a registration.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A change stream with what others tell this process.
+pub(crate) struct Stream {
+    id: ListenerId,
+    server: Shared,
+}
+
+pub(crate) fn station(id: ListenerId, server: &Shared, listeners: &Arc<Mutex<Listeners>>) -> Station<Stream> {
+    let wire = Stream { id: Arc::clone(&id), server: Arc::clone(server) };
+    Station::new(id, wire, listeners)
+}
+
+impl Wire for Stream {
+    type Stream = ChangeStream<Document>;
+    type Error = Fault;
+
+    async fn connect(&self) -> Result<Self::Stream, Fault> {
+        let collection = self.server.connected().await?.database.collection::<Document>(COLLECTION);
+        let watch = collection.watch().pipeline(documents::stream(&self.id));
+        let stream = watch.await.map_err(|error| fault(&error, During::Work))?;
+        Ok(stream.with_type())
+    }
+
+    async fn next(&self, stream: &mut Self::Stream) -> Result<Option<Arrived>, Fault> {
+        // A stream that ends was of a collection that has been dropped.
+        match stream.next().await {
+            Some(event) => Ok(Some(read(&event.map_err(|error| fault(&error, During::Work))?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The driver ends the stream of a server that does not answer its heartbeats.
+    async fn check(&self, _: &mut Self::Stream) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    async fn register(&self, names: &[Name]) -> Result<(), Fault> {
+        let life = i64::try_from(LIFE.as_micros()).unwrap_or(0);
+        let command = documents::register(names, &self.id, life);
+        Bounds::new(ANSWER).write(&self.server, command).await.map(drop)
+    }
+}
+
+/// Reads what a step has told others.
+fn read(event: &Document) -> Arrived {
+    let updated = event.get_document("updateDescription").and_then(|it| it.get_document("updatedFields"));
+    let told = updated.or_else(|_| event.get_document("fullDocument")).and_then(|it| it.get_str("told"));
+    let Ok(told) = told else { return Arrived::Anything };
+    let mut lines = told.lines().skip(1);
+    let at = lines.next().and_then(|at| at.parse().ok()).map(time);
+    let events = lines.map(|line| read_message(line).zip(at).map(|((name, event), at)| (name, event, at)));
+    events.collect::<Option<_>>().map_or(Arrived::Anything, Arrived::Events)
+}
