@@ -103,11 +103,11 @@ impl Product for MongoDb {
         let mut mongod = database::command(&self.program, &["MONGO"]);
         mongod.arg("--dbpath").arg(dir.join("data")).arg(format!("--port={port}"));
         mongod.args(["--bind_ip=127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB=0.25"]);
-        // Files are small: the journal's, and none of statistics.
+        // Its files are small.
         mongod.arg("--wiredTigerEngineConfigString=log=(file_max=2MB)");
         mongod.arg("--setParameter=diagnosticDataCollectionEnabled=false");
         if self.role != Role::Alone {
-            mongod.arg(format!("--replSet={SET}"));
+            mongod.arg(format!("--replSet={SET}")).arg("--oplogSize=256");
         }
         mongod.args(settings.iter().map(|setting| format!("--{setting}")));
         mongod
@@ -214,11 +214,7 @@ fn ask(addr: SocketAddr) -> io::Result<Document> {
 
 /// Whether a server that says `hello` takes writes.
 fn is_primary(hello: &Document) -> bool {
-    is_true(hello, "isWritablePrimary")
-}
-
-fn is_true(hello: &Document, field: &str) -> bool {
-    hello.get_bool(field).unwrap_or_default()
+    hello.get_bool("isWritablePrimary").unwrap_or_default()
 }
 
 /// Makes the servers a replica set, unless they are one.

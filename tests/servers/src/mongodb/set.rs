@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bson::Bson;
 use bson::oid::ObjectId;
 
-use super::{Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, is_true, until};
+use super::{Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, until};
 use crate::ServerClock;
 
 /// Number of members; two of them elect a primary.
@@ -71,7 +72,7 @@ struct Member {
 }
 
 impl MongoDbSet {
-    /// Starts a set. Returns when one member is the primary and the others follow it.
+    /// Starts a set. Returns when the first member is the primary and the others follow it.
     ///
     /// # Panics
     ///
@@ -89,9 +90,8 @@ impl MongoDbSet {
     /// As [`start`](Self::start).
     #[track_caller]
     #[must_use]
-    #[allow(clippy::needless_pass_by_value, reason = "as other servers take their options")]
     pub fn start_with(options: Options) -> Self {
-        match Self::try_start_with(&options) {
+        match Self::try_start_with(options) {
             Ok(set) => set,
             Err(error) => panic!("{error}"),
         }
@@ -102,15 +102,14 @@ impl MongoDbSet {
     /// # Errors
     ///
     /// When the program is missing, or the members become no set.
-    pub fn try_start_with(options: &Options) -> io::Result<Self> {
-        let settings: Vec<&str> = options.settings.iter().map(String::as_str).collect();
-        let settings = &settings[..];
+    pub fn try_start_with(options: Options) -> io::Result<Self> {
+        let Options { election_timeout, settings, clocks, parent } = options;
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let (settings, parent) = (&settings[..], &parent);
         let started: Vec<io::Result<MongoDbServer>> = std::thread::scope(|scope| {
             let start = |at| {
-                let clock = options.clocks.get(at).cloned();
-                scope.spawn(move || {
-                    MongoDbServer::try_start_as(Role::Member, &options.parent, clock, settings)
-                })
+                let clock = clocks.get(at).cloned();
+                scope.spawn(move || MongoDbServer::try_start_as(Role::Member, parent, clock, settings))
             };
             let starting: Vec<_> = (0..MEMBERS).map(start).collect();
             let panicked = |_| Err(io::Error::other("the start of a member has panicked"));
@@ -121,7 +120,11 @@ impl MongoDbSet {
             members.push(Member { server: server?, is_stopped: false });
         }
         let set = Self { members };
-        initiate(&set.addrs(), options.election_timeout)?;
+        initiate(&set.addrs(), election_timeout)?;
+        // Sooner than an election time-out, and the others find a primary to follow at once.
+        let first = set.member(0);
+        let step_up = || first.try_command(doc! { "replSetStepUp": 1 });
+        until(|| Ok(is_primary(&ask(first.addr())?) || step_up().is_ok()))?;
         set.try_settle()?;
         Ok(set)
     }
@@ -209,18 +212,19 @@ impl MongoDbSet {
 
     fn try_settle(&self) -> io::Result<()> {
         until(|| {
-            let (mut primaries, mut followed) = (Vec::new(), Vec::new());
-            for at in 0..self.members.len() {
-                let addr = self.running(at).ok_or_else(|| io::Error::other("a member is stopped"))?;
-                let hello = ask(addr)?;
-                if is_primary(&hello) {
-                    primaries.push(addr.to_string());
-                } else if is_true(&hello, "secondary") {
-                    followed.push(hello.get_str("primary").unwrap_or_default().to_owned());
-                }
+            if self.members.iter().any(|member| member.is_stopped) {
+                return Err(io::Error::other("a member is stopped"));
             }
-            let all_follow = followed.len() + 1 == self.members.len();
-            Ok(primaries.len() == 1 && all_follow && followed.iter().all(|addr| primaries.contains(addr)))
+            let Some(primary) = self.latest_primary() else { return Ok(false) };
+            let status = self.member(primary).try_command(doc! { "replSetGetStatus": 1 })?;
+            let members = status.get_array("members").map_err(io::Error::other)?;
+            // A follower has the first entry that the primary has written in its term.
+            let follows = |member: &Document| {
+                let state = member.get_str("stateStr").unwrap_or_default();
+                let term = member.get_document("optime").ok().and_then(|optime| optime.get("t"));
+                ["PRIMARY", "SECONDARY"].contains(&state) && term == status.get("term")
+            };
+            Ok(members.iter().filter_map(Bson::as_document).all(follows))
         })
     }
 
