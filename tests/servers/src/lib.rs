@@ -2,8 +2,9 @@
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
 //! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, a [`MariaDbServer`],
-//! and a [`MongoDbServer`] or a [`MongoDbSet`] of three. Servers can speak TLS (`tls`) and have clocks that can be set
-//! ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
+//! and a [`MongoDbServer`] or a [`MongoDbSet`] of three. Servers can speak TLS (`tls`) and have
+//! clocks that can be set ([`ServerClock`]). All of them are [processes](process). A [`Wire`]
+//! breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under
