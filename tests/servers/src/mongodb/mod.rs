@@ -34,7 +34,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// Delay before a server is asked again.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// Returns the path of `mongod`: on the `PATH`, or [installed](installed) by xtask.
+/// Returns the path of `mongod`: on the `PATH`, or [`installed`] by xtask.
 #[must_use]
 pub fn program() -> Option<PathBuf> {
     find("mongod").or_else(|| installed().ok().filter(|path| path.is_file()))
