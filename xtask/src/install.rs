@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use lock_tests::java::jdk;
+use lock_tests::mongodb;
 
 /// A program that a part needs besides cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,9 @@ pub(crate) enum Tool {
     PgBouncer,
     /// MariaDB's server and client. Its script that creates a database needs both.
     MariaDb,
-    /// Python with pip, for redis-py.
+    /// MongoDB's server. What downloads it is in `tests/servers/mongod`.
+    MongoDb,
+    /// Python with pip, for redis-py, and to download MongoDB.
     Python,
     /// For redsync.
     Go,
@@ -59,6 +62,7 @@ impl Tool {
             Self::PostgreSql => "PostgreSQL (initdb, postgres)",
             Self::PgBouncer => "PgBouncer",
             Self::MariaDb => "MariaDB (mariadb-install-db, mariadbd, mariadb)",
+            Self::MongoDb => "MongoDB (mongod)",
             Self::Python => "Python 3.10 or newer with pip",
             Self::Go => "Go 1.19 or newer",
             Self::Node => "Node.js 18 or newer with npm",
@@ -91,6 +95,10 @@ impl Tool {
             Self::PostgreSql => lock_tests::postgres::programs().is_some(),
             Self::PgBouncer => lock_tests::pgbouncer::program().is_some(),
             Self::MariaDb => lock_tests::mariadb::programs().is_some(),
+            // It may lack a library.
+            Self::MongoDb => {
+                mongodb::program().is_some_and(|mongod| runs(Command::new(mongod).arg("--version")))
+            }
             Self::Python => runs(Command::new("python3").args(["-c", PYTHON])),
             Self::Go => {
                 let output = Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).output();
@@ -117,6 +125,7 @@ impl Tool {
             | Self::PostgreSql
             | Self::PgBouncer
             | Self::MariaDb
+            | Self::MongoDb
             | Self::Python
             | Self::Go
             | Self::Node => None,
@@ -128,8 +137,37 @@ impl Tool {
             let known = Manager::ALL.map(Manager::program).join(", ");
             return Err(format!("install {} by hand: none of {known} is on the PATH", self.name()));
         };
-        Ok(manager.install(manager.packages(self)))
+        let packages = manager.packages(self);
+        if self == Self::MongoDb {
+            if packages.is_empty() || !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+                return Err(format!("install {} by hand", self.name()));
+            }
+            return with_mongod(manager, packages);
+        }
+        Ok(manager.install(packages))
     }
+}
+
+/// Returns the commands that download `mongod`, after those for what it needs: `packages` with its
+/// libraries, and Python.
+fn with_mongod(manager: Manager, packages: &[&str]) -> Result<Vec<Vec<String>>, String> {
+    let mut commands = Vec::new();
+    if !Tool::Python.is_there() {
+        commands.extend(Tool::Python.commands(Some(manager))?);
+    }
+    if !has_libraries_of_mongod() {
+        commands.extend(manager.install(packages));
+    }
+    let fetch = crate::root().join("tests/servers/mongod/fetch.py");
+    let to = mongodb::installed().map_err(|error| error.to_string())?;
+    commands.push(words(&["python3", &fetch.to_string_lossy(), &to.to_string_lossy()]));
+    Ok(commands)
+}
+
+fn has_libraries_of_mongod() -> bool {
+    let known = Command::new("ldconfig").arg("-p").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let known = known.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    ["libcurl.so.4 ", "libssl.so.3 ", "liblzma.so.5 "].iter().all(|library| known.contains(library))
 }
 
 /// A package manager.
@@ -187,6 +225,11 @@ impl Manager {
             (Tool::MariaDb, Self::Dnf) => &["mariadb-server", "mariadb"],
             (Tool::MariaDb, Self::Apk) => &["mariadb", "mariadb-client"],
             (Tool::MariaDb, Self::Pacman | Self::Brew) => &["mariadb"],
+            // Its libraries; the program is linked with glibc.
+            (Tool::MongoDb, Self::AptGet) => &["libcurl4"],
+            (Tool::MongoDb, Self::Dnf) => &["libcurl", "openssl-libs", "xz-libs"],
+            (Tool::MongoDb, Self::Pacman) => &["curl", "openssl", "xz"],
+            (Tool::MongoDb, Self::Apk | Self::Brew) => &[],
             (Tool::Python, Self::AptGet | Self::Dnf) => &["python3", "python3-pip"],
             (Tool::Python, Self::Apk) => &["python3", "py3-pip"],
             (Tool::Python, Self::Pacman) => &["python", "python-pip"],
@@ -352,6 +395,17 @@ mod tests {
                 assert!(!manager.packages(tool).is_empty(), "{manager:?} {tool:?}");
             }
         }
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    fn mongod_is_downloaded_where_it_runs() {
+        let commands = Tool::MongoDb.commands(Some(Manager::AptGet)).unwrap();
+        let fetch = commands.last().unwrap();
+        assert!(fetch[1].ends_with("fetch.py") && fetch[2].ends_with("/mongod"), "{fetch:?}");
+        // Its C library is another one.
+        let by_hand = Tool::MongoDb.commands(Some(Manager::Apk)).unwrap_err();
+        assert!(by_hand.contains("by hand"), "{by_hand}");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lock_tests::{
-    Cluster, DatabaseServer, MariaDbServer, PostgresServer, Product, Quorum, RedisServer, Sentinels, cluster,
-    sentinels,
+    Cluster, DatabaseServer, MariaDbServer, MongoDbSet, PostgresServer, Product, Quorum, RedisServer,
+    Sentinels, cluster, mongodb, sentinels,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -20,11 +20,19 @@ pub(crate) enum Topology {
     Quorum,
     Postgres,
     MariaDb,
+    MongoDb,
 }
 
 impl Topology {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Postgres, Self::MariaDb];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Single,
+        Self::Sentinel,
+        Self::Cluster,
+        Self::Quorum,
+        Self::Postgres,
+        Self::MariaDb,
+        Self::MongoDb,
+    ];
 
     /// Those of Redis servers.
     pub(crate) const REDIS: [Self; 4] = [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum];
@@ -37,6 +45,7 @@ impl Topology {
             Self::Quorum => "quorum",
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
+            Self::MongoDb => "mongodb",
         }
     }
 
@@ -53,6 +62,7 @@ impl Topology {
             Self::Quorum => "three redis-servers that know nothing of each other run until Ctrl-C",
             Self::Postgres => "a PostgreSQL server runs until Ctrl-C",
             Self::MariaDb => "a MariaDB server runs until Ctrl-C",
+            Self::MongoDb => "a MongoDB replica set of three members runs until Ctrl-C",
         }
     }
 }
@@ -65,6 +75,7 @@ pub(crate) enum Running {
     Quorum(Quorum),
     Postgres(PostgresServer),
     MariaDb(MariaDbServer),
+    MongoDb(MongoDbSet),
 }
 
 impl Running {
@@ -85,6 +96,10 @@ impl Running {
             Topology::Quorum => Self::Quorum(Quorum::try_start_with(3, &[])?),
             Topology::Postgres => Self::Postgres(PostgresServer::try_start()?),
             Topology::MariaDb => Self::MariaDb(MariaDbServer::try_start()?),
+            Topology::MongoDb => {
+                let options = mongodb::Options::default().election_timeout(patience);
+                Self::MongoDb(MongoDbSet::try_start_with(options)?)
+            }
         })
     }
 
@@ -96,6 +111,7 @@ impl Running {
             Self::Quorum(quorum) => quorum.url(),
             Self::Postgres(server) => server.url(),
             Self::MariaDb(server) => server.url(),
+            Self::MongoDb(set) => set.url(),
         }
     }
 
@@ -108,7 +124,7 @@ impl Running {
                 cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
             }
             Self::Quorum(quorum) => quorum.servers().iter().collect(),
-            Self::Postgres(_) | Self::MariaDb(_) => Vec::new(),
+            Self::Postgres(_) | Self::MariaDb(_) | Self::MongoDb(_) => Vec::new(),
         }
     }
 
@@ -125,6 +141,7 @@ impl Running {
             Self::Quorum(quorum) => quorum.ended(),
             Self::Postgres(server) => database_ended(server),
             Self::MariaDb(server) => database_ended(server),
+            Self::MongoDb(set) => set.ended(),
         }
     }
 
@@ -144,6 +161,7 @@ impl Running {
             Self::Quorum(quorum) => all("redis-server", quorum.servers()),
             Self::Postgres(server) => database_process(server),
             Self::MariaDb(server) => database_process(server),
+            Self::MongoDb(set) => set.members().flat_map(database_process).collect(),
         }
     }
 }

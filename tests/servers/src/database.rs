@@ -15,7 +15,7 @@ use crate::process::Process;
 use crate::redis::free_port;
 
 /// Maximum time to create and start a server on a busy machine.
-const READY: Duration = Duration::from_secs(60);
+pub(crate) const READY: Duration = Duration::from_secs(60);
 
 /// A database product: its programs, and how they run.
 pub trait Product: fmt::Debug + Sized {
@@ -39,11 +39,20 @@ pub trait Product: fmt::Debug + Sized {
     /// When the system refuses it.
     fn prepare(&self, dir: &Path) -> io::Result<()>;
 
-    /// Returns the command that makes the data in this folder.
-    fn make(&self, dir: &Path) -> Command;
+    /// Returns the command that makes the data in this folder; `None` if the server makes it.
+    fn make(&self, dir: &Path) -> Option<Command>;
 
     /// Returns the command that serves the data in this folder.
     fn serve(&self, dir: &Path, port: u16, settings: &[String]) -> Command;
+
+    /// Completes a start on this port, when the server accepts connections.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not do what it is told.
+    fn complete(&self, _port: u16) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Makes the server end, so that no process writes to its folder any more.
     fn shut_down(process: &mut Process);
@@ -100,7 +109,7 @@ impl<P: Product> DatabaseServer<P> {
     ///
     /// As [`try_start`](Self::try_start).
     pub fn try_start_in(parent: &Path, settings: &[&str]) -> io::Result<Self> {
-        Self::try_make(parent, None, settings, P::make)
+        Self::try_make(P::find()?, parent, None, settings, P::make)
     }
 
     /// Like [`start`](Self::start), with a wall clock that can be set while the server runs.
@@ -111,7 +120,8 @@ impl<P: Product> DatabaseServer<P> {
     #[track_caller]
     #[must_use]
     pub fn start_with_clock(clock: &ServerClock) -> Self {
-        match Self::try_make(&std::env::temp_dir(), Some(clock.clone()), &[], P::make) {
+        let start = || Self::try_make(P::find()?, &std::env::temp_dir(), Some(clock.clone()), &[], P::make);
+        match start() {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }
@@ -119,22 +129,23 @@ impl<P: Product> DatabaseServer<P> {
 
     /// Starts a server whose data the command that `make` returns has made.
     pub(crate) fn try_make(
+        product: P,
         parent: &Path,
         clock: Option<ServerClock>,
         settings: &[&str],
-        make: impl Fn(&P, &Path) -> Command,
+        make: impl Fn(&P, &Path) -> Option<Command>,
     ) -> io::Result<Self> {
-        let product = P::find()?;
         if let Some(clock) = &clock {
             clock.share()?;
         }
         let dir = tempfile::Builder::new().prefix(&format!("lock-{}-", P::NAME)).tempdir_in(parent)?;
         product.prepare(dir.path())?;
-        let mut make = make(&product, dir.path());
-        let made = make.current_dir(dir.path()).output()?;
-        if !made.status.success() {
-            let [said, more] = [&made.stderr, &made.stdout].map(|text| String::from_utf8_lossy(text));
-            return Err(io::Error::other(format!("{}: {said}{more}", make.get_program().display())));
+        if let Some(mut make) = make(&product, dir.path()) {
+            let made = make.current_dir(dir.path()).output()?;
+            if !made.status.success() {
+                let [said, more] = [&made.stderr, &made.stdout].map(|text| String::from_utf8_lossy(text));
+                return Err(io::Error::other(format!("{}: {said}{more}", make.get_program().display())));
+            }
         }
         let settings = settings.iter().map(ToString::to_string).collect();
         let setup = Setup { product, clock, settings };
@@ -146,6 +157,11 @@ impl<P: Product> DatabaseServer<P> {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Returns the product, as this server runs it.
+    pub(crate) fn product(&self) -> &P {
+        &self.setup.product
     }
 
     /// Returns the id of the main process.
@@ -216,13 +232,15 @@ impl<P: Product> Drop for DatabaseServer<P> {
 }
 
 impl<P: Product> Setup<P> {
-    /// Starts the server and waits until it accepts connections.
+    /// Starts the server and waits until it can be used.
     fn launch(&self, dir: &Path, port: u16) -> io::Result<Process> {
         let mut command = self.product.serve(dir, port, &self.settings);
         if let Some(clock) = &self.clock {
             clock.apply(&mut command);
         }
-        launch(command, dir, |log| log.contains(P::READY))
+        let process = launch(command, dir, |log| log.contains(P::READY))?;
+        self.product.complete(port)?;
+        Ok(process)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Real servers for tests, on free ports of the loopback interface.
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
-//! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, and a
-//! [`MariaDbServer`]. Servers can speak TLS (`tls`) and have clocks that can be set
-//! ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
+//! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, a [`MariaDbServer`],
+//! and a [`MongoDbServer`] or a [`MongoDbSet`] of three. Servers can speak TLS (`tls`) and have
+//! clocks that can be set ([`ServerClock`]). All of them are [processes](process). A [`Wire`]
+//! breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under
@@ -11,7 +12,9 @@
 
 pub mod cluster;
 mod database;
+pub mod folders;
 pub mod mariadb;
+pub mod mongodb;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
@@ -27,6 +30,7 @@ pub mod wire;
 pub use cluster::Cluster;
 pub use database::{DatabaseServer, Product};
 pub use mariadb::MariaDbServer;
+pub use mongodb::{MongoDbServer, MongoDbSet};
 pub use pgbouncer::PgBouncer;
 pub use postgres::PostgresServer;
 pub use process::Helper;

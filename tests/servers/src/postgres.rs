@@ -93,11 +93,11 @@ impl Product for Postgres {
         User::own(self.user, dir)
     }
 
-    fn make(&self, dir: &Path) -> Command {
+    fn make(&self, dir: &Path) -> Option<Command> {
         let mut initdb = self.command("initdb");
         initdb.arg("-D").arg(dir.join("data"));
         initdb.args(["-U", "test", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
-        initdb
+        Some(initdb)
     }
 
     fn serve(&self, dir: &Path, port: u16, settings: &[String]) -> Command {
@@ -129,9 +129,10 @@ impl PostgresServer {
             let mut backup = postgres.command("pg_basebackup");
             backup.arg("-D").arg(dir.join("data")).args(["-h", "127.0.0.1", "-p"]).arg(self.port.to_string());
             backup.args(["-U", "test", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
-            backup
+            Some(backup)
         };
-        match Self::try_make(&std::env::temp_dir(), None, &[], copy) {
+        let start = || Self::try_make(Postgres::find()?, &std::env::temp_dir(), None, &[], copy);
+        match start() {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }

@@ -49,12 +49,13 @@ pub(crate) enum Part {
     Redlock,
     Postgres,
     MariaDb,
+    MongoDb,
     Examples,
     Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -72,6 +73,7 @@ impl Part {
         Self::Redlock,
         Self::Postgres,
         Self::MariaDb,
+        Self::MongoDb,
         Self::Examples,
         Self::Page,
     ];
@@ -95,6 +97,7 @@ impl Part {
             Self::Redlock => "redlock",
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
+            Self::MongoDb => "mongodb",
             Self::Examples => "examples",
             Self::Page => "page",
         }
@@ -129,6 +132,7 @@ impl Part {
             | Self::Redlock
             | Self::Postgres
             | Self::MariaDb
+            | Self::MongoDb
             | Self::Examples
             | Self::Page => false,
         }
@@ -147,6 +151,7 @@ impl Part {
             Self::Redlock => &[Tool::RedisServer, Tool::OpenSsl, Tool::Python, Tool::Go, Tool::Node],
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql, Tool::PgBouncer],
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
+            Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
             Self::Examples => &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
@@ -357,6 +362,7 @@ impl Parts<'_> {
             | Part::Redlock
             | Part::Postgres
             | Part::MariaDb
+            | Part::MongoDb
             | Part::Examples
             | Part::Page => {}
         }
@@ -390,9 +396,16 @@ impl Parts<'_> {
             }
             Part::MariaDb => {
                 lane.step(part, "mariadb", |step| step.run(&mut programs.named("mariadb")));
-                lane.step(part, "mariadb: the server", |step| step.run(&mut programs.mariadb_server()));
+                lane.step(part, "mariadb: the server", |step| {
+                    step.run(&mut programs.server(programs::ON_MARIADB))
+                });
                 let mut contract = programs.sql_store(programs::ON_MARIADB);
                 lane.step(part, "mariadb: the contract", |step| step.run(&mut contract));
+            }
+            Part::MongoDb => {
+                lane.step(part, "mongodb: the server", |step| {
+                    step.run(&mut programs.server(programs::ON_MONGODB))
+                });
             }
             Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {

@@ -42,7 +42,8 @@ const REDIS: &str = "stores/redis/lib";
 /// Label of the store whose modules [`ON_POSTGRES`] and [`ON_MARIADB`] need their databases.
 const SQL: &str = "stores/sql/lib";
 
-/// Label of the starter of servers, whose module [`ON_MARIADB`] needs MariaDB.
+/// Label of the starter of servers, whose modules [`ON_MARIADB`] and [`ON_MONGODB`] need these
+/// databases.
 const SERVERS: &str = "tests/servers/lib";
 
 /// The tests of [`SQL`] that belong to the part `postgres`.
@@ -50,6 +51,9 @@ pub(super) const ON_POSTGRES: &str = "on_postgres::";
 
 /// The tests of [`SQL`] and [`SERVERS`] that belong to the part `mariadb`.
 pub(super) const ON_MARIADB: &str = "on_mariadb::";
+
+/// The tests of [`SERVERS`] that belong to the part `mongodb`.
+pub(super) const ON_MONGODB: &str = "on_mongodb::";
 
 /// Label of the program whose `targets` need servers.
 const TELEMETRY: &str = "lock-runtime/telemetry";
@@ -71,7 +75,8 @@ impl Programs {
     pub(super) fn build(lane: &Lane<'_>, parts: &[Part]) -> Option<Self> {
         let mut built = None;
         lane.step(Part::Test, "build", |step| {
-            let named = [Part::Interop, Part::Redlock, Part::Postgres, Part::MariaDb, Part::Page];
+            let named =
+                [Part::Interop, Part::Redlock, Part::Postgres, Part::MariaDb, Part::MongoDb, Part::Page];
             let named = parts.iter().any(|part| named.contains(part));
             match Self::with(named, step.output()) {
                 Ok(programs) => {
@@ -123,9 +128,9 @@ impl Programs {
         self.labelled(SQL, &[on])
     }
 
-    /// Returns the command that runs the tests of a MariaDB server that tests start.
-    pub(super) fn mariadb_server(&self) -> Command {
-        self.labelled(SERVERS, &[ON_MARIADB])
+    /// Returns the command that runs the tests of a database server that tests start.
+    pub(super) fn server(&self, on: &str) -> Command {
+        self.labelled(SERVERS, &[on])
     }
 
     /// Returns the command that runs the tests of `lock-bench` on PostgreSQL.
@@ -163,7 +168,7 @@ impl Programs {
             };
             let name = format!("test: {label}");
             if [SQL, SERVERS].contains(&label.as_str()) {
-                args.extend(["--skip", ON_POSTGRES, "--skip", ON_MARIADB]);
+                args.extend(["--skip", ON_POSTGRES, "--skip", ON_MARIADB, "--skip", ON_MONGODB]);
             }
             if !has_servers {
                 let needs = ["tests/", "benches/", "examples/my-store/suite", "examples/my-store/with"];
