@@ -151,6 +151,7 @@
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `sqlite`, `postgres` | | locks and stocks at `sqlite:` and `postgres://` |
 //! | `mysql` | | locks at `mysql://`, in MariaDB |
+//! | `mongodb` | | locks at `mongodb://` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!
@@ -271,6 +272,7 @@ pub mod __private {
     feature = "testing",
     feature = "axum",
     feature = "redis",
+    feature = "mongodb",
     feature = "mysql",
     feature = "postgres"
 ))]

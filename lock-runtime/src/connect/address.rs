@@ -11,6 +11,8 @@ use lock_core::internal::scheme::is_scheme;
 use lock_core::internal::tasks::Tasks;
 use lock_core::store::LockStore;
 use lock_store_memory::MemoryStore;
+#[cfg(feature = "mongodb")]
+use lock_store_mongodb::Target;
 use lock_store_quorum::{QuorumOptions, QuorumStore};
 #[cfg(feature = "redis")]
 use lock_store_redis::{
@@ -25,6 +27,8 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::runtime::Handle;
 
+#[cfg(feature = "mongodb")]
+use super::mongodb;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 use super::sql;
 use crate::builder::LockManagerBuilder;
@@ -35,6 +39,7 @@ pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:pass
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
                                    `postgres://[user:password@]host[:port]/database`, `mysql://…` likewise, `sqlite:FILE`, \
+                                   `mongodb://h1,h2,h3/DATABASE`, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -56,6 +61,8 @@ pub(crate) enum Address {
     MySql(Box<MySqlConnectOptions>),
     #[cfg(feature = "sqlite")]
     Sqlite(Box<SqliteConnectOptions>),
+    #[cfg(feature = "mongodb")]
+    MongoDb(Target),
     Quorum(Vec<Address>),
 }
 
@@ -82,13 +89,16 @@ impl Address {
             Some((scheme, _)) if scheme.starts_with("redis") => Self::redis(url),
             Some(("postgres" | "postgresql", _)) => Self::postgres(url),
             Some(("mysql" | "mariadb", _)) => Self::mysql(url),
+            Some(("mongodb" | "mongodb+srv", _)) => Self::mongodb(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
             }
             Some(_) => Err(refused(&format!("this is not a lock URL; use {ACCEPTED}"))),
-            None if ["redis", "postgres", "mysql", "mariadb"].iter().any(|it| url.starts_with(it))
+            None if ["redis", "postgres", "mysql", "mariadb", "mongodb"]
+                .iter()
+                .any(|it| url.starts_with(it))
                 && url.contains(':') =>
             {
                 Err(refused(&format!("`//` is missing behind the first `:` of the lock URL; use {ACCEPTED}")))
@@ -111,9 +121,9 @@ impl Address {
             address => address,
         });
         let each = each.collect::<Result<Vec<_>, _>>()?;
-        if each.iter().any(Self::is_sql) {
+        if each.iter().any(Self::is_database) {
             return Err(refused(
-                "PostgreSQL, MariaDB and SQLite can't be servers of a quorum, because they keep no marker that shows a loss of \
+                "PostgreSQL, MariaDB, SQLite and MongoDB can't be servers of a quorum, because they keep no marker that shows a loss of \
                  locks; use Redis servers",
             ));
         }
@@ -158,7 +168,7 @@ impl Address {
     }
 
     /// Whether it is a database.
-    fn is_sql(&self) -> bool {
+    fn is_database(&self) -> bool {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres(_) | Self::PooledPostgres(_) => true,
@@ -166,6 +176,8 @@ impl Address {
             Self::MySql(_) => true,
             #[cfg(feature = "sqlite")]
             Self::Sqlite(_) => true,
+            #[cfg(feature = "mongodb")]
+            Self::MongoDb(_) => true,
             _ => false,
         }
     }
@@ -213,12 +225,28 @@ impl Address {
         Err(refused("this build has no SQLite store; switch on the feature `sqlite` of lock-runtime"))
     }
 
+    #[cfg(feature = "mongodb")]
+    fn mongodb(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::MongoDb(mongodb::target(url)?))
+    }
+
+    #[cfg(not(feature = "mongodb"))]
+    fn mongodb(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no MongoDB store; switch on the feature `mongodb` of lock-runtime"))
+    }
+
     /// Returns the clock that a manager on this store goes by.
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Self::Memory(_) => Clock::tokio(),
             Self::Quorum(each) => each.first().map_or(Clock::Boot, Self::clock),
-            #[cfg(any(feature = "redis", feature = "mysql", feature = "postgres", feature = "sqlite"))]
+            #[cfg(any(
+                feature = "redis",
+                feature = "mongodb",
+                feature = "mysql",
+                feature = "postgres",
+                feature = "sqlite"
+            ))]
             _ => Clock::Boot,
         }
     }
@@ -241,7 +269,7 @@ impl Address {
     ) -> Result<Arc<dyn LockStore>, ConnectError> {
         let (engine, store) = (&settings.engine, &settings.store);
         #[cfg(feature = "redis")]
-        if self.is_sql() && store.credentials.is_some() {
+        if self.is_database() && store.credentials.is_some() {
             return Err(refused(
                 "`credentials` is for Redis; a database takes user and password from its URL",
             ));
@@ -284,6 +312,11 @@ impl Address {
             Self::MySql(options) => lock_store_sql::mysql(*options, &sql_settings(settings)),
             #[cfg(feature = "sqlite")]
             Self::Sqlite(options) => lock_store_sql::sqlite(*options, &sql_settings(settings)),
+            #[cfg(feature = "mongodb")]
+            Self::MongoDb(target) => {
+                let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
+                lock_store_mongodb::open(target, &lock_store_mongodb::Settings { prefix, call_timeout })?
+            }
             Self::Quorum(each) => {
                 if engine.lease > store.max_lease {
                     let (lease, most) = (engine.lease, store.max_lease);

@@ -1,7 +1,9 @@
-//! The constructors of [`LockManager`]: from a URL, from a Redis client, from a pool of SQL
-//! connections, or from a store.
+//! The constructors of [`LockManager`]: from a URL, from a client of Redis or MongoDB, from a pool
+//! of SQL connections, or from a store.
 
 pub(crate) mod address;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod sql;
 
@@ -33,6 +35,7 @@ impl LockManager {
     /// | `rediss…` | the same through TLS; needs feature `tls-rustls` or `tls-native` |
     /// | `postgres://[user:password@]host[:port]/database` | a table in PostgreSQL; needs feature `postgres` |
     /// | `mysql://[user:password@]host[:port]/database` | a table in MariaDB; needs feature `mysql` |
+    /// | `mongodb://[user:password@]h1[:port],h2,h3/database` | a collection in MongoDB; needs feature `mongodb` |
     /// | `sqlite:FILE`, `sqlite://FILE` | a table in an SQLite file of this machine; needs feature `sqlite` |
     ///
     /// `postgresql://` is the same as `postgres://`, and `mariadb://` as `mysql://`.
@@ -172,6 +175,26 @@ impl LockManagerBuilder {
     pub async fn connect_mysql(self, pool: &sqlx::MySqlPool) -> Result<LockManager, ConnectError> {
         let limit = self.store.connect_timeout;
         let address = Address::MySql(Box::new((*pool.connect_options()).clone()));
+        checked(self.open(address)?, limit).await
+    }
+
+    /// Makes a manager with the options of the caller's MongoDB client: its addresses, credentials
+    /// and TLS settings, and its default database.
+    ///
+    /// The manager makes its own connections and takes none from the client. Its read and write
+    /// concern, read preference and retries do not count, but a write concern that loses grants is
+    /// refused.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    #[cfg(feature = "mongodb")]
+    pub async fn connect_mongodb(
+        self,
+        options: ::mongodb::options::ClientOptions,
+    ) -> Result<LockManager, ConnectError> {
+        let limit = self.store.connect_timeout;
+        let address = Address::MongoDb(lock_store_mongodb::Target::Options(Box::new(options)));
         checked(self.open(address)?, limit).await
     }
 

@@ -21,4 +21,4 @@ mod station;
 #[cfg(test)]
 mod tests;
 
-pub use self::open::{MongoStore, Settings, open};
+pub use self::open::{MongoStore, Settings, Target, open};

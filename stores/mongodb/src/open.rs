@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::store::{Abilities, Notices, StoreError, StoreErrorKind};
 use lock_store_records::Records;
 use lock_store_records::rows::AHEAD;
-use mongodb::options::{Acknowledgment, ClientOptions};
+use mongodb::options::{Acknowledgment, ClientOptions, ConnectionString};
 
 use crate::records::Mongo;
 
@@ -43,19 +43,34 @@ pub struct Settings {
     pub call_timeout: Duration,
 }
 
+/// A server or a replica set, and how to log in there.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// An address. Those of SRV records are looked up on first use.
+    Address(Box<ConnectionString>),
+    /// The options of a client.
+    Options(Box<ClientOptions>),
+}
+
 /// Opens MongoDB. Connects on first use. Read and write concern, read preference and retries of
-/// `options` do not count: what keeps two from holding a lock is not a setting.
+/// the target do not count: what keeps two from holding a lock is not a setting.
 ///
 /// # Errors
 ///
 /// [`StoreErrorKind::Unsupported`] if no database is named, or if the write concern is one that
 /// loses grants.
-pub fn open(options: ClientOptions, settings: &Settings) -> Result<Arc<MongoStore>, StoreError> {
+pub fn open(target: Target, settings: &Settings) -> Result<Arc<MongoStore>, StoreError> {
     let refuse = |text: String| Err(StoreError::new(StoreErrorKind::Unsupported, text));
-    if options.default_database.is_none() {
-        return refuse("the MongoDB options name no database; set `default_database`".to_owned());
+    let (database, concern) = match &target {
+        Target::Address(address) => (&address.default_database, address.write_concern.as_ref()),
+        Target::Options(options) => (&options.default_database, options.write_concern.as_ref()),
+    };
+    if database.as_ref().is_none_or(String::is_empty) {
+        return refuse(
+            "no database of MongoDB is named; write `mongodb://host/DATABASE`, or set `default_database`"
+                .to_owned(),
+        );
     }
-    let concern = options.write_concern.as_ref();
     if let Some(w) =
         concern.and_then(|concern| concern.w.as_ref()).filter(|w| **w != Acknowledgment::Majority)
     {
@@ -76,6 +91,6 @@ pub fn open(options: ClientOptions, settings: &Settings) -> Result<Arc<MongoStor
                 .to_owned(),
         );
     }
-    let mongo = Mongo::new(options, settings.call_timeout, ABILITIES);
+    let mongo = Mongo::new(target, settings.call_timeout, ABILITIES);
     Ok(Arc::new(Records::new(mongo, &settings.prefix, settings.call_timeout)))
 }

@@ -11,11 +11,11 @@ use lock_store_records::{
     Access, Change, Changed, Class, ListenerId, Listeners, Name, Page, RecordStore, Work,
 };
 use mongodb::bson::Document;
-use mongodb::options::ClientOptions;
 
 use crate::call::{Call, batch};
 use crate::classify::{DATABASE, During, Fault};
 use crate::documents::{self, COLLECTION, PAGE, Read};
+use crate::open::Target;
 use crate::server::{Bounds, Server, Shared};
 use crate::station::{Stream, station};
 
@@ -41,8 +41,8 @@ pub struct Mongo {
 }
 
 impl Mongo {
-    pub(crate) fn new(options: ClientOptions, timeout: Duration, abilities: Abilities) -> Arc<Self> {
-        let server = Arc::new(Server::new(options, timeout));
+    pub(crate) fn new(target: Target, timeout: Duration, abilities: Abilities) -> Arc<Self> {
+        let server = Arc::new(Server::new(target, timeout));
         let rows = Rows::new(DATABASE, COLLECTION, abilities);
         // Until messages arrive.
         lock(&rows.listeners).listen_at(None);

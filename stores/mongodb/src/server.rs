@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, fault};
 use crate::documents::COLLECTION;
+use crate::open::Target;
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
 /// renewals, sweeping, and the change stream.
@@ -26,7 +27,9 @@ const CONNECTIONS: u32 = 12;
 /// The connection to a server or a replica set, made on first use.
 #[derive(Debug)]
 pub(crate) struct Server {
-    options: ClientOptions,
+    target: Target,
+    /// Time-out of looking for a server.
+    timeout: Duration,
     connected: OnceCell<Connected>,
     steps: Semaphore,
 }
@@ -42,7 +45,16 @@ pub(crate) struct Connected {
 
 impl Server {
     /// Creates the connection. `timeout` is that of calls.
-    pub(crate) fn new(mut options: ClientOptions, timeout: Duration) -> Self {
+    pub(crate) fn new(target: Target, timeout: Duration) -> Self {
+        Self { target, timeout, connected: OnceCell::new(), steps: Semaphore::new(STEPS) }
+    }
+
+    /// Returns the options of the client.
+    async fn options(&self) -> Result<ClientOptions, Error> {
+        let mut options = match &self.target {
+            Target::Address(address) => ClientOptions::parse((**address).clone()).await?,
+            Target::Options(options) => (**options).clone(),
+        };
         // A new primary may not have what fewer have. Others than the primary know old values.
         (options.write_concern, options.read_concern) = (None, None);
         options.selection_criteria = Some(SelectionCriteria::ReadPreference(ReadPreference::Primary));
@@ -50,10 +62,10 @@ impl Server {
         (options.retry_reads, options.retry_writes) = (Some(false), Some(false));
         options.max_adaptive_retries = Some(0);
         // So that the error of a call says why there is no server.
-        options.server_selection_timeout = Some(timeout * 9 / 10);
+        options.server_selection_timeout = Some(self.timeout * 9 / 10);
         options.max_pool_size = Some(options.max_pool_size.map_or(CONNECTIONS, |most| most.max(CONNECTIONS)));
         options.app_name.get_or_insert_with(|| "lock-runtime".to_owned());
-        Self { options, connected: OnceCell::new(), steps: Semaphore::new(STEPS) }
+        Ok(options)
     }
 
     /// Waits for the right to make a step.
@@ -71,15 +83,14 @@ impl Server {
         let refuse = |text: String| {
             Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
         };
-        let Some(name) = self.options.default_database.clone() else {
-            return refuse("no database is named".to_owned());
-        };
-        let client =
-            Client::with_options(self.options.clone()).map_err(|error| fault(&error, During::Work))?;
+        let failed = |error| fault(&error, During::Work);
+        let options = self.options().await.map_err(failed)?;
+        let name = options.default_database.clone().unwrap_or_default();
+        let client = Client::with_options(options).map_err(failed)?;
         let database = client.database(&name);
         let run = async |command| match database.run_command(command).await {
             Ok(answer) => answered(answer, During::Work),
-            Err(error) => Err(fault(&error, During::Work)),
+            Err(error) => Err(failed(error)),
         };
         let hello = run(doc! { "hello": 1 }).await?;
         if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
