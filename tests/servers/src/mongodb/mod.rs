@@ -203,8 +203,8 @@ fn run(addr: SocketAddr, command: Document) -> io::Result<Document> {
     let told = |why: &dyn std::fmt::Display| io::Error::other(format!("{name} at {addr}: {why}"));
     let answer = Connection::open(addr, ANSWER).and_then(|mut connection| connection.run(command));
     let answer = answer.map_err(|error| told(&error))?;
-    let is_ok = answer.get_f64("ok").is_ok_and(|ok| ok == 1.0) && !answer.contains_key("writeErrors");
-    if is_ok { Ok(answer) } else { Err(told(&answer)) }
+    let failed = ["writeErrors", "writeConcernError"].iter().any(|field| answer.contains_key(field));
+    if answer.get_f64("ok").is_ok_and(|ok| ok == 1.0) && !failed { Ok(answer) } else { Err(told(&answer)) }
 }
 
 /// Returns what a server says of its role.
