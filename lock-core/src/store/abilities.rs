@@ -220,7 +220,7 @@ const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
 const PLAIN: &str = "`redis+plain://`";
 
 /// URLs of the stores in databases.
-const SQL: &str = "`postgres://`, `mysql://`, `sqlite:`";
+const SQL: &str = "`postgres://`, `mysql://`, `mongodb://`, `sqlite:`";
 
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
