@@ -230,13 +230,13 @@ impl Open<'_> {
                 sold += row.int(1).map_err(unreadable)?;
             }
         }
-        if let Some(discard) = call.sql.discard {
-            let operations: Result<Vec<_>, _> = rows.iter().map(|row| row.maybe_text(2)).collect();
+        for some in rows.chunks(BATCH as usize) {
+            let Some(discard) = call.sql.discard(some.len()) else { break };
+            let operations: Result<Vec<_>, _> = some.iter().map(|row| row.maybe_text(2)).collect();
             let operations = operations.map_err(|error| call.unreadable(&error))?;
-            let operations: Vec<_> = operations.iter().flatten().map(String::as_str).collect();
-            for some in operations.chunks(BATCH as usize) {
-                self.change(discard, &[(&*call.stock).into(), Arg::Names(some)], some.len()).await?;
-            }
+            let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into()];
+            args.extend(operations.iter().flatten().map(|operation| Arg::Text(operation)));
+            self.change(&discard, &args, some.len()).await?;
         }
         if sold > 0 {
             self.execute(call.sql.forget, &[(&*call.stock).into(), sold.into()]).await?;
@@ -310,6 +310,6 @@ impl Open<'_> {
         let call = self.call;
         let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into()];
         args.extend(shifts.iter().flatten().map(|&number| Arg::Int(number)));
-        self.change(&(call.sql.shift)(shifts.len()), &args, shifts.len()).await
+        self.change(&call.sql.shift(shifts.len()), &args, shifts.len()).await
     }
 }

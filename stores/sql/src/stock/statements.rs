@@ -25,6 +25,9 @@ struct Dialect {
     /// key, or that of reservations.
     by_key: &'static str,
     by_deadline: &'static str,
+    /// Whether a list of rows to change is the first table of a join: with `IN`, all records of a
+    /// stock may be read, and locked.
+    joins_lists: bool,
 }
 
 impl Dialect {
@@ -55,6 +58,7 @@ impl Dialect {
         skip_locked: "",
         by_key: "",
         by_deadline: "",
+        joins_lists: false,
     };
 
     /// PostgreSQL's transactions are READ COMMITTED, and lock rows before they rely on them. The
@@ -72,6 +76,7 @@ impl Dialect {
         skip_locked: " FOR UPDATE SKIP LOCKED",
         by_key: "",
         by_deadline: "",
+        joins_lists: false,
     };
 
     /// MariaDB's and MySQL's are the same. An index is named wherever a statement locks rows that
@@ -87,6 +92,7 @@ impl Dialect {
         skip_locked: " FOR UPDATE SKIP LOCKED",
         by_key: " FORCE INDEX (PRIMARY)",
         by_deadline: " FORCE INDEX (lock_stock_operation_held)",
+        joins_lists: true,
     };
 }
 
@@ -181,9 +187,6 @@ CREATE TABLE IF NOT EXISTS lock_stock_operation (
 #[derive(Debug)]
 pub(crate) struct Statements {
     dialect: Dialect,
-    /// Returns a statement with $2 and on, for each of so many segments: segment, and the
-    /// differences of available, held, sold. No count may end below zero.
-    pub(super) shift: fn(usize) -> String,
     /// Creates the tables and indexes that are missing.
     pub(crate) tables: String,
     /// $2 operation. For each active segment: now, segment, available, the operation's
@@ -219,13 +222,11 @@ pub(crate) struct Statements {
     /// $2 how many. operation, parts of overdue reservations, locked; skips those that another
     /// transaction is ending.
     pub(crate) overdue: String,
-    /// $2 how many. Deletes records whose retention is over; state, quantity of each.
+    /// $2 how many. Deletes records whose retention is over; state, quantity of each. If there is
+    /// [`discard`](Self::discard), this only locks them, and operation is a third column.
     pub(crate) purge: String,
-    /// $2 operation. Deletes its record if its retention is over; state, quantity.
+    /// $2 operation. Deletes its record if its retention is over, in the same way; state, quantity.
     pub(super) purge_one: String,
-    /// $2 operations. Deletes their records, if `purge` and `purge_one` only lock them: then these
-    /// have a third column, the operation.
-    pub(super) discard: Option<&'static str>,
     /// $2 units. Adds them to the total that deleted records have sold.
     pub(super) forget: &'static str,
     /// $2 segments, $3 initial. Changes nothing if the stock exists.
@@ -251,10 +252,10 @@ impl Statements {
         let dialect = Dialect::of(options);
         match options {
             #[cfg(feature = "sqlite")]
-            Options::Sqlite(_) => Self { shift, tables: TABLES.to_owned(), ..Self::common(dialect) },
+            Options::Sqlite(_) => Self { tables: TABLES.to_owned(), ..Self::common(dialect) },
             #[cfg(feature = "postgres")]
             Options::Postgres(_) | Options::Pooled(_) => {
-                Self { shift, tables: format!("{ALONE}{TABLES}"), ..Self::common(dialect) }
+                Self { tables: format!("{ALONE}{TABLES}"), ..Self::common(dialect) }
             }
             #[cfg(feature = "mysql")]
             Options::MySql(_) => Self::mysql(dialect),
@@ -268,7 +269,6 @@ impl Statements {
     fn mysql(dialect: Dialect) -> Self {
         let Dialect { clock, skip_locked, .. } = dialect;
         Self {
-            shift: mysql_shift,
             tables: MYSQL_TABLES.to_owned(),
             note: format!(
                 "INSERT INTO lock_stock_operation \
@@ -287,10 +287,6 @@ impl Statements {
                 "SELECT state, quantity, operation FROM lock_stock_operation \
                  WHERE stock = $1 AND operation = $2 AND kept_until <= {clock} FOR UPDATE"
             ),
-            discard: Some(
-                "DELETE lock_stock_operation FROM lock_stock_operation FORCE INDEX (PRIMARY) \
-                 WHERE stock = $1 AND operation IN ($2)",
-            ),
             forget: "INSERT INTO lock_stock_operation (stock, operation, state, reserved, quantity, parts) \
                      VALUES ($1, '', 'F', 0, $2, '') ON DUPLICATE KEY UPDATE quantity = quantity + $2",
             create: "INSERT INTO lock_stock (stock, segments, epoch, initial, restocked) \
@@ -306,7 +302,6 @@ impl Statements {
         let early = dialect.early();
         Self {
             dialect,
-            shift: |_| String::new(),
             tables: String::new(),
             look: format!(
                 "SELECT {clock}, g.segment, g.available, {RECORD}, \
@@ -369,7 +364,6 @@ impl Statements {
                 "DELETE FROM lock_stock_operation WHERE stock = $1 AND operation = $2 AND kept_until <= {clock} \
                  RETURNING state, quantity"
             ),
-            discard: None,
             forget: "INSERT INTO lock_stock_operation (stock, operation, state, reserved, quantity, parts) \
                      VALUES ($1, '', 'F', 0, $2, '') ON CONFLICT (stock, operation) DO UPDATE \
                      SET quantity = lock_stock_operation.quantity + excluded.quantity",
@@ -385,17 +379,57 @@ impl Statements {
         }
     }
 
+    /// Returns a statement with $2 and on, for each of `count` segments: segment, and the
+    /// differences of available, held, sold. No count may end below zero.
+    pub(super) fn shift(&self, count: usize) -> String {
+        let places = |nth: usize| [2, 3, 4, 5].map(|place| format!("${}", 4 * nth + place));
+        if self.dialect.joins_lists {
+            let select = |nth| {
+                let [segment, available, held, sold] = places(nth);
+                format!(
+                    "SELECT {segment} AS segment, {available} AS available, {held} AS held, {sold} AS sold"
+                )
+            };
+            let selects: Vec<_> = (0..count).map(select).collect();
+            return format!(
+                "UPDATE ({}) AS d STRAIGHT_JOIN lock_stock_segment AS g FORCE INDEX (PRIMARY) \
+                 ON g.stock = $1 AND g.segment = d.segment SET g.available = g.available + d.available, \
+                 g.held = g.held + d.held, g.sold = g.sold + d.sold \
+                 WHERE g.available + d.available >= 0 AND g.held + d.held >= 0 AND g.sold + d.sold >= 0",
+                selects.join(" UNION ALL ")
+            );
+        }
+        let values: Vec<_> = (0..count).map(|nth| format!("({})", places(nth).join(", "))).collect();
+        format!(
+            "UPDATE lock_stock_segment SET available = available + d.column2, held = held + d.column3, \
+             sold = sold + d.column4 FROM (VALUES {}) AS d WHERE stock = $1 AND segment = d.column1 \
+             AND available + d.column2 >= 0 AND held + d.column3 >= 0 AND sold + d.column4 >= 0",
+            values.join(", ")
+        )
+    }
+
     /// Returns a statement with $2 retention (us), $3 and on: `count` operations, all held and
     /// locked.
     pub(super) fn expire(&self, count: usize) -> String {
+        let clock = self.dialect.clock;
+        if self.dialect.joins_lists {
+            let records = records(3, count);
+            return format!(
+                "UPDATE {records} SET o.state = 'E', o.kept_until = {clock} + $2 WHERE o.state = 'H'"
+            );
+        }
         let operations: Vec<_> = (3..count + 3).map(|at| format!("${at}")).collect();
         format!(
-            "UPDATE lock_stock_operation{} SET state = 'E', kept_until = {} + $2 \
+            "UPDATE lock_stock_operation SET state = 'E', kept_until = {clock} + $2 \
              WHERE stock = $1 AND state = 'H' AND operation IN ({})",
-            self.dialect.by_key,
-            self.dialect.clock,
             operations.join(", ")
         )
+    }
+
+    /// Returns a statement with $2 and on: `count` operations, whose records it deletes. `None` if
+    /// `purge` and `purge_one` do so themselves.
+    pub(super) fn discard(&self, count: usize) -> Option<String> {
+        self.dialect.joins_lists.then(|| format!("DELETE o FROM {}", records(2, count)))
     }
 
     /// Returns a statement with $2 and on, for each of `count` new segments: segment and units.
@@ -409,35 +443,12 @@ impl Statements {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn shift(count: usize) -> String {
-    let values: Vec<_> = (0..count).map(|nth| format!("({})", places(nth).join(", "))).collect();
+/// Returns the records of `count` operations, which are the arguments from `first` on, as a join.
+fn records(first: usize, count: usize) -> String {
+    let operations: Vec<_> = (first..first + count).map(|at| format!("SELECT ${at} AS operation")).collect();
     format!(
-        "UPDATE lock_stock_segment SET available = available + d.column2, held = held + d.column3, \
-         sold = sold + d.column4 FROM (VALUES {}) AS d WHERE stock = $1 AND segment = d.column1 \
-         AND available + d.column2 >= 0 AND held + d.column3 >= 0 AND sold + d.column4 >= 0",
-        values.join(", ")
+        "({}) AS d STRAIGHT_JOIN lock_stock_operation AS o FORCE INDEX (PRIMARY) \
+         ON o.stock = $1 AND o.operation = d.operation",
+        operations.join(" UNION ALL ")
     )
-}
-
-/// Locks the rows in the order of the list.
-#[cfg(feature = "mysql")]
-fn mysql_shift(count: usize) -> String {
-    let select = |nth| {
-        let [segment, available, held, sold] = places(nth);
-        format!("SELECT {segment} AS segment, {available} AS available, {held} AS held, {sold} AS sold")
-    };
-    let selects: Vec<_> = (0..count).map(select).collect();
-    format!(
-        "UPDATE ({}) AS d STRAIGHT_JOIN lock_stock_segment AS g FORCE INDEX (PRIMARY) \
-         ON g.stock = $1 AND g.segment = d.segment SET g.available = g.available + d.available, \
-         g.held = g.held + d.held, g.sold = g.sold + d.sold \
-         WHERE g.available + d.available >= 0 AND g.held + d.held >= 0 AND g.sold + d.sold >= 0",
-        selects.join(" UNION ALL ")
-    )
-}
-
-/// Returns the places of the four arguments of a segment, counted from 0.
-fn places(nth: usize) -> [String; 4] {
-    [2, 3, 4, 5].map(|place| format!("${}", 4 * nth + place))
 }
