@@ -26,7 +26,6 @@ on_postgres! {
     an_older_token_is_refused();
     sales_from_several_segments_end_beside_small_ones();
     a_prefix_is_another_stock();
-    a_caller_who_is_not_polled_keeps_nobody_out();
     a_restock_comes_between_sales_from_several_segments();
     what_comes_too_late_changes_nothing();
     mistakes_are_told();
@@ -38,6 +37,12 @@ on_postgres! {
     what_is_overdue_is_for_sale_at_once();
     an_unreadable_reservation_is_named();
     a_hundred_units_are_sold_once();
+}
+
+/// In one thread, so that the call is seen between two of its steps.
+#[tokio::test]
+async fn a_caller_who_is_not_polled_keeps_nobody_out() {
+    scenarios::a_caller_who_is_not_polled_keeps_nobody_out(&PostgresServer::start().url()).await;
 }
 
 #[test]
