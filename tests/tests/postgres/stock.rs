@@ -52,7 +52,7 @@ fn a_call_that_was_dropped_keeps_nobody_out() {
 
 /// Makes each test run on servers of its own.
 macro_rules! on_servers {
-    ($($(#[$meta:meta])* $name:ident();)*) => {$(
+    ($($(#[$meta:meta])* fn $name:ident();)*) => {$(
         $(#[$meta])*
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
@@ -62,11 +62,11 @@ macro_rules! on_servers {
 }
 
 on_servers! {
-    a_crash_of_the_server_loses_nothing_that_was_answered();
-    a_commit_without_an_answer_is_told_by_the_same_again();
+    fn a_crash_of_the_server_loses_nothing_that_was_answered();
+    fn a_commit_without_an_answer_is_told_by_the_same_again();
     #[cfg(target_os = "linux")]
-    the_servers_clock_decides_what_is_too_late_and_what_is_over();
-    a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over();
+    fn the_servers_clock_decides_what_is_too_late_and_what_is_over();
+    fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over();
 }
 
 #[test]
