@@ -1,5 +1,5 @@
-//! Tests on servers of any product, which they start: with crashes, connections that are cut, clocks
-//! that are stepped, and rows that others lock. They need a runtime of several threads.
+//! Tests on servers of any product, which they start: with crashes, connections that are cut,
+//! clocks that are stepped, and rows that others lock. They need a runtime of several threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

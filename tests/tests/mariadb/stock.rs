@@ -125,8 +125,8 @@ async fn names_at_their_longest_that_differ_in_one_byte_are_different() {
     assert!(error.to_string().contains("at most 2500 bytes"), "{error}");
 }
 
-/// Without hints, the optimiser reads many rows more than it needs, and waits for each that somebody
-/// has locked.
+/// Without hints, the optimiser reads many rows more than it needs, and waits for each that
+/// somebody has locked.
 #[tokio::test]
 async fn an_operation_waits_for_no_row_of_others() {
     const MANY: u64 = 100;

@@ -42,8 +42,8 @@ impl Dialect {
         }
     }
 
-    /// Returns the time for conditions by which an index finds rows. What is over then is over
-    /// later, too.
+    /// Returns the time for conditions by which an index finds rows. It may be a little early, and
+    /// so finds no row that is not over.
     fn early(&self) -> String {
         self.early.map_or_else(|| format!("(SELECT {})", self.clock), str::to_owned)
     }
@@ -79,10 +79,10 @@ impl Dialect {
         joins_lists: false,
     };
 
-    /// MariaDB's and MySQL's are the same. An index is named wherever a statement locks rows that
-    /// it finds by a part of a key: otherwise it may read a small table as a whole, and would lock
-    /// rows of other stocks, in any order. An index entry has a lock of its own. So a sweep and the
-    /// cancellation of an overdue reservation may deadlock; one of them is made again.
+    /// MariaDB's and MySQL's are the same. Statements that lock several rows name the index.
+    /// Otherwise they may read more rows than they need, in any order, and lock them. An index
+    /// entry has a lock of its own. So a sweep and the cancellation of an overdue reservation may
+    /// deadlock; one of them is made again.
     #[cfg(feature = "mysql")]
     const MYSQL: Self = Self {
         clock: MYSQL_CLOCK,
@@ -262,9 +262,9 @@ impl Statements {
         }
     }
 
-    /// Neither MariaDB nor MySQL has all of `ON CONFLICT DO NOTHING`, `RETURNING` and a `LIMIT` in
-    /// subqueries. `INSERT IGNORE` would also ignore what is too long. If two insert the same row at
-    /// the same time, one of them fails, and is made again.
+    /// MariaDB and MySQL have no `ON CONFLICT DO NOTHING`, and no `LIMIT` in a subquery with `IN`.
+    /// `INSERT IGNORE` would also cut a text that is too long. If two insert the same row at the
+    /// same time, one of them fails, and is made again.
     #[cfg(feature = "mysql")]
     fn mysql(dialect: Dialect) -> Self {
         let Dialect { clock, skip_locked, .. } = dialect;

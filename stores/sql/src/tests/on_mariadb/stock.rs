@@ -5,7 +5,8 @@ use crate::links::{Links, Options};
 use crate::plumbing::Arg;
 use crate::stock::Statements;
 
-/// However many records are kept. A filter behind the index would have locked the rows that it drops.
+/// However many records are kept. A filter behind the index would have locked the rows that it
+/// drops.
 #[tokio::test]
 async fn a_sweep_looks_by_index_at_what_is_over() {
     let server = MariaDbServer::start();
