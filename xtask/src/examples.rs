@@ -1,7 +1,7 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, in
-//! PostgreSQL, MariaDB and SQLite, and as two processes at once. Servers are also run with an
+//! databases, and as two processes at once. Servers are also run with an
 //! instance that joins later. Recipes run in memory and on single stores only. The flash sale needs
-//! a stock, which MariaDB and stores of the plain layout don't have.
+//! a stock, which MongoDB and stores of the plain layout don't have.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
