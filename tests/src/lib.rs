@@ -8,9 +8,10 @@
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).
 //! - Helpers for all kinds of locks ([`kinds`]), and for both layouts at a server ([`Layout`]).
-//! - Locks in SQL ([`sql_locks`]), on servers of any product ([`sql_server`]) that fail
-//!   ([`sql_faults`]), whose rows are locked ([`sql_rows`]) or whose clocks are set
-//!   ([`sql_clocks`]), and transactions under them ([`sql_commit`]).
+//! - Locks in databases ([`database_locks`]), on servers of any product ([`database_server`]) that
+//!   fail ([`database_faults`]) or whose clocks are set ([`database_clocks`]).
+//! - Locks in SQL ([`sql_server`]), whose rows are locked ([`sql_rows`]), and transactions under
+//!   them ([`sql_commit`]).
 //! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), SQL ([`stock_sql`]),
 //!   and programs that die within an operation ([`stock_steps`]).
 //! - A browser (`browser`), and waiting for conditions ([`eventually`]).
@@ -24,6 +25,14 @@ pub mod browser;
 #[cfg(feature = "helpers")]
 pub mod chaos;
 pub mod clock;
+#[cfg(feature = "helpers")]
+pub mod database_clocks;
+#[cfg(feature = "helpers")]
+pub mod database_faults;
+#[cfg(feature = "helpers")]
+pub mod database_locks;
+#[cfg(feature = "helpers")]
+pub mod database_server;
 pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
@@ -48,13 +57,7 @@ pub mod simulation;
 mod site;
 pub mod soak;
 #[cfg(feature = "helpers")]
-pub mod sql_clocks;
-#[cfg(feature = "helpers")]
 pub mod sql_commit;
-#[cfg(feature = "helpers")]
-pub mod sql_faults;
-#[cfg(feature = "helpers")]
-pub mod sql_locks;
 #[cfg(feature = "helpers")]
 pub mod sql_rows;
 #[cfg(feature = "helpers")]

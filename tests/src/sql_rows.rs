@@ -8,10 +8,11 @@ use sqlx::pool::PoolOptions;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use crate::database_locks::nothing_is_left;
+use crate::database_server::url;
 use crate::eventually;
 use crate::sql_commit::Notes;
-use crate::sql_locks::nothing_is_left;
-use crate::sql_server::{SqlServer, pool, url};
+use crate::sql_server::{SqlServer, pool};
 
 const LEASE: Duration = Duration::from_secs(3);
 const SLACK: Duration = Duration::from_secs(20);

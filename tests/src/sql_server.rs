@@ -1,4 +1,4 @@
-//! [`SqlServer`]: what the tests of locks need to know of a product, to run on each of them.
+//! [`SqlServer`]: what the tests of locks in SQL need to know of a product, to run on each of them.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,14 +8,15 @@ use lock_runtime::{ConnectError, LockManager};
 use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Database, Pool};
 
+use crate::database_locks::nothing_is_left;
+use crate::database_server::{LockServer, has, url};
 use crate::mariadb::MariaDb;
 use crate::postgres::Postgres;
 use crate::sql_commit::{Notes, Place};
-use crate::sql_locks::nothing_is_left;
-use crate::{DatabaseServer, PostgresServer, Product};
+use crate::{DatabaseServer, PostgresServer};
 
-/// A product whose servers have locks.
-pub trait SqlServer: Product {
+/// A product whose servers have locks in SQL.
+pub trait SqlServer: LockServer {
     /// The database as `sqlx` has it.
     type Database: Notes;
 
@@ -25,27 +26,11 @@ pub trait SqlServer: Product {
     /// Selects the number of sessions that wait for a row.
     const WAITING: &'static str;
 
-    /// Returns the URL of the server behind this address, for the user who may do everything.
-    fn url_at(addr: SocketAddr) -> String;
-
-    /// Starts a server that leaves what it writes to the system's cache. A kill of the server loses
-    /// nothing of that, and a busy disk does not end leases.
-    fn start_beside_a_busy_disk() -> impl Future<Output = DatabaseServer<Self>>;
-
-    /// Whether this request of a client writes.
-    fn writes(request: &[u8]) -> bool;
-
     /// Connects a manager with the options of a pool.
     fn connect_pool(pool: &Pool<Self::Database>, lease: Duration) -> impl Future<Output = LockManager>;
 }
 
-impl SqlServer for Postgres {
-    type Database = sqlx::Postgres;
-
-    const UNICODE: &'static str = "";
-
-    const WAITING: &'static str = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-
+impl LockServer for Postgres {
     fn url_at(addr: SocketAddr) -> String {
         format!("postgres://test@{addr}/postgres")
     }
@@ -63,19 +48,24 @@ impl SqlServer for Postgres {
         request.contains(&b'{') || has(request, b"COMMIT\0")
     }
 
+    async fn assert_nothing_is_left(server: &DatabaseServer<Self>, within: Duration) {
+        nothing_is_left(&pool(server).await, within).await;
+    }
+}
+
+impl SqlServer for Postgres {
+    type Database = sqlx::Postgres;
+
+    const UNICODE: &'static str = "";
+
+    const WAITING: &'static str = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+
     async fn connect_pool(pool: &sqlx::PgPool, lease: Duration) -> LockManager {
         LockManager::builder().lease(lease).connect_postgres(pool).await.unwrap()
     }
 }
 
-impl SqlServer for MariaDb {
-    type Database = sqlx::MySql;
-
-    const UNICODE: &'static str = "CHARACTER SET utf8mb4";
-
-    const WAITING: &'static str = "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
-                                   WHERE variable_name = 'Innodb_row_lock_current_waits'";
-
+impl LockServer for MariaDb {
     fn url_at(addr: SocketAddr) -> String {
         format!("mysql://root@{addr}/locks")
     }
@@ -89,33 +79,27 @@ impl SqlServer for MariaDb {
         has(request, b"COMMIT")
     }
 
+    async fn assert_nothing_is_left(server: &DatabaseServer<Self>, within: Duration) {
+        nothing_is_left(&pool(server).await, within).await;
+    }
+}
+
+impl SqlServer for MariaDb {
+    type Database = sqlx::MySql;
+
+    const UNICODE: &'static str = "CHARACTER SET utf8mb4";
+
+    const WAITING: &'static str = "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
+                                   WHERE variable_name = 'Innodb_row_lock_current_waits'";
+
     async fn connect_pool(pool: &sqlx::MySqlPool, lease: Duration) -> LockManager {
         LockManager::builder().lease(lease).connect_mysql(pool).await.unwrap()
     }
 }
 
-fn has(request: &[u8], text: &[u8]) -> bool {
-    request.windows(text.len()).any(|part| part == text)
-}
-
-/// Returns the URL of a server, for the user who may do everything.
-pub fn url<P: SqlServer>(server: &DatabaseServer<P>) -> String {
-    P::url_at(server.addr())
-}
-
 /// Connects a pool to a server.
 pub async fn pool<P: SqlServer>(server: &DatabaseServer<P>) -> Pool<P::Database> {
     Pool::connect(&url(server)).await.unwrap()
-}
-
-/// Connects a manager to a server. Its locks have this lease.
-pub async fn connect<P: SqlServer>(server: &DatabaseServer<P>, lease: Duration) -> LockManager {
-    LockManager::builder().lease(lease).connect(url(server)).await.unwrap()
-}
-
-/// Asserts that nobody holds or waits for anything on a server, after this time at the latest.
-pub async fn assert_nothing_is_left<P: SqlServer>(server: &DatabaseServer<P>, within: Duration) {
-    nothing_is_left(&pool(server).await, within).await;
 }
 
 /// Makes a new database on a server, and returns its URL too.

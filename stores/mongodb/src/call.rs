@@ -1,8 +1,9 @@
 //! [`Call`]: one call and its deadline, and how it makes steps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::kit::Backoff;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
@@ -13,10 +14,13 @@ use lock_store_records::{Access, Change, Changed, Event, Heard, Name, Record};
 use mongodb::bson::Document;
 use tokio::sync::SemaphorePermit;
 
-use crate::classify::{During, Fault, answered, fault};
-use crate::documents::{self, COLLECTION, Read, Told, Write, id};
+use crate::classify::{During, Fault, answered, fault, fault_of_commit};
+use crate::documents::{self, COLLECTION, Read, TOGETHER, Told, Write, id};
 use crate::records::Mongo;
 use crate::server::Bounds;
+
+/// Number of documents that are written side by side, each by itself.
+const ABREAST: u32 = 4;
 
 /// One call and its deadline.
 #[derive(Clone, Copy)]
@@ -119,10 +123,12 @@ impl<'a> Call<'a> {
             match swap(&mut { *self }, change, name, step).await {
                 Ok(Tried::Made(changed)) => return Ok(changed),
                 Ok(Tried::Refused(_)) if change.access == Access::Each => {
-                    let mut records = [Record::empty(name.class)];
-                    let (rows, now) = (&self.mongo.rows, time(0));
-                    let (answer, bell, _) = rows.run(&change.names, now, &mut records, &[0], step);
-                    return Ok(Changed { answer, now, heard: bell.ring(change.handle) });
+                    return Ok(self.skip(change, name, step));
+                }
+                Err(Fault::Failed(error))
+                    if change.access == Access::Each && error.kind() == StoreErrorKind::ForeignData =>
+                {
+                    return Ok(self.skip(change, name, step));
                 }
                 Ok(Tried::Refused(error)) => return Err(error),
                 Ok(Tried::Overtaken) => {
@@ -134,11 +140,21 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Runs a step for which the document can't be had.
+    fn skip<T>(&self, change: &Change, name: &Name, step: Steps<'_, T>) -> Changed<T> {
+        let (mut records, now) = ([Record::empty(name.class)], time(0));
+        let (answer, bell, _) = self.mongo.rows.run(&change.names, now, &mut records, &[0], step);
+        Changed { answer, now, heard: bell.ring(change.handle) }
+    }
+
     /// Reads the documents of a step.
     async fn read(&self, change: &Change) -> Result<Documents, Fault> {
         let ids: Vec<String> = change.names.iter().map(id).collect();
         let sent = Clock::Boot.now();
-        let documents = self.list(documents::find(&ids)).await?;
+        let mut documents = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(TOGETHER) {
+            documents.extend(self.list(documents::find(ids)).await?);
+        }
         let indexes: HashMap<&str, usize> = ids.iter().map(String::as_str).zip(0..).collect();
         let mut found: Vec<Option<Found>> = vec![None; ids.len()];
         let (mut now, mut last) = (None, 0_i64);
@@ -230,8 +246,10 @@ impl<'a> Call<'a> {
             return Ok(Changed { answer, now: moment, heard: bell.ring(change.handle) });
         }
         let at = read.next();
-        let command = documents::write(&writes, settles, at, change.latest.map(micros));
-        match self.commit(command, writes.len()).await {
+        let commands = writes.chunks(TOGETHER);
+        let latest = change.latest.map(micros);
+        let commands = commands.map(|writes| (documents::write(writes, settles, at, latest), writes.len()));
+        match self.commit(commands).await {
             Ok(()) => {
                 self.see(&writes);
                 let now = if settles { read.now } else { time(at) };
@@ -244,26 +262,24 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Writes `count` documents in a transaction.
-    async fn commit(&self, mut command: Document, count: usize) -> Result<(), Fault> {
+    /// Runs commands in a transaction. Each has to write this many documents.
+    async fn commit(&self, commands: impl Iterator<Item = (Document, usize)>) -> Result<(), Fault> {
         let connected = self.bounds.within(During::Work, self.mongo.server.connected()).await?;
         let failed = |error| fault(&error, During::Work);
         let begin = async { connected.begin().await.map_err(failed) };
-        let mut session = self.bounds.within(During::Work, begin).await?;
-        command.insert("maxTimeMS", self.bounds.milliseconds());
-        let write = async {
-            let answer = connected.database.run_command(command).session(&mut session).await;
-            answered(answer.map_err(failed)?, During::Work)
-        };
-        let answer = self.bounds.within(During::Work, write).await?;
-        if answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok()) != Some(count) {
-            // A session that is dropped undoes its transaction some time later.
-            let undo = async { session.abort_transaction().await.map_err(failed) };
-            self.bounds.within(During::Work, undo).await?;
-            return Err(Fault::Again("other processes have changed a record, or it is too late".to_owned()));
+        let mut transaction = self.bounds.within(During::Work, begin).await?;
+        for (mut command, count) in commands {
+            command.insert("maxTimeMS", self.bounds.milliseconds());
+            let write = async { answered(transaction.run(command).await.map_err(failed)?, During::Work) };
+            let answer = self.bounds.within(During::Work, write).await?;
+            if count_of(&answer) != Some(count) {
+                let undo = async { transaction.abort().await.map_err(failed) };
+                self.bounds.within(During::Work, undo).await?;
+                let text = "other processes have changed a record, or it is too late";
+                return Err(Fault::Again(text.to_owned()));
+            }
         }
-        let commit =
-            async { session.commit_transaction().await.map_err(|error| fault(&error, During::Commit)) };
+        let commit = async { transaction.commit().await.map_err(|error| fault_of_commit(&error)) };
         self.bounds.within(During::Commit, commit).await
     }
 
@@ -332,38 +348,79 @@ pub(crate) async fn batch<T>(
             bell.ring(change.handle);
             return Ok(done(answer));
         }
-        let command = documents::write(&writes, false, at, None);
-        let written = call.bounds.write(&call.mongo.server, command).await;
-        let count = match written {
-            Ok((_, answer)) => answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok()),
-            // Some may have been overtaken by an insert.
-            Err(Fault::Again(_)) => None,
+        let missed = match call.write_each(&writes, at).await {
+            Ok(missed) => missed,
             Err(fault) => {
                 bell.doubt(change.handle);
                 return Err(fault.error());
             }
         };
-        if count == Some(writes.len()) {
+        if missed.is_empty() {
             call.see(&writes);
             return Ok(Changed { answer, now: time(at), heard: bell.ring(change.handle) });
         }
-        // Those that others have changed meanwhile are not known to be done.
-        let ids: Vec<String> = writes.iter().map(|write| id(write.told.name)).collect();
-        let versions = call.retrying(|| call.list(documents::versions(&ids))).await?;
-        let version_of: HashMap<&str, &str> = versions
-            .iter()
-            .filter_map(|document| Some((document.get_str("_id").ok()?, document.get_str("version").ok()?)))
-            .collect();
-        let missed = writes.iter().zip(&ids).filter(|(write, id)| {
-            version_of.get(id.as_str()).is_none_or(|version| *version != write.after.version)
-        });
-        let missed: Vec<&Name> = missed.map(|(write, _)| write.told.name).collect();
+        let missed: Vec<&Name> = missed.iter().map(|write| write.told.name).collect();
         let indexes = change.names.iter().enumerate().filter(|(_, name)| missed.contains(name));
         skipped.extend(indexes.map(|(index, _)| index));
         let mut records = read.records.clone();
         let (answer, bell, _) = rows.run(&change.names, read.now, &mut records, &skipped, step);
         return Ok(Changed { answer, now: time(at), heard: bell.ring(change.handle) });
     }
+}
+
+impl Call<'_> {
+    /// Writes each of these documents by itself. Returns those that are not known to be written:
+    /// others have changed them meanwhile, or have locked them.
+    async fn write_each<'w>(&self, writes: &'w [Write<'w>], at: i64) -> Result<Vec<&'w Write<'w>>, Fault> {
+        let (server, mut is_done, mut unanswered) = (&self.mongo.server, true, None);
+        for some in writes.chunks(TOGETHER) {
+            // It waits for a document that a transaction of others has locked.
+            let bounds = self.bounds.part(self.bounds.timeout / 4);
+            match bounds.write(server, documents::write(some, false, at, None)).await {
+                Ok((_, answer)) => is_done &= count_of(&answer) == Some(some.len()),
+                // Some may have been overtaken by an insert.
+                Err(Fault::Again(_)) => is_done = false,
+                Err(Fault::Failed(error)) if error.outcome_unknown() => unanswered = Some(error),
+                Err(fault) => return Err(fault),
+            }
+        }
+        if is_done && unanswered.is_none() {
+            return Ok(Vec::new());
+        }
+        let mut missed = self.missed(writes.iter().collect()).await?;
+        if let Some(error) = unanswered {
+            let count = u32::try_from(missed.len()).unwrap_or(u32::MAX);
+            let limit = self.bounds.left() / (2 + 2 * count / ABREAST);
+            for some in missed.chunks(ABREAST as usize) {
+                let write = async |write| {
+                    let command = documents::write(std::slice::from_ref(write), false, at, None);
+                    // Whether it is done is asked for afterwards.
+                    let _ = self.bounds.part(limit).write(server, command).await;
+                };
+                join_all(some.iter().map(|each| write(*each))).await;
+            }
+            missed = self.missed(missed).await?;
+            if missed.len() == writes.len() {
+                return Err(error.into());
+            }
+        }
+        Ok(missed)
+    }
+
+    /// Returns those of these documents that are not as they were written.
+    async fn missed<'w>(&self, mut writes: Vec<&'w Write<'w>>) -> Result<Vec<&'w Write<'w>>, Fault> {
+        let ids: Vec<String> = writes.iter().map(|write| id(write.told.name)).collect();
+        let documents = self.retrying(|| self.list(documents::versions(&ids))).await?;
+        let versions: HashSet<&str> =
+            documents.iter().filter_map(|document| document.get_str("version").ok()).collect();
+        writes.retain(|write| !versions.contains(write.after.version.as_str()));
+        Ok(writes)
+    }
+}
+
+/// Returns the number of documents that an answer to `update` says.
+fn count_of(answer: &Document) -> Option<usize> {
+    answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok())
 }
 
 /// Returns the documents of an answer to `find`.

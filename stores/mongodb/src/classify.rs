@@ -2,7 +2,7 @@
 
 use lock_core::store::{StoreError, StoreErrorKind};
 use mongodb::bson::Document;
-use mongodb::error::{Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::error::{Error, ErrorKind, TRANSIENT_TRANSACTION_ERROR};
 
 /// The name of the database in errors.
 pub(crate) const DATABASE: &str = "MongoDB";
@@ -52,10 +52,6 @@ enum Meaning {
 
 /// Returns the fault of a command during which `error` happened.
 pub(crate) fn fault(error: &Error, during: During) -> Fault {
-    let text = || format!("{DATABASE}: {}", short(&error.kind.to_string()));
-    if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
-        return StoreError::new(StoreErrorKind::Unanswered, text()).into();
-    }
     let meaning = match &*error.kind {
         ErrorKind::Command(_) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => Meaning::Again,
         ErrorKind::Command(error) => of_code(error.code),
@@ -72,7 +68,17 @@ pub(crate) fn fault(error: &Error, during: During) -> Fault {
         ErrorKind::Bson(_) => Meaning::Kind(StoreErrorKind::ForeignData),
         _ => Meaning::Lost,
     };
-    of(meaning, during, text())
+    of(meaning, during, format!("{DATABASE}: {}", short(&error.kind.to_string())))
+}
+
+/// Returns the fault of a commit. The driver may have sent it twice, to two primaries, so that its
+/// outcome is known only if the server says that nothing is left of the transaction.
+pub(crate) fn fault_of_commit(error: &Error) -> Fault {
+    let text = format!("{DATABASE}: {}", error.kind);
+    if error.contains_label(TRANSIENT_TRANSACTION_ERROR) {
+        return Fault::Again(text);
+    }
+    StoreError::new(StoreErrorKind::Unanswered, text).into()
 }
 
 /// Leaves out what the driver says of an error beside the error.

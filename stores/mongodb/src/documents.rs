@@ -21,6 +21,9 @@ use mongodb::bson::{Bson, Document, doc};
 /// - `told` is what the last change has told others.
 pub(crate) const COLLECTION: &str = "lock_records";
 
+/// Number of documents of any length that fit into a command or an answer, of 16 MB.
+pub(crate) const TOGETHER: usize = 60;
+
 /// Number of documents in a page of a scan or a sweep.
 pub(crate) const PAGE: usize = 500;
 
@@ -67,6 +70,7 @@ impl Read {
             token: document.get_i64("token")?,
             until: document.get_i64("until")?,
             kept_until: document.get_i64("kept_until")?,
+            // An answer leaves it out if the caller has it.
             text: document.get_str("record").unwrap_or_default().to_owned(),
         };
         Ok(Self {
@@ -102,11 +106,12 @@ pub(crate) fn swap(swap: &Swap<'_>, here: Option<&str>) -> Document {
     };
     let is_expected = swap.version.map_or_else(is_over, |version| doc! { "$eq": ["$version", version] });
     let (from, to) = swap.within;
-    let condition = doc! { "$and": [{ "$gte": [clock(), from] }, { "$lte": [clock(), to] }, is_expected] };
+    let in_time = [doc! { "$gte": [clock(), from] }, doc! { "$lte": [clock(), to] }];
+    let [begins, ends] = in_time;
+    let condition = doc! { "$and": [begins, ends, { "$or": [is_new(), is_ours()] }, is_expected] };
     let after =
         changed(swap.after, &Told { name: swap.name, events: swap.events.into(), here }, swap.settles, None);
-    let is_new = doc! { "$eq": [{ "$type": "$version" }, "missing"] };
-    let otherwise = doc! { "$cond": [is_new, nothing(), "$$ROOT"] };
+    let otherwise = doc! { "$cond": [is_new(), nothing(), "$$ROOT"] };
     doc! {
         "findAndModify": COLLECTION,
         "query": { "_id": id(swap.name) },
@@ -115,6 +120,19 @@ pub(crate) fn swap(swap: &Swap<'_>, here: Option<&str>) -> Document {
         "new": true,
         "fields": fields(Some(version)),
     }
+}
+
+/// Whether an upsert inserts the document.
+fn is_new() -> Document {
+    doc! { "$eq": ["$$ROOT", { "_id": "$_id" }] }
+}
+
+/// Whether this program has written a document, as far as its types say. One of another program is
+/// left alone.
+fn is_ours() -> Document {
+    let fields = ["version", "token", "until", "kept_until", "record", "changed_at"];
+    let types = fields.map(|field| doc! { "$type": format!("${field}") });
+    doc! { "$eq": [types.to_vec(), ["string", "long", "long", "long", "string", "long"]] }
 }
 
 /// Returns a document about which nothing is known: a refused request leaves it.
@@ -268,7 +286,7 @@ fn listed(filter: Document, projection: Document) -> Document {
 /// next one is made.
 fn is_over() -> Document {
     let before = |field: &str| doc! { "$lt": [format!("${field}"), clock()] };
-    doc! { "$and": [before("until"), before("kept_until"), before("token"), before("withdrawn_at")] }
+    doc! { "$and": [is_ours(), before("until"), before("kept_until"), before("token"), before("withdrawn_at")] }
 }
 
 /// Returns the command that removes those of these documents that are still over.
@@ -293,9 +311,11 @@ pub(crate) fn register(names: &[Name], here: &str, life: i64) -> Document {
         "changed_at": number("changed_at"),
         "listeners": all,
     };
-    let updates = names
-        .iter()
-        .map(|name| doc! { "q": { "_id": id(name) }, "u": [{ "$set": set.clone() }], "upsert": true });
+    let merged = doc! { "$mergeObjects": ["$$ROOT", set] };
+    let after = doc! { "$cond": [{ "$or": [is_new(), is_ours()] }, merged, "$$ROOT"] };
+    let update = [doc! { "$replaceWith": after }].to_vec();
+    let updates =
+        names.iter().map(|name| doc! { "q": { "_id": id(name) }, "u": update.clone(), "upsert": true });
     doc! { "update": COLLECTION, "updates": updates.collect::<Vec<_>>(), "ordered": false }
 }
 

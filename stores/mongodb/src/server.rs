@@ -7,11 +7,12 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::rows::LONGEST;
 use mongodb::bson::{DateTime, Document, doc};
-use mongodb::error::Error;
-use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria};
+use mongodb::error::{Error, ErrorKind};
+use mongodb::options::{Acknowledgment, ClientOptions, ReadPreference, SelectionCriteria, WriteConcern};
 use mongodb::{Client, ClientSession, Database};
+use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, fault};
 use crate::documents::COLLECTION;
@@ -135,16 +136,73 @@ impl Server {
 /// The wire version of MongoDB 4.4, which has expressions in projections.
 const OLDEST: i32 = 9;
 
+/// Time for ending a transaction whose caller has gone.
+const ENDS: Duration = Duration::from_secs(60);
+
 impl Connected {
     /// Begins a transaction.
-    pub(crate) async fn begin(&self) -> Result<ClientSession, Error> {
+    pub(crate) async fn begin(&self) -> Result<Transaction, Error> {
         let mut session = self.client.start_session().causal_consistency(false).await?;
-        let concern = mongodb::options::WriteConcern::builder()
-            .w(mongodb::options::Acknowledgment::Majority)
-            .journal(true)
-            .build();
+        let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
         session.start_transaction().write_concern(concern).await?;
-        Ok(session)
+        let (database, runtime) = (self.database.clone(), Handle::current());
+        Ok(Transaction { session: Some(session), database, runtime })
+    }
+}
+
+/// A transaction. When it is dropped, the server ends it: an open one keeps its documents locked.
+/// The driver does not end one that was dropped during its first command, or during its commit.
+pub(crate) struct Transaction {
+    /// `None` if it has ended.
+    session: Option<ClientSession>,
+    database: Database,
+    /// Its caller may leave outside of the runtime.
+    runtime: Handle,
+}
+
+impl Transaction {
+    /// Runs a command in it.
+    pub(crate) async fn run(&mut self, command: Document) -> Result<Document, Error> {
+        let Some(session) = &mut self.session else { return Err(Error::custom("the transaction is over")) };
+        let answer = self.database.run_command(command).session(session).await;
+        // The server has ended it.
+        if answer.as_ref().is_err_and(|error| matches!(*error.kind, ErrorKind::Command(_))) {
+            self.session = None;
+        }
+        answer
+    }
+
+    /// Undoes it.
+    pub(crate) async fn abort(&mut self) -> Result<(), Error> {
+        let Some(session) = &mut self.session else { return Ok(()) };
+        session.abort_transaction().await?;
+        self.session = None;
+        Ok(())
+    }
+
+    pub(crate) async fn commit(&mut self) -> Result<(), Error> {
+        let Some(session) = &mut self.session else { return Err(Error::custom("the transaction is over")) };
+        session.commit_transaction().await?;
+        self.session = None;
+        Ok(())
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let Some(mut session) = self.session.take() else { return };
+        let database = self.database.clone();
+        let ends = async move {
+            // Sent only if the first command has been answered.
+            let _ = session.abort_transaction().await;
+            // The server ends the transaction before this one, and refuses its late commands.
+            if session.start_transaction().await.is_ok() {
+                let nothing = doc! { "find": COLLECTION, "filter": { "_id": "" }, "limit": 1 };
+                let _ = database.run_command(nothing).session(&mut session).await;
+                let _ = session.abort_transaction().await;
+            }
+        };
+        self.runtime.spawn(timeout(ENDS, ends));
     }
 }
 
@@ -158,6 +216,11 @@ pub(crate) struct Bounds {
 impl Bounds {
     pub(crate) fn new(timeout: Duration) -> Self {
         Self { timeout, deadline: Instant::now() + timeout.min(LONGEST) }
+    }
+
+    /// Returns a part of the call, until its own deadline.
+    pub(crate) fn part(&self, limit: Duration) -> Self {
+        Self { deadline: self.deadline.min(Instant::now() + limit), ..*self }
     }
 
     pub(crate) fn left(&self) -> Duration {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_runtime::{LockError, LockManager};
+use lock_runtime::{ConnectError, LockError, LockManager};
 use lock_tests::clock::now_nanos;
 use lock_tests::overlap::Recorder;
 
@@ -28,7 +28,7 @@ async fn main() {
         "broken" => Lock::ThisProcessOnly((0..keys).map(|_| tokio::sync::Mutex::new(())).collect()),
         lease => {
             let lease = Duration::from_millis(lease.parse().expect("milliseconds"));
-            Lock::Real(LockManager::builder().lease(lease).connect(url).await.expect("the server is up"))
+            Lock::Real(connect(url, lease).await)
         }
     });
     println!("ready");
@@ -51,6 +51,17 @@ async fn main() {
         locks.shutdown(Duration::from_secs(10)).await.expect("all locks were released");
     }
     println!("done {sections} {lost}");
+}
+
+/// Connects, also to servers that are just electing a primary.
+async fn connect(url: &str, lease: Duration) -> LockManager {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match LockManager::builder().lease(lease).connect(url).await {
+            Err(ConnectError::Unavailable { .. }) if Instant::now() < end => {}
+            connected => return connected.expect("the server is up"),
+        }
+    }
 }
 
 enum Lock {

@@ -10,8 +10,9 @@ use lock_runtime::LockManager;
 use lock_runtime::segmented::StockError;
 
 use super::{Deed, PATIENCE, stock, with_steps};
+use crate::database_server::url;
 use crate::sql_commit::Notes;
-use crate::sql_server::{SqlServer, pool, url};
+use crate::sql_server::{SqlServer, pool};
 use crate::stock_model::check_on;
 use crate::wire::Fate;
 use crate::{DatabaseServer, Offset, ServerClock, Wire, eventually};

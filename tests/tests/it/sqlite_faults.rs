@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager};
 use lock_tests::Helper;
-use lock_tests::hammers::Hammers;
-use lock_tests::sql_locks::{
+use lock_tests::database_locks::{
     a_dead_or_stopped_waiter_takes_nothing_with_it,
     a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease, nothing_is_left,
 };
+use lock_tests::hammers::Hammers;
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lock_runtime::{ConnectError, Credentials, LockManager};
-use lock_tests::sql_locks::{self, everything_works_between_two_managers, processes_count_exactly};
+use lock_tests::database_locks::{self, everything_works_between_two_managers, processes_count_exactly};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use tempfile::TempDir;
 
@@ -32,7 +32,7 @@ fn four_processes_count_to_ten_thousand_on_one_file() {
 #[tokio::test]
 async fn looks_that_are_not_polled_keep_nobody_waiting() {
     let (_folder, url) = folder();
-    sql_locks::looks_that_are_not_polled_keep_nobody_waiting(&LockManager::connect(&url).await.unwrap())
+    database_locks::looks_that_are_not_polled_keep_nobody_waiting(&LockManager::connect(&url).await.unwrap())
         .await;
 }
 

@@ -1,8 +1,8 @@
 //! A count, apart from the other tests of locks so that it starts early: it may take the longest.
 
+use lock_tests::database_locks::processes_count_exactly;
+use lock_tests::database_server::LockServer;
 use lock_tests::mariadb::MariaDb;
-use lock_tests::sql_locks::processes_count_exactly;
-use lock_tests::sql_server::SqlServer;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_count_to_ten_thousand() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_runtime::LockManager;
 use lock_tests::mariadb::MariaDb;
-use lock_tests::{MariaDbServer, sql_faults, sql_server};
+use lock_tests::{MariaDbServer, database_faults, database_server};
 
 const HAMMER: &str = env!("CARGO_BIN_EXE_hammer");
 const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
@@ -14,7 +14,7 @@ macro_rules! on_mariadb {
     ($(fn $name:ident($($program:expr)?);)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            sql_faults::$name::<MariaDb>($($program)?).await;
+            database_faults::$name::<MariaDb>($($program)?).await;
         }
     )*};
 }
@@ -34,7 +34,7 @@ async fn a_crash_loses_no_grant() {
     let mut server = MariaDbServer::start();
     let mut guards = Vec::new();
     for crash in 0..3 {
-        let locks = sql_server::connect(&server, Duration::from_secs(600)).await;
+        let locks = database_server::connect(&server, Duration::from_secs(600)).await;
         guards.push(locks.mutex(format!("k{crash}")).acquire().await.unwrap());
         tokio::task::block_in_place(|| server.restart());
         let other = LockManager::connect(server.url()).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockManager};
 use lock_tests::MariaDbServer;
-use lock_tests::sql_locks::{self, everything_works_between_two_managers};
+use lock_tests::database_locks::{self, everything_works_between_two_managers};
 use sqlx::mysql::MySqlPoolOptions;
 
 /// For tests with different keys.
@@ -14,7 +14,7 @@ static SERVER: LazyLock<MariaDbServer> = LazyLock::new(MariaDbServer::start);
 #[tokio::test]
 async fn looks_that_are_not_polled_keep_nobody_waiting() {
     let locks = LockManager::connect(SERVER.url()).await.unwrap();
-    sql_locks::looks_that_are_not_polled_keep_nobody_waiting(&locks).await;
+    database_locks::looks_that_are_not_polled_keep_nobody_waiting(&locks).await;
 }
 
 #[tokio::test]

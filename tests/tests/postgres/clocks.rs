@@ -1,15 +1,17 @@
 //! A database whose clock is stepped.
 #![cfg(target_os = "linux")]
 
+use lock_tests::database_clocks;
 use lock_tests::postgres::Postgres;
-use lock_tests::sql_clocks;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease() {
-    sql_clocks::a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease::<Postgres>().await;
+    database_clocks::a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease::<Postgres>()
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_step_back_keeps_only_the_locks_of_the_dead() {
-    sql_clocks::a_step_back_keeps_only_the_locks_of_the_dead::<Postgres>(env!("CARGO_BIN_EXE_holder")).await;
+    database_clocks::a_step_back_keeps_only_the_locks_of_the_dead::<Postgres>(env!("CARGO_BIN_EXE_holder"))
+        .await;
 }

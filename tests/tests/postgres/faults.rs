@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lock_runtime::LockManager;
+use lock_tests::database_faults;
+use lock_tests::database_server::LockServer;
 use lock_tests::postgres::Postgres;
-use lock_tests::sql_faults;
-use lock_tests::sql_server::SqlServer;
 use sqlx::PgPool;
 
 const HAMMER: &str = env!("CARGO_BIN_EXE_hammer");
@@ -16,7 +16,7 @@ macro_rules! on_postgres {
     ($(fn $name:ident($($program:expr)?);)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            sql_faults::$name::<Postgres>($($program)?).await;
+            database_faults::$name::<Postgres>($($program)?).await;
         }
     )*};
 }

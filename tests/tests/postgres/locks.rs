@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockManager};
 use lock_tests::PostgresServer;
-use lock_tests::sql_locks::{self, everything_works_between_two_managers, processes_count_exactly};
+use lock_tests::database_locks::{self, everything_works_between_two_managers, processes_count_exactly};
 use sqlx::postgres::PgPoolOptions;
 
 #[test]
@@ -16,7 +16,7 @@ fn two_processes_count_to_ten_thousand() {
 #[tokio::test]
 async fn looks_that_are_not_polled_keep_nobody_waiting() {
     let server = PostgresServer::start();
-    sql_locks::looks_that_are_not_polled_keep_nobody_waiting(
+    database_locks::looks_that_are_not_polled_keep_nobody_waiting(
         &LockManager::connect(server.url()).await.unwrap(),
     )
     .await;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_runtime::LockManager;
+use lock_tests::database_locks::everything_works_between_two_managers;
 use lock_tests::sql_commit::{self, Place};
-use lock_tests::sql_locks::everything_works_between_two_managers;
 use lock_tests::stock_model::check_on;
 use lock_tests::stock_sql::{self, scenarios};
 use lock_tests::{PgBouncer, PostgresServer};

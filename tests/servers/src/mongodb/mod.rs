@@ -137,7 +137,18 @@ impl MongoDbServer {
     #[track_caller]
     #[must_use]
     pub fn start_alone() -> Self {
-        match Self::try_start_as(Role::Alone, &std::env::temp_dir(), None, &[]) {
+        Self::start_alone_with(&[])
+    }
+
+    /// Like [`start_alone`](Self::start_alone), with settings like `auth`.
+    ///
+    /// # Panics
+    ///
+    /// As [`start_alone`](Self::start_alone).
+    #[track_caller]
+    #[must_use]
+    pub fn start_alone_with(settings: &[&str]) -> Self {
+        match Self::try_start_as(Role::Alone, &std::env::temp_dir(), None, settings) {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_runtime::LockError;
 use tokio::time::{Instant, timeout};
 
-use crate::sql_server::{SqlServer, assert_nothing_is_left, connect, url};
+use crate::database_server::{LockServer, connect, url};
 use crate::{DatabaseServer, Helper, Offset, ServerClock};
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -14,7 +14,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// Then leases end early, and a second holder gets in. The first one is told before its own lease
 /// is over, and its token is smaller.
-pub async fn a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease<P: SqlServer>() {
+pub async fn a_step_forward_ends_leases_early_and_tells_the_holder_within_its_lease<P: LockServer>() {
     let clock = ServerClock::new(Offset::NONE).unwrap();
     let server = DatabaseServer::<P>::start_with_clock(&clock);
     let (one, other) = (connect(&server, LEASE).await, connect(&server, LEASE).await);
@@ -40,12 +40,12 @@ pub async fn a_step_forward_ends_leases_early_and_tells_the_holder_within_its_le
     let third = timeout(SLACK, one.mutex("k").wait(SLACK).acquire()).await.unwrap().unwrap();
     assert!(third.fencing_token() > token, "although the clock is behind");
     third.release().await.unwrap();
-    assert_nothing_is_left(&server, SLACK).await;
+    P::assert_nothing_is_left(&server, SLACK).await;
 }
 
 /// A living holder releases as always. The lock of a dead one ends by the clock: by the step later.
 /// An operator can free it.
-pub async fn a_step_back_keeps_only_the_locks_of_the_dead<P: SqlServer>(holder: &str) {
+pub async fn a_step_back_keeps_only_the_locks_of_the_dead<P: LockServer>(holder: &str) {
     let clock = ServerClock::new(Offset::NONE).unwrap();
     let server = DatabaseServer::<P>::start_with_clock(&clock);
     let (one, other) = (connect(&server, LEASE).await, connect(&server, LEASE).await);
@@ -73,5 +73,5 @@ pub async fn a_step_back_keeps_only_the_locks_of_the_dead<P: SqlServer>(holder: 
     assert!(other.status("dead").await.unwrap().remaining.unwrap() > HOUR - SLACK);
     assert!(other.force_release("dead").await.unwrap());
     other.mutex("dead").acquire().await.unwrap().release().await.unwrap();
-    assert_nothing_is_left(&server, SLACK).await;
+    P::assert_nothing_is_left(&server, SLACK).await;
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager};
 
-use crate::hammers::Hammers;
-use crate::sql_locks::{
+use crate::database_locks::{
     a_dead_or_stopped_waiter_takes_nothing_with_it,
     a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease,
 };
-use crate::sql_server::{SqlServer, assert_nothing_is_left, url};
+use crate::database_server::{LockServer, url};
+use crate::hammers::Hammers;
 use crate::wire::Fate;
 use crate::{Helper, Wire};
 
@@ -36,7 +36,7 @@ fn processes_never_overlap(
 }
 
 /// Restarts the server twice and stops it once, while processes work.
-pub async fn a_server_that_is_killed_and_stopped_under_load_has_one_holder<P: SqlServer>(hammer: &str) {
+pub async fn a_server_that_is_killed_and_stopped_under_load_has_one_holder<P: LockServer>(hammer: &str) {
     let mut server = P::start_beside_a_busy_disk().await;
     tokio::task::block_in_place(|| {
         processes_never_overlap(hammer, &url(&server), Duration::from_secs(8), None, |_| {
@@ -51,11 +51,11 @@ pub async fn a_server_that_is_killed_and_stopped_under_load_has_one_holder<P: Sq
             server.restart();
         })
     });
-    assert_nothing_is_left(&server, LEASE + SLACK).await;
+    P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
 /// Kills one of three processes that work, and stops the others.
-pub async fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody<P: SqlServer>(
+pub async fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody<P: LockServer>(
     hammer: &str,
 ) {
     let server = P::start_beside_a_busy_disk().await;
@@ -70,11 +70,13 @@ pub async fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobod
             }
         })
     });
-    assert_nothing_is_left(&server, LEASE + SLACK).await;
+    P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
 /// Requests are unanswered wherever they are: acquires, renewals, releases, withdrawals.
-pub async fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none<P: SqlServer>(hammer: &str) {
+pub async fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none<P: LockServer>(
+    hammer: &str,
+) {
     let server = P::start_beside_a_busy_disk().await;
     let wire = Wire::to(server.addr());
     let (mut number, mut lost) = (0, 0);
@@ -96,29 +98,29 @@ pub async fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none
         processes_never_overlap(hammer, &url, Duration::from_secs(6), None, |_| {})
     });
     assert!(wire.hits() > 10, "{}", wire.hits());
-    assert_nothing_is_left(&server, LEASE + SLACK).await;
+    P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
 /// Kills and stops holders.
-pub async fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease<P: SqlServer>(holder: &str) {
+pub async fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease<P: LockServer>(holder: &str) {
     let server = P::start_beside_a_busy_disk().await;
     tokio::task::block_in_place(|| {
         a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease(&url(&server), holder, Helper::stop);
     });
-    assert_nothing_is_left(&server, LEASE + SLACK).await;
+    P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
 /// Kills and stops waiters.
-pub async fn waiters_that_are_killed_and_stopped_are_passed_over<P: SqlServer>(holder: &str) {
+pub async fn waiters_that_are_killed_and_stopped_are_passed_over<P: LockServer>(holder: &str) {
     let server = P::start_beside_a_busy_disk().await;
     tokio::task::block_in_place(|| {
         a_dead_or_stopped_waiter_takes_nothing_with_it(&url(&server), holder, Helper::stop);
     });
-    assert_nothing_is_left(&server, LEASE + SLACK).await;
+    P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
 /// Its processes hold no lock for longer than their leases, and it answers nobody.
-pub async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time<P: SqlServer>() {
+pub async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time<P: LockServer>() {
     let mut server = P::start_beside_a_busy_disk().await;
     let builder = || LockManager::builder().lease(LEASE).call_timeout(LEASE / 3);
     let (one, other) =
@@ -138,5 +140,5 @@ pub async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in
     assert!(guard.is_lost() && next.fencing_token() > guard.fencing_token());
     drop(guard);
     next.release().await.unwrap();
-    assert_nothing_is_left(&server, LEASE + SLACK).await;
+    P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }

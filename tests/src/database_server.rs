@@ -1,0 +1,76 @@
+//! [`LockServer`]: what the tests of locks need to know of a product, to run on each of them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use lock_runtime::LockManager;
+
+use crate::mongodb::{MongoDb, doc};
+use crate::{DatabaseServer, MongoDbServer, Product, eventually};
+
+/// A product whose servers have locks.
+pub trait LockServer: Product {
+    /// Returns the URL of the server behind this address, for the user who may do everything. Its
+    /// clients connect to no other address.
+    fn url_at(addr: SocketAddr) -> String;
+
+    /// Starts a server that leaves what it writes to the system's cache. A kill of the server loses
+    /// nothing of that, and a busy disk does not end leases.
+    fn start_beside_a_busy_disk() -> impl Future<Output = DatabaseServer<Self>>;
+
+    /// Whether this request of a client writes.
+    fn writes(request: &[u8]) -> bool;
+
+    /// Asserts that nobody holds or waits for anything, after this time at the latest.
+    fn assert_nothing_is_left(server: &DatabaseServer<Self>, within: Duration) -> impl Future<Output = ()>;
+}
+
+impl LockServer for MongoDb {
+    fn url_at(addr: SocketAddr) -> String {
+        format!("mongodb://{addr}/locks?directConnection=true")
+    }
+
+    async fn start_beside_a_busy_disk() -> MongoDbServer {
+        MongoDbServer::try_start_in(beside_a_busy_disk(), &[]).unwrap()
+    }
+
+    fn writes(request: &[u8]) -> bool {
+        [&b"findAndModify"[..], b"updates", b"commitTransaction"].iter().any(|text| has(request, text))
+    }
+
+    async fn assert_nothing_is_left(server: &MongoDbServer, within: Duration) {
+        eventually(async || records(server) == Some(0), within).await;
+    }
+}
+
+/// Returns a folder that is in memory, if the system has one.
+#[must_use]
+pub fn beside_a_busy_disk() -> &'static Path {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory } else { Path::new("/tmp") }
+}
+
+/// Returns how many records of a member count: those with holders, waiters or permits.
+#[must_use]
+pub fn records(server: &MongoDbServer) -> Option<i32> {
+    let now = doc! { "$multiply": [{ "$toLong": "$$NOW" }, 1000_i64] };
+    let query = doc! { "$expr": { "$gt": ["$until", now] } };
+    let count = doc! { "count": "lock_records", "query": query, "$db": "locks" };
+    server.try_command(count).ok()?.get_i32("n").ok()
+}
+
+/// Whether a request has this text.
+pub(crate) fn has(request: &[u8], text: &[u8]) -> bool {
+    request.windows(text.len()).any(|part| part == text)
+}
+
+/// Returns the URL of a server, for the user who may do everything.
+pub fn url<P: LockServer>(server: &DatabaseServer<P>) -> String {
+    P::url_at(server.addr())
+}
+
+/// Connects a manager to a server. Its locks have this lease.
+pub async fn connect<P: LockServer>(server: &DatabaseServer<P>, lease: Duration) -> LockManager {
+    LockManager::builder().lease(lease).connect(url(server)).await.unwrap()
+}

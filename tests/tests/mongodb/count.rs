@@ -1,0 +1,13 @@
+//! A count, apart from the other tests of locks so that it starts early: it may take the longest.
+
+use lock_tests::database_locks::processes_count_exactly;
+use lock_tests::database_server::LockServer;
+use lock_tests::mongodb::MongoDb;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_count_to_ten_thousand() {
+    let server = MongoDb::start_beside_a_busy_disk().await;
+    tokio::task::block_in_place(|| {
+        processes_count_exactly(&server.url(), env!("CARGO_BIN_EXE_counter"), 2);
+    });
+}

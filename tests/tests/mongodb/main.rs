@@ -1,0 +1,7 @@
+//! Locks in MongoDB: `cargo xtask test --only mongodb`.
+
+mod clocks;
+mod count;
+mod elections;
+mod faults;
+mod locks;
