@@ -1,15 +1,18 @@
 //! `cargo xtask test`: all checks, and the table of their outcomes.
 //!
 //! It first builds everything that has tests. Then two lanes run side by side: the tests, which
-//! mostly wait, and the compilers, whose output appears step by step.
+//! mostly wait, and the compilers, whose output appears step by step. The compilers' lane then takes
+//! the last tests.
 
 mod lane;
 mod programs;
 mod quick;
 mod table;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use lock_tests::plain::Client;
@@ -245,12 +248,14 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
     let (compilers, tests): (Vec<Part>, Vec<Part>) = tested.into_iter().partition(|part| part.compiles());
     let programs = if tests.is_empty() { None } else { Programs::build(&front, &tests) };
+    let compiles = |part| tests.contains(&part) && options.scope == Scope::All;
+    let (tests_compile, examples_compile) = (compiles(Part::Test), compiles(Part::Examples));
+    let side_by_side = programs.is_some() && (tests_compile || examples_compile || !compilers.is_empty());
+    let left = Mutex::new(VecDeque::from(tests));
     std::thread::scope(|scope| {
-        let compiles = |part| tests.contains(&part) && options.scope == Scope::All;
-        let (tests_compile, examples_compile) = (compiles(Part::Test), compiles(Part::Examples));
-        let side_by_side = programs.is_some() && (tests_compile || examples_compile || !compilers.is_empty());
         let output = if side_by_side { Output::kept() } else { Output::Live };
         let (table, parts, programs) = (&table, &parts, programs.as_ref());
+        let left = &left;
         scope.spawn(move || {
             let lane = Lane::new(table, &output);
             for part in compilers {
@@ -262,16 +267,23 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             if examples_compile {
                 examples::run_as_newcomer(&lane);
             }
-        });
-        for part in tests {
-            if let Some(programs) = programs {
-                parts.test(&front, part, programs);
+            // Whatever tests are left by then.
+            while side_by_side && let Some((part, programs)) = next(left, VecDeque::pop_back).zip(programs) {
+                parts.test(&lane, part, programs);
             }
+        });
+        while let Some((part, programs)) = next(left, VecDeque::pop_front).zip(programs) {
+            parts.test(&front, part, programs);
         }
     });
     let table = table.finish(start.elapsed());
     println!("\n{table}");
     if table.is_good(ci) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Takes a part from one end.
+fn next(left: &Mutex<VecDeque<Part>>, take: fn(&mut VecDeque<Part>) -> Option<Part>) -> Option<Part> {
+    take(&mut left.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Prints the names of all tests, each after the program that has it.
