@@ -565,7 +565,9 @@ macro_rules! with_pool {
 
 /// Changes rows.
 async fn change(url: &str, statement: &str) {
-    with_pool!(url, |pool| drop(sqlx::query(statement).execute(&pool).await.unwrap()));
+    with_pool!(url, |pool| {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    });
 }
 
 /// Returns the number of operation records.
