@@ -53,11 +53,11 @@ pub fn beside_a_busy_disk() -> &'static Path {
 
 /// Returns how many records of a member count: those with holders, waiters or permits.
 #[must_use]
-pub fn records(server: &MongoDbServer) -> Option<i32> {
+pub fn records(server: &MongoDbServer) -> Option<usize> {
     let now = doc! { "$multiply": [{ "$toLong": "$$NOW" }, 1000_i64] };
-    let query = doc! { "$expr": { "$gt": ["$until", now] } };
-    let count = doc! { "count": "lock_records", "query": query, "$db": "locks" };
-    server.try_command(count).ok()?.get_i32("n").ok()
+    let counts = doc! { "$expr": { "$gt": ["$until", now] } };
+    let found = server.try_command(doc! { "find": "lock_records", "filter": counts, "$db": "locks" }).ok()?;
+    Some(found.get_document("cursor").ok()?.get_array("firstBatch").ok()?.len())
 }
 
 /// Whether a request has this text.

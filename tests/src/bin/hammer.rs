@@ -48,7 +48,7 @@ async fn main() {
         }
     }
     if let Lock::Real(locks) = &*lock {
-        locks.shutdown(Duration::from_secs(10)).await.expect("all locks were released");
+        locks.shutdown(Duration::from_secs(60)).await.expect("all locks were released");
     }
     println!("done {sections} {lost}");
 }
