@@ -125,8 +125,7 @@ const CLOSING: &[Topology] = &[
     Topology::MariaDb,
 ];
 const REDIS: &[Topology] = &[Topology::Single, Topology::Sentinel, Topology::Cluster, Topology::Quorum];
-const DATABASES: &[Topology] =
-    &[Topology::Postgres, Topology::MariaDb, Topology::MongoDb, Topology::Sqlite];
+const DATABASES: &[Topology] = &[Topology::Postgres, Topology::MariaDb, Topology::MongoDb, Topology::Sqlite];
 const MONGODB: &[Topology] = &[Topology::MongoDb];
 const SINGLE: &[Topology] = &[Topology::Single];
 const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];

@@ -121,9 +121,7 @@ impl Database for Sql {
     /// In SQLite it locks the whole file.
     fn lock_rows(&self) -> io::Result<()> {
         self.rows(match self.product {
-            Product::Postgres(_) | Product::MariaDb(_) => {
-                "BEGIN; SELECT name FROM lock_records FOR UPDATE"
-            }
+            Product::Postgres(_) | Product::MariaDb(_) => "BEGIN; SELECT name FROM lock_records FOR UPDATE",
             Product::Sqlite(_) => "BEGIN IMMEDIATE",
         })
         .map(drop)

@@ -14,7 +14,8 @@ pub(super) fn parse(bytes: &[u8], line: Line) -> Option<(usize, Line)> {
     let [a, b, c, number] = *bytes.first_chunk::<HEAD>()?;
     let end = HEAD + usize::try_from(u32::from_le_bytes([a, b, c, 0])).ok()?;
     let text = bytes.get(HEAD..end)?;
-    let is_setting = |text: &[u8]| text.starts_with(b"SET ") && text.windows(8).any(|word| word == b"sql_mode");
+    let is_setting =
+        |text: &[u8]| text.starts_with(b"SET ") && text.windows(8).any(|word| word == b"sql_mode");
     // A packet with another number answers the server, while the client logs in.
     let only_connects = match text {
         _ if number > 0 => true,
