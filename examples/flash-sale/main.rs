@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Stock and locks are in memory, or at the store that `LOCK_URL` names, such as
-//! `LOCK_URL=redis://127.0.0.1:6379`. PostgreSQL and SQLite need `--features postgres,sqlite`.
-//! Start reading in `routes.rs`.
+//! `LOCK_URL=redis://127.0.0.1:6379`. Databases need `--features postgres,mysql,sqlite`. Start
+//! reading in `routes.rs`.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;

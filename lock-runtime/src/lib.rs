@@ -150,7 +150,7 @@
 //! | `tonic` | | `tonic::Status` from errors |
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `sqlite`, `postgres` | | locks and stocks at `sqlite:` and `postgres://` |
-//! | `mysql` | | locks at `mysql://`, in MariaDB |
+//! | `mysql` | | the same at `mysql://`, in MariaDB |
 //! | `mongodb` | | locks at `mongodb://` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |

@@ -22,6 +22,9 @@ pub trait SqlServer: Product {
     /// The end of a statement that creates a database whose texts are Unicode.
     const UNICODE: &'static str;
 
+    /// Selects the number of sessions that wait for a row.
+    const WAITING: &'static str;
+
     /// Returns the URL of the server behind this address, for the user who may do everything.
     fn url_at(addr: SocketAddr) -> String;
 
@@ -40,6 +43,8 @@ impl SqlServer for Postgres {
     type Database = sqlx::Postgres;
 
     const UNICODE: &'static str = "";
+
+    const WAITING: &'static str = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
 
     fn url_at(addr: SocketAddr) -> String {
         format!("postgres://test@{addr}/postgres")
@@ -67,6 +72,9 @@ impl SqlServer for MariaDb {
     type Database = sqlx::MySql;
 
     const UNICODE: &'static str = "CHARACTER SET utf8mb4";
+
+    const WAITING: &'static str = "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
+                                   WHERE variable_name = 'Innodb_row_lock_current_waits'";
 
     fn url_at(addr: SocketAddr) -> String {
         format!("mysql://root@{addr}/locks")

@@ -1,7 +1,7 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, in
-//! PostgreSQL, MariaDB and SQLite, and as two processes at once. Servers are also run with an
+//! databases, and as two processes at once. Servers are also run with an
 //! instance that joins later. Recipes run in memory and on single stores only. The flash sale needs
-//! a stock, which MariaDB and stores of the plain layout don't have.
+//! a stock, which MongoDB and stores of the plain layout don't have.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -51,11 +51,14 @@ const COMMIT: &str = "commit";
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
 
 /// Databases on servers, and what starts them.
-const DATABASES: [(&str, Tool, Topology); 2] =
-    [("PostgreSQL", Tool::PostgreSql, Topology::Postgres), (NO_STOCKS, Tool::MariaDb, Topology::MariaDb)];
+const DATABASES: [(&str, Tool, Topology); 3] = [
+    ("PostgreSQL", Tool::PostgreSql, Topology::Postgres),
+    ("MariaDB", Tool::MariaDb, Topology::MariaDb),
+    (MONGODB, Tool::MongoDb, Topology::MongoDb),
+];
 
-/// The database that has no stocks.
-const NO_STOCKS: &str = "MariaDB";
+/// The database that has neither stocks nor SQL.
+const MONGODB: &str = "MongoDB";
 
 /// Maximum time for an example. They take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -90,7 +93,9 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
         step(&format!("examples: {name}, on SQLite"), &|| {
             on_sqlite(|url| all_at_once(program, args, url, count))
         });
-        let databases = databases.iter().filter(|(database, _)| name != FLASH_SALE || *database != NO_STOCKS);
+        let databases = databases
+            .iter()
+            .filter(|(database, _)| ![FLASH_SALE, COMMIT].contains(&name) || *database != MONGODB);
         for (database, servers) in databases.clone() {
             step(&format!("examples: {name}, on {database}"), &|| {
                 on_started(servers, |url| all_at_once(program, args, url, count))

@@ -220,7 +220,7 @@ const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
 const PLAIN: &str = "`redis+plain://`";
 
 /// URLs of the stores in databases.
-const SQL: &str = "`postgres://`, `mysql://`, `sqlite:`";
+const SQL: &str = "`postgres://`, `mysql://`, `mongodb://`, `sqlite:`";
 
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,8 +270,7 @@ impl Lacked {
                 format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, {SQL}, `quorum:` or `memory:`")
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
-            Self::Semaphores | Self::Latches => format!("Use {REDIS}, {SQL} or `memory:`"),
-            Self::Stocks => format!("Use {REDIS}, `postgres://`, `sqlite:` or `memory:`"),
+            Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS}, {SQL} or `memory:`"),
             Self::Fair | Self::ReadWrite | Self::Downgrade => {
                 format!("Use {REDIS}, {SQL}, `quorum:` or `memory:`")
             }

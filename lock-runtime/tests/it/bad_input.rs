@@ -577,6 +577,37 @@ fn an_address_of_mariadb_that_is_none_is_refused_and_its_password_not_shown() {
     ]);
 }
 
+#[cfg(not(feature = "mongodb"))]
+#[test]
+fn mongodb_that_is_not_built_in_is_named() {
+    check_urls(&[("mongodb://ann:hunter2@h/db", "the feature `mongodb`")]);
+}
+
+#[cfg(feature = "mongodb")]
+#[test]
+fn an_address_of_mongodb_that_is_none_is_refused_and_its_password_not_shown() {
+    check_urls(&[
+        ("mongodb://h/db", ""),
+        ("mongodb://ann:hunter2%40@a:1,[::1]:2,c/db?replicaSet=rs0&authSource=admin&tls=true", ""),
+        ("mongodb://h/db?w=majority&journal=true", ""),
+        ("mongodb://ann:hunter2@h", "no database"),
+        ("mongodb://ann:hunter2@h/?replicaSet=rs0", "no database"),
+        ("mongodb://ann:hunter2@h:0x1/db", "is not understood"),
+        ("mongodb://ann:1@hunter2@h/db", "is not understood"),
+        ("mongodb://ann:1/hunter2@h/db", "is not understood"),
+        ("mongodb://ann:1?hunter2@h/db", "is not understood"),
+        ("mongodb://h/db?hunter2=1", "option that is not known"),
+        ("mongodb://h/db?replicaSt=hunter2", "`replicaset`"),
+        ("mongodb://h/db?journal=hunter2", "must be a boolean"),
+        ("mongodb://h/db?w=1", "`w=1`"),
+        ("mongodb://h/db?w=2", "`w=2`"),
+        ("mongodb://h/db?journal=false", "`journal=false`"),
+        ("mongodb+srv://ann:hunter2@h/db", "`dns-resolver`"),
+        ("mongodb:hunter2@h", "`//` is missing"),
+        ("quorum:mongodb://ann:hunter2@a/x|memory:|memory:", "can't be servers of a quorum"),
+    ]);
+}
+
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use super::*;

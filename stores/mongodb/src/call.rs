@@ -93,7 +93,7 @@ impl<'a> Call<'a> {
     /// Returns the documents of an answer.
     pub(crate) async fn list(&self, command: Document) -> Result<Vec<Document>, Fault> {
         let (_, answer) = self.bounds.read(&self.mongo.server, command).await?;
-        Ok(batch_of(answer))
+        Ok(batch_of(&answer))
     }
 
     /// Makes every kind of change to no document. A user without the rights, or a server without a
@@ -367,7 +367,7 @@ pub(crate) async fn batch<T>(
 }
 
 /// Returns the documents of an answer to `find`.
-fn batch_of(answer: Document) -> Vec<Document> {
+fn batch_of(answer: &Document) -> Vec<Document> {
     let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
     let batch = cursor.map(Vec::as_slice).unwrap_or_default();
     batch.iter().filter_map(|document| document.as_document().cloned()).collect()

@@ -41,6 +41,7 @@ pub(crate) enum During {
     Commit,
 }
 
+#[derive(Clone, Copy)]
 enum Meaning {
     /// Not executed, because of another transaction, or on this server; a retry may succeed.
     Again,
@@ -51,7 +52,7 @@ enum Meaning {
 
 /// Returns the fault of a command during which `error` happened.
 pub(crate) fn fault(error: &Error, during: During) -> Fault {
-    let text = || format!("{DATABASE}: {}", error.kind);
+    let text = || format!("{DATABASE}: {}", short(&error.kind.to_string()));
     if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
         return StoreError::new(StoreErrorKind::Unanswered, text()).into();
     }
@@ -72,6 +73,17 @@ pub(crate) fn fault(error: &Error, during: During) -> Fault {
         _ => Meaning::Lost,
     };
     of(meaning, during, text())
+}
+
+/// Leaves out what the driver says of an error beside the error.
+fn short(text: &str) -> String {
+    const END: &str = "server response: None";
+    let mut pieces = text.split(", labels: ");
+    let mut short = pieces.next().unwrap_or_default().replace("Error: Kind: ", "Error: ");
+    for piece in pieces {
+        short += piece.split_once(END).map_or(piece, |(_, rest)| rest);
+    }
+    short
 }
 
 fn of(meaning: Meaning, during: During, text: String) -> Fault {

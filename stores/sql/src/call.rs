@@ -97,7 +97,6 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the same call on these connections.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn on(self, links: &'a Links) -> Self {
         Self { links, ..self }
     }

@@ -33,7 +33,7 @@ mod row;
 mod statements;
 #[cfg(feature = "postgres")]
 mod station;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod stock;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod swap;

@@ -482,7 +482,6 @@ impl Link {
     }
 
     /// Runs one statement of a transaction, and returns how many rows it changed.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) async fn execute(&mut self, text: &str, args: &[Arg<'_>]) -> Result<u64, sqlx::Error> {
         self.is_clean = false;
         let answer = match &mut self.connection {
@@ -499,9 +498,12 @@ impl Link {
             Some(Connection::Postgres(connection)) => {
                 query!(text, args).execute(connection).await.map(|done| done.rows_affected())
             }
-            // It has no stocks.
             #[cfg(feature = "mysql")]
-            Some(Connection::MySql(_)) => Err(sqlx::Error::PoolClosed),
+            Some(Connection::MySql(connection)) => {
+                let text = filled(text, args, mysql_literal);
+                let done = sqlx::Executor::execute(&mut *connection, text.as_str()).await;
+                mysql_or_undone(connection, done).await.map(|done| done.rows_affected())
+            }
             None => Err(sqlx::Error::PoolClosed),
         };
         self.is_clean = is_answer(&answer);
@@ -568,15 +570,22 @@ impl Drop for Link {
     }
 }
 
-/// Runs the statements of a message. The server runs none after one that fails. So a transaction
-/// that they began is open then, and is undone.
+/// Runs the statements of a message.
 #[cfg(feature = "mysql")]
 async fn mysql_rows(connection: &mut MySqlConnection, text: &str) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    use sqlx::Executor;
+    let answer = sqlx::Executor::fetch_all(&mut *connection, text).await;
+    mysql_or_undone(connection, answer).await
+}
 
-    let answer = connection.fetch_all(text).await;
+/// Undoes the transaction of a message that has failed. The server runs no statement after one that
+/// fails, so a transaction that the message began is open then.
+#[cfg(feature = "mysql")]
+async fn mysql_or_undone<T>(
+    connection: &mut MySqlConnection,
+    answer: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
     if matches!(&answer, Err(error @ sqlx::Error::Database(_)) if goes_on(error)) {
-        connection.execute(MYSQL_ROLL_BACK).await?;
+        sqlx::Executor::execute(connection, MYSQL_ROLL_BACK).await?;
     }
     answer
 }

@@ -16,7 +16,6 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::links::{Links, Options};
 use crate::records::Sql;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use crate::stock::SqlStocks;
 
 /// One manager's handle on a database.
@@ -57,7 +56,7 @@ pub struct Settings {
 pub fn postgres(options: PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
     let options = Options::Postgres(Box::new(named(options)));
     let abilities = Abilities { direct_grants: true, notices: Notices::Pushed, ..POSTGRES };
-    on_postgres(&options, abilities, settings)
+    on_server(&options, abilities, settings)
 }
 
 /// Opens PostgreSQL behind a pooler of transactions. Connects on first use.
@@ -66,7 +65,7 @@ pub fn postgres(options: PgConnectOptions, settings: &Settings) -> Arc<SqlStore>
 pub fn pooled_postgres(options: PgConnectOptions, settings: &Settings) -> Arc<SqlStore> {
     // PgBouncer refuses this one.
     let options = named(options).extra_float_digits(None);
-    on_postgres(&Options::Pooled(Box::new(options)), POSTGRES, settings)
+    on_server(&Options::Pooled(Box::new(options)), POSTGRES, settings)
 }
 
 #[cfg(feature = "postgres")]
@@ -82,10 +81,7 @@ fn named(options: PgConnectOptions) -> PgConnectOptions {
 #[must_use]
 pub fn mysql(options: MySqlConnectOptions, settings: &Settings) -> Arc<SqlStore> {
     let options = Options::MySql(Box::new(options));
-    let links = |most| Links::new(options.clone(), most);
-    let abilities = Abilities { name: "the MySQL store", ..SERVER };
-    let sql = Sql::new(links(CONNECTIONS), links(STEADY), abilities);
-    Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout))
+    on_server(&options, Abilities { name: "the MySQL store", ..SERVER }, settings)
 }
 
 /// The features of PostgreSQL, with a pooler or without.
@@ -105,8 +101,8 @@ const SERVER: Abilities = Abilities {
     ..ABILITIES
 };
 
-#[cfg(feature = "postgres")]
-fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn on_server(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {
     let links = |most| Links::new(options.clone(), most);
     let stocks = links(CONNECTIONS);
     let sql = Sql::new(links(CONNECTIONS), links(STEADY), abilities);
@@ -114,7 +110,6 @@ fn on_postgres(options: &Options, abilities: Abilities, settings: &Settings) -> 
 }
 
 /// Makes a handle whose stocks have these connections.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn handle(sql: Arc<Sql>, links: [Links; 3], settings: &Settings) -> Arc<SqlStore> {
     let stocks = SqlStocks::new(Arc::clone(&sql), &settings.prefix, links);
     Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout).with_stocks(Arc::new(stocks)))

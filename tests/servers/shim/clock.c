@@ -1,12 +1,13 @@
 /* A preloaded library (LD_PRELOAD) that shifts a program's real-time clock while the program runs.
  * It adds an offset to the system's time: the microseconds in the file CLOCK_SHIM, a 64-bit number
- * in the machine's byte order. CLOCK_MONOTONIC and the other clocks are not affected. Waits for a
- * condition end by the shifted clock too, as it is when they begin.
+ * in the machine's byte order. CLOCK_MONOTONIC and the other clocks are not affected. Waits until a
+ * time of the real-time clock last as long as the shifted clock says when they begin.
  *
  * It asks the kernel directly. redis-server's allocator reads a clock before the dynamic linker can
  * find the functions that this library replaces, which is where libfaketime hangs. Nothing here
  * allocates. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -34,39 +35,22 @@ static int is_real_time(clockid_t clock) {
     return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
 }
 
-static void shift(struct timespec *time, int64_t micros) {
-    time->tv_sec += micros / 1000000;
-    time->tv_nsec += micros % 1000000 * 1000;
-    if (time->tv_nsec >= 1000000000) {
-        time->tv_sec += 1;
-        time->tv_nsec -= 1000000000;
-    } else if (time->tv_nsec < 0) {
-        time->tv_sec -= 1;
-        time->tv_nsec += 1000000000;
-    }
-}
-
 int clock_gettime(clockid_t clock, struct timespec *time) {
     int result = (int)syscall(SYS_clock_gettime, clock, time);
-    if (result == 0 && offset_micros && is_real_time(clock))
-        shift(time, *offset_micros);
+    if (result == 0 && offset_micros && is_real_time(clock)) {
+        int64_t micros = *offset_micros;
+        time->tv_sec += micros / 1000000;
+        time->tv_nsec += micros % 1000000 * 1000;
+        if (time->tv_nsec >= 1000000000) {
+            time->tv_sec += 1;
+            time->tv_nsec -= 1000000000;
+        } else if (time->tv_nsec < 0) {
+            time->tv_sec -= 1;
+            time->tv_nsec += 1000000000;
+        }
+    }
     return result;
 }
-
-#ifdef __GLIBC__
-/* This bit says that the condition was made for the monotonic clock. */
-#define MONOTONIC 2
-
-int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
-                           const struct timespec *restrict end) {
-    if (cond->__data.__wrefs & MONOTONIC)
-        return pthread_cond_clockwait(cond, mutex, CLOCK_MONOTONIC, end);
-    struct timespec real = *end;
-    if (offset_micros)
-        shift(&real, -*offset_micros);
-    return pthread_cond_clockwait(cond, mutex, CLOCK_REALTIME, &real);
-}
-#endif
 
 int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     struct timespec now;
@@ -86,3 +70,28 @@ time_t time(time_t *seconds) {
         *seconds = now.tv_sec;
     return now.tv_sec;
 }
+
+#ifdef __GLIBC__
+/* The kernel knows nothing of the offset: without this, a server that is ahead by an hour waits an
+ * hour too long. Times of the monotonic clock are smaller than those of the real one by decades. */
+int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
+                           const struct timespec *restrict until) {
+    struct timespec now, from, at;
+    if (until->tv_nsec < 0 || until->tv_nsec >= 1000000000)
+        return EINVAL;
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    at = *until;
+    if (until->tv_sec >= 1000000000) {
+        clock_gettime(CLOCK_REALTIME, &from);
+        at.tv_sec = now.tv_sec + until->tv_sec - from.tv_sec;
+        at.tv_nsec = now.tv_nsec + until->tv_nsec - from.tv_nsec;
+        for (; at.tv_nsec < 0; at.tv_nsec += 1000000000)
+            at.tv_sec -= 1;
+        for (; at.tv_nsec >= 1000000000; at.tv_nsec -= 1000000000)
+            at.tv_sec += 1;
+        if (at.tv_sec < 0)
+            at = (struct timespec){0, 0};
+    }
+    return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &at);
+}
+#endif

@@ -5,7 +5,7 @@
 //! - `sql_seller <database> sell <stock> <name> <attempts>` makes this many attempts to
 //!   sell one to three units, and says `sold <units>`.
 //!
-//! `<database>` is `sqlite:<file>` or `postgres://…`.
+//! `<database>` is `sqlite:<file>`, `postgres://…` or `mysql://…`.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,7 @@
-//! Stocks in SQL: databases for tests, and scenarios that run on every database.
+//! Stocks in SQL: databases for tests, scenarios that run on every database, and tests of servers.
 
 pub mod scenarios;
+pub mod servers;
 
 use std::path::Path;
 use std::str::FromStr;

@@ -543,25 +543,33 @@ async fn work(stock: &SegmentedStock, task: u64) -> (u64, u64) {
     (sold, put_in)
 }
 
-/// Changes rows without the library.
+/// Connects to a database without the library.
+macro_rules! with_pool {
+    ($url:expr, |$pool:ident| $work:expr) => {
+        match $url.split_once(':').unwrap().0 {
+            "postgres" => {
+                let $pool = sqlx::PgPool::connect($url).await.unwrap();
+                $work
+            }
+            "mysql" => {
+                let $pool = sqlx::MySqlPool::connect($url).await.unwrap();
+                $work
+            }
+            _ => {
+                let $pool = sqlx::SqlitePool::connect($url).await.unwrap();
+                $work
+            }
+        }
+    };
+}
+
+/// Changes rows.
 async fn change(url: &str, statement: &str) {
-    if url.starts_with("postgres:") {
-        let pool = sqlx::PgPool::connect(url).await.unwrap();
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    } else {
-        let pool = sqlx::SqlitePool::connect(url).await.unwrap();
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    }
+    with_pool!(url, |pool| drop(sqlx::query(statement).execute(&pool).await.unwrap()));
 }
 
 /// Returns the number of operation records.
 async fn records(url: &str) -> i64 {
     let count = "SELECT COUNT(*) FROM lock_stock_operation WHERE operation <> ''";
-    if url.starts_with("postgres:") {
-        let pool = sqlx::PgPool::connect(url).await.unwrap();
-        sqlx::query_scalar(count).fetch_one(&pool).await.unwrap()
-    } else {
-        let pool = sqlx::SqlitePool::connect(url).await.unwrap();
-        sqlx::query_scalar(count).fetch_one(&pool).await.unwrap()
-    }
+    with_pool!(url, |pool| sqlx::query_scalar(count).fetch_one(&pool).await.unwrap())
 }

@@ -14,7 +14,7 @@ const BEGIN: &str = "<!-- The abilities of the stores, made by tests/tests/it/st
 const END: &str = "<!-- The end of the abilities -->";
 
 /// The stores: the head of their column, a URL where no server is, and how errors name them.
-const STORES: [(&str, &str, &str); 9] = [
+const STORES: [(&str, &str, &str); 10] = [
     ("`memory:`", "memory:", "memory:"),
     ("one server", "redis://127.0.0.1:1", "redis://"),
     ("Sentinel", "redis+sentinel://127.0.0.1:1/main", "redis+sentinel://"),
@@ -22,6 +22,7 @@ const STORES: [(&str, &str, &str); 9] = [
     ("[plain](plain.md)", "redis+plain://127.0.0.1:1", "redis+plain://"),
     ("[PostgreSQL](postgres.md)", "postgres://127.0.0.1:1/db", "postgres://"),
     ("[MariaDB](mariadb.md)", "mysql://127.0.0.1:1/db", "mysql://"),
+    ("[MongoDB](mongodb.md)", "mongodb://127.0.0.1:1/db", "mongodb://"),
     ("[SQLite](sqlite.md)", "sqlite:/no/such/folder/locks.db", "sqlite:"),
     ("quorum", "quorum:redis://127.0.0.1:1|redis://127.0.0.1:2|redis://127.0.0.1:3", "quorum:"),
 ];

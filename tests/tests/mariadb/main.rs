@@ -1,4 +1,4 @@
-//! Locks in MariaDB: `cargo xtask test --only mariadb`.
+//! Locks and stocks in MariaDB: `cargo xtask test --only mariadb`.
 
 mod clocks;
 mod commit;
@@ -6,3 +6,4 @@ mod count;
 mod faults;
 mod locks;
 mod rows;
+mod stock;

@@ -152,7 +152,7 @@ impl Part {
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql, Tool::PgBouncer],
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
             Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
-            Self::Examples => &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb],
+            Self::Examples => &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb, Tool::MongoDb],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
     }
@@ -160,10 +160,11 @@ impl Part {
 
 /// The crates that users compile, and their features. Each crate must work without features, and
 /// with each one alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [(&str, &[&str]); 9] = [
+const FEATURES: [(&str, &[&str]); 10] = [
     ("lock-core", &["testing"]),
     ("lock-engine", &["metrics", "testing"]),
     ("lock-store-memory", &["testing"]),
+    ("lock-store-mongodb", &[]),
     ("lock-store-quorum", &[]),
     ("lock-store-records", &["text"]),
     ("lock-store-redis", &["testing", "tls-rustls"]),
@@ -183,6 +184,7 @@ const FEATURES: [(&str, &[&str]); 9] = [
             "sqlite",
             "postgres",
             "mysql",
+            "mongodb",
         ],
     ),
 ];
@@ -403,9 +405,12 @@ impl Parts<'_> {
                 lane.step(part, "mariadb: the contract", |step| step.run(&mut contract));
             }
             Part::MongoDb => {
+                lane.step(part, "mongodb", |step| step.run(&mut programs.named("mongodb")));
                 lane.step(part, "mongodb: the server", |step| {
                     step.run(&mut programs.server(programs::ON_MONGODB))
                 });
+                let mut contract = programs.mongodb_store();
+                lane.step(part, "mongodb: the contract", |step| step.run(&mut contract));
             }
             Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {

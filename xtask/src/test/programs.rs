@@ -10,9 +10,9 @@ use crate::build::{self, Program};
 use crate::cli::Scope;
 use crate::runner::{self, Output};
 
-/// The tests that need other languages, PostgreSQL, MariaDB or a browser. They only run if they are
+/// The tests that need other languages, a database on a server, or a browser. They only run if they are
 /// named.
-pub(super) const NAMED: [&str; 10] = [
+pub(super) const NAMED: [&str; 12] = [
     "--test",
     "interop",
     "--test",
@@ -21,6 +21,8 @@ pub(super) const NAMED: [&str; 10] = [
     "on_postgres",
     "--test",
     "mariadb",
+    "--test",
+    "mongodb",
     "--test",
     "flash_sale_page",
 ];
@@ -42,6 +44,9 @@ const REDIS: &str = "stores/redis/lib";
 /// Label of the store whose modules [`ON_POSTGRES`] and [`ON_MARIADB`] need their databases.
 const SQL: &str = "stores/sql/lib";
 
+/// Label of the store whose module [`ON_MONGODB`] needs its database.
+const MONGODB: &str = "stores/mongodb/lib";
+
 /// Label of the starter of servers, whose modules [`ON_MARIADB`] and [`ON_MONGODB`] need these
 /// databases.
 const SERVERS: &str = "tests/servers/lib";
@@ -52,7 +57,7 @@ pub(super) const ON_POSTGRES: &str = "on_postgres::";
 /// The tests of [`SQL`] and [`SERVERS`] that belong to the part `mariadb`.
 pub(super) const ON_MARIADB: &str = "on_mariadb::";
 
-/// The tests of [`SERVERS`] that belong to the part `mongodb`.
+/// The tests of [`MONGODB`] and [`SERVERS`] that belong to the part `mongodb`.
 pub(super) const ON_MONGODB: &str = "on_mongodb::";
 
 /// Label of the program whose `targets` need servers.
@@ -128,6 +133,11 @@ impl Programs {
         self.labelled(SQL, &[on])
     }
 
+    /// Returns the command that runs the tests of the MongoDB store on its database.
+    pub(super) fn mongodb_store(&self) -> Command {
+        self.labelled(MONGODB, &[ON_MONGODB])
+    }
+
     /// Returns the command that runs the tests of a database server that tests start.
     pub(super) fn server(&self, on: &str) -> Command {
         self.labelled(SERVERS, &[on])
@@ -167,7 +177,7 @@ impl Programs {
                 },
             };
             let name = format!("test: {label}");
-            if [SQL, SERVERS].contains(&label.as_str()) {
+            if [SQL, MONGODB, SERVERS].contains(&label.as_str()) {
                 args.extend(["--skip", ON_POSTGRES, "--skip", ON_MARIADB, "--skip", ON_MONGODB]);
             }
             if !has_servers {

@@ -86,7 +86,6 @@ impl Row {
         get!(self, at)
     }
 
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn maybe_int(&self, at: usize) -> Result<Option<i64>, sqlx::Error> {
         get!(self, at)
     }

@@ -92,7 +92,7 @@ impl Open<'_> {
             self.add(before, &vec![0; after - before]).await?;
         }
         let args = [(&*call.stock).into(), i64::from(segments).into()];
-        self.change(call.sql.activate, &args, before.max(after)).await?;
+        self.change(&call.sql.activate, &args, before.max(after)).await?;
         self.change(call.sql.resize, &args, 1).await?;
         // The units of retired segments go to the others.
         active.resize(before.max(after), 0);

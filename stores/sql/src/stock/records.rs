@@ -171,7 +171,7 @@ impl Call<'_> {
     }
 
     pub(super) async fn try_to_count(&self) -> Result<Option<Snapshot>, Fault> {
-        Ok(self.look_at(&self.place.reads, self.sql.snapshot).await?.map(|audit| audit.counted))
+        Ok(self.look_at(&self.place.reads, &self.sql.snapshot).await?.map(|audit| audit.counted))
     }
 
     pub(super) async fn try_to_audit(&self) -> Result<AuditAnswer, Fault> {

@@ -11,7 +11,6 @@ use lock_core::store::stock::{OperationId, Part, Settle, SettleAnswer, SettleReq
 use super::call::{Call, Done, Open, count, crossed};
 use super::numbers::signed;
 use super::records::{Record, letter, write_parts};
-use super::statements::Statements;
 use crate::call::attempts;
 use crate::plumbing::{Arg, Fault};
 
@@ -220,7 +219,7 @@ impl Open<'_> {
     }
 
     /// Deletes records whose retention is over, and adds up what they sold. Returns how many there
-    /// were.
+    /// were. Where the statement only locks them, another one deletes them.
     async fn throw_away(&mut self, statement: &str, args: &[Arg<'_>]) -> Result<u64, Fault> {
         let call = self.call;
         let rows = self.rows(statement, args).await?;
@@ -231,8 +230,16 @@ impl Open<'_> {
                 sold += row.int(1).map_err(unreadable)?;
             }
         }
+        for some in rows.chunks(BATCH as usize) {
+            let Some(discard) = call.sql.discard(some.len()) else { break };
+            let operations: Result<Vec<_>, _> = some.iter().map(|row| row.maybe_text(2)).collect();
+            let operations = operations.map_err(|error| call.unreadable(&error))?;
+            let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into()];
+            args.extend(operations.iter().flatten().map(|operation| Arg::Text(operation)));
+            self.change(&discard, &args, some.len()).await?;
+        }
         if sold > 0 {
-            self.change(call.sql.forget, &[(&*call.stock).into(), sold.into()], 1).await?;
+            self.execute(call.sql.forget, &[(&*call.stock).into(), sold.into()]).await?;
         }
         Ok(rows.len() as u64)
     }
@@ -303,6 +310,6 @@ impl Open<'_> {
         let call = self.call;
         let mut args: Vec<Arg<'_>> = vec![(&*call.stock).into()];
         args.extend(shifts.iter().flatten().map(|&number| Arg::Int(number)));
-        self.change(&Statements::shift(shifts.len()), &args, shifts.len()).await
+        self.change(&call.sql.shift(shifts.len()), &args, shifts.len()).await
     }
 }

@@ -43,6 +43,7 @@ mod on_mariadb {
     use super::*;
 
     mod faults;
+    mod stock;
 
     static SERVER: LazyLock<MariaDbServer> = LazyLock::new(MariaDbServer::start);
 

@@ -209,7 +209,8 @@ fn run(addr: SocketAddr, command: Document) -> io::Result<Document> {
 /// Whether a server has done what it was asked to.
 #[must_use]
 pub fn is_ok(answer: &Document) -> bool {
-    answer.get_f64("ok").is_ok_and(|ok| ok == 1.0) && !answer.contains_key("writeErrors")
+    let failed = ["writeErrors", "writeConcernError"].iter().any(|field| answer.contains_key(field));
+    answer.get_f64("ok").is_ok_and(|ok| ok == 1.0) && !failed
 }
 
 /// Returns what a server says of its role.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bson::Bson;
 use bson::oid::ObjectId;
 
 use super::{Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, until};
@@ -243,15 +242,11 @@ impl MongoDbSet {
                 return Err(io::Error::other("a member is stopped"));
             }
             let Some(primary) = self.latest_primary() else { return Ok(false) };
-            let status = self.member(primary).try_command(doc! { "replSetGetStatus": 1 })?;
-            let members = status.get_array("members").map_err(io::Error::other)?;
-            // A follower has the first entry that the primary has written in its term.
-            let follows = |member: &Document| {
-                let state = member.get_str("stateStr").unwrap_or_default();
-                let term = member.get_document("optime").ok().and_then(|optime| optime.get("t"));
-                ["PRIMARY", "SECONDARY"].contains(&state) && term == status.get("term")
-            };
-            Ok(members.iter().filter_map(Bson::as_document).all(follows))
+            // A note that all of them have. A follower may be a second late after its first copy.
+            let all = i32::try_from(self.members.len()).unwrap_or(i32::MAX);
+            let concern = doc! { "w": all, "wtimeout": 5000 };
+            let note = doc! { "appendOplogNote": 1, "data": { "settle": 1 }, "writeConcern": concern };
+            self.member(primary).try_command(note).map(|_| true)
         })
     }
 
