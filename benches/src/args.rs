@@ -38,17 +38,19 @@ Workloads:
 Flags:
   --lib <lib>          what is measured: ours (default); plain = ours in the plain layout, for the workloads of raw;
                        raw = SET NX PX and a compare-and-delete script, polling every 5 ms; ping = a PING for each
-                       half of a pair; tokio = a bare tokio::sync::Mutex or RwLock. In PostgreSQL raw is SELECT … FOR
-                       UPDATE in a transaction, for hot, multi and pingpong; the commit of one UPDATE stands for a PING
-  --store <store>      the server that is started and ended: redis (default); postgres, with its data on disk (in
-                       TMPDIR); postgres-shm, with its data in /dev/shm
+                       half of a pair; tokio = a bare tokio::sync::Mutex or RwLock. In PostgreSQL and MariaDB raw is
+                       SELECT … FOR UPDATE in a transaction, for hot, multi and pingpong. The commit of one UPDATE
+                       stands for a PING; in MongoDB, a findOneAndUpdate that a majority has in its journal
+  --store <store>      the server that is started and ended: redis (default); postgres, mariadb and mongodb (a replica
+                       set of one) and mongodb-set (of three), with data on disk (in TMPDIR); postgres-shm, mariadb-shm
+                       and mongodb-shm, with data in /dev/shm
   --redis <host:port>  use this server and start none
   --url <url>          the same as a lock URL; memory: is the memory store, sqlite: a file (both ours only). In
-                       PostgreSQL tables lock_bench_… are made, and the extension pg_stat_statements if it is there
+                       databases tables lock_bench_… are made, and the extension pg_stat_statements if it is there
   --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20, readers 60); not for seed…
   --tasks <n>          for throughput, hot, rw… and stock (64), for each process of multi and fair-hot (16), and for waiting (10000)
-  --open-secs <s>      for latency in PostgreSQL: measures pairs again, for the last --secs of this time in which a
-                       REPEATABLE READ transaction is open
+  --open-secs <s>      for latency in PostgreSQL and MariaDB: measures pairs again, for the last --secs of this time in
+                       which a REPEATABLE READ transaction is open
   --keys <n>           for latency, throughput, multi3 and layer (1000), and for held (10000)
   --hold-us <µs>       for hot, multi, fair-hot and rw… (0), stock (1000); a tokio sleep, so the real hold is longer, see real_hold_p50_us
   --lease-ms <ms>      lease (30000, held 6000, readers 10000), renewed by ours
@@ -123,6 +125,18 @@ words! {
     Redis = "redis",
     Postgres = "postgres",
     PostgresShm = "postgres-shm",
+    MariaDb = "mariadb",
+    MariaDbShm = "mariadb-shm",
+    MongoDb = "mongodb",
+    MongoDbShm = "mongodb-shm",
+    MongoDbSet = "mongodb-set",
+}
+
+impl Server {
+    /// Whether its data is in memory.
+    pub(crate) fn is_in_memory(self) -> bool {
+        matches!(self, Self::PostgresShm | Self::MariaDbShm | Self::MongoDbShm)
+    }
 }
 
 words! {
@@ -158,7 +172,8 @@ pub(crate) enum Store {
     Own(Server),
     /// Any other store, at this URL.
     Redis(String),
-    Postgres(String),
+    /// PostgreSQL, MariaDB or MongoDB.
+    Database(String),
     Sqlite(String),
     /// In this process.
     Memory,
@@ -169,8 +184,24 @@ impl Store {
         matches!(self, Self::Own(Server::Redis) | Self::Redis(_))
     }
 
-    fn is_postgres(&self) -> bool {
-        matches!(self, Self::Own(Server::Postgres | Server::PostgresShm) | Self::Postgres(_))
+    /// Whether it is a database server.
+    fn is_database(&self) -> bool {
+        match self {
+            Self::Own(server) => *server != Server::Redis,
+            Self::Database(_) => true,
+            _ => false,
+        }
+    }
+
+    fn is_sql(&self) -> bool {
+        self.is_database()
+            && match self {
+                Self::Own(server) => {
+                    !matches!(server, Server::MongoDb | Server::MongoDbShm | Server::MongoDbSet)
+                }
+                Self::Database(url) => !url.starts_with("mongodb"),
+                _ => false,
+            }
     }
 }
 
@@ -300,7 +331,7 @@ fn parse_url(url: &str) -> Store {
     // The name of a shared memory store has no meaning here: nobody else is in this process.
     match url.split(':').next() {
         Some("memory") => Store::Memory,
-        Some("postgres" | "postgresql") => Store::Postgres(url.to_owned()),
+        Some("postgres" | "postgresql" | "mysql" | "mongodb") => Store::Database(url.to_owned()),
         Some("sqlite") => Store::Sqlite(url.to_owned()),
         _ => Store::Redis(url.to_owned()),
     }
@@ -331,7 +362,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
     let Options { workload, lib, store, .. } = options;
     let possible: &[Workload] = match lib {
         Lib::Ours => std::slice::from_ref(workload),
-        Lib::Raw if store.is_postgres() => &[Workload::Hot, Workload::Multi, Workload::Pingpong],
+        Lib::Raw if store.is_sql() => &[Workload::Hot, Workload::Multi, Workload::Pingpong],
         Lib::Plain | Lib::Raw => &[
             Workload::Latency,
             Workload::Throughput,
@@ -352,15 +383,15 @@ fn make_sense(options: &Options) -> Result<(), String> {
             names.join(", ")
         ));
     }
-    let (is_redis, is_postgres) = (store.is_redis(), store.is_postgres());
+    let (is_redis, is_sql) = (store.is_redis(), store.is_sql());
     if *store == Store::Memory && workload.has_processes() {
         return Err(format!("processes of workload {workload} share no memory; leave out `--url memory:`"));
     }
-    let speaks_to_redis = matches!(lib, Lib::Plain | Lib::Ping) || (*lib == Lib::Raw && !is_postgres);
+    let speaks_to_redis = matches!(lib, Lib::Plain | Lib::Ping) || (*lib == Lib::Raw && !is_sql);
     if !is_redis && speaks_to_redis {
         return Err(format!("--lib {lib} speaks to a Redis server; leave out --url and --store"));
     }
-    let asks_redis = *workload == Workload::Stock || (*workload == Workload::Waiting && !is_postgres);
+    let asks_redis = *workload == Workload::Stock || (*workload == Workload::Waiting && !store.is_database());
     if !is_redis && asks_redis {
         return Err(format!("workload {workload} measures a Redis server; leave out --url and --store"));
     }
@@ -368,8 +399,10 @@ fn make_sense(options: &Options) -> Result<(), String> {
         return Err("there is no round trip to Redis for --delay-ms to lengthen".to_owned());
     }
     if let Some(open) = options.open {
-        if *workload != Workload::Latency || !is_postgres {
-            return Err("--open-secs is for workload latency in PostgreSQL; leave it out".to_owned());
+        if *workload != Workload::Latency || !is_sql {
+            return Err(
+                "--open-secs is for workload latency in PostgreSQL and MariaDB; leave it out".to_owned()
+            );
         }
         if open < options.secs {
             return Err("--open-secs has to be at least as long as --secs".to_owned());
@@ -483,7 +516,7 @@ mod tests {
     #[test]
     fn the_scheme_of_a_url_says_which_store_it_is() {
         let postgres = "postgres://me@here/db".to_owned();
-        assert_eq!(options(&format!("--workload hot --url {postgres}")).store, Store::Postgres(postgres));
+        assert_eq!(options(&format!("--workload hot --url {postgres}")).store, Store::Database(postgres));
         assert_eq!(options("--workload hot --url sqlite:a").store, Store::Sqlite("sqlite:a".to_owned()));
         let line = "--workload latency --store postgres-shm --secs 2 --open-secs 20";
         assert_eq!(options(line).open, Some(Duration::from_secs(20)));
@@ -526,7 +559,8 @@ mod tests {
             ("--workload hot --lib tokio --delay-ms 1", "no round trip"),
             ("--workload hot --url memory: --delay-ms 1", "no round trip"),
             ("--workload hot --id 1", "multi"),
-            ("--workload hot --store oracle", "redis, postgres, postgres-shm"),
+            ("--workload hot --store oracle", "postgres-shm, mariadb"),
+            ("--workload hot --lib raw --store mongodb", "Redis server"),
             ("--workload throughput --lib raw --store postgres", "it runs: hot, multi, pingpong"),
             ("--workload latency --lib ping --store postgres", "Redis server"),
             ("--workload stock --url postgres://here", "Redis server"),

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use crate::args::{Lib, Options};
 use crate::journal::{Journal, Watched};
-use crate::postgres::RowLock;
 use crate::server::Urls;
+use crate::sql::RowLock;
 
 const RAW_POLL: Duration = Duration::from_millis(5);
 const RAW_WAIT: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(crate) enum Limit {
 pub(crate) enum Backend {
     Ours(LockManager),
     Raw(Raw),
-    /// The URL of a PostgreSQL.
+    /// The URL of a SQL server.
     Rows(String),
     Ping(MultiplexedConnection),
     Tokio(Arc<Mutex<HashMap<String, Bare>>>),
@@ -77,7 +77,7 @@ impl Backend {
                 builder.connect(layout.url(url)).await.map(Self::Ours).map_err(|error| error.to_string())
             }
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
-            (Lib::Raw, Some(url)) if urls.postgres().is_some() => Ok(Self::Rows(url.to_owned())),
+            (Lib::Raw, Some(url)) if urls.database().is_some() => Ok(Self::Rows(url.to_owned())),
             (Lib::Raw, Some(url)) => {
                 let mut connection = connect(url).await?;
                 let mut load = redis::cmd("SCRIPT");

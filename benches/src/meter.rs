@@ -1,5 +1,5 @@
 //! [`Meter`]: the cost of a run in time, processor time and commands at the server, and PINGs to
-//! compare with. In PostgreSQL a commit is made instead of a PING, and statements are counted.
+//! compare with. In a database a commit is made instead of a PING, and statements are counted.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,8 +9,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::{Lib, Options};
 use crate::backend;
-use crate::postgres::Commits;
-use crate::server::Urls;
+use crate::mongo::Changes;
+use crate::server::{Product, Urls};
+use crate::sql::Commits;
 
 /// Commands that only clients send: scripts may not call them, or no script here does.
 const CLIENT_ONLY: [&str; 24] = [
@@ -43,7 +44,7 @@ const CLIENT_ONLY: [&str; 24] = [
 /// Commands among them that run a script.
 const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall"];
 
-/// Reads the server's counters over its own connections, made by redis-rs or sqlx as those of `raw`
+/// Reads the server's counters over its own connections, made by redis-rs, sqlx or mongodb as those of `raw`
 /// and `ping`.
 pub(crate) struct Meter {
     server: Option<Server>,
@@ -53,7 +54,8 @@ pub(crate) struct Meter {
 
 enum Server {
     Redis { pinged: MultiplexedConnection, asked: MultiplexedConnection },
-    Postgres(Box<Commits>),
+    Sql(Box<Commits>),
+    Mongo(Box<Changes>),
 }
 
 /// The counters at one moment.
@@ -73,13 +75,19 @@ pub(crate) struct Cost {
     pub(crate) calls: Option<Calls>,
 }
 
-/// Commands that the server executed; in PostgreSQL, statements of clients.
+/// Commands that the server executed; in a database, statements of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
     pub(crate) by_clients: u64,
     /// Commands among `by_clients` that run a script.
     pub(crate) scripts: u64,
     pub(crate) in_scripts: u64,
+}
+
+impl Calls {
+    fn of(by_clients: u64) -> Self {
+        Self { by_clients, ..Self::default() }
+    }
 }
 
 impl Meter {
@@ -90,8 +98,11 @@ impl Meter {
 
     pub(crate) async fn connect(options: &Options, urls: &Urls) -> Result<Self, String> {
         let mut meter = Self::clocks(options);
-        if let Some(url) = urls.postgres() {
-            meter.server = Some(Server::Postgres(Box::new(Commits::connect(url).await?)));
+        if let Some((product, url)) = urls.database() {
+            meter.server = Some(match product {
+                Product::MongoDb => Server::Mongo(Box::new(Changes::connect(url).await?)),
+                _ => Server::Sql(Box::new(Commits::connect(url).await?)),
+            });
         } else if let (Some(measured), Some(direct)) = (&urls.measured, &urls.direct) {
             let (pinged, asked) = (backend::connect(measured).await?, backend::connect(direct).await?);
             meter.server = Some(Server::Redis { pinged, asked });
@@ -106,7 +117,8 @@ impl Meter {
         let sent = Instant::now();
         match server {
             Server::Redis { pinged, .. } => backend::ping(pinged).await?,
-            Server::Postgres(commits) => commits.commit().await?,
+            Server::Sql(commits) => commits.commit().await?,
+            Server::Mongo(changes) => changes.change().await?,
         }
         Ok(Some(sent.elapsed()))
     }
@@ -134,9 +146,9 @@ impl Meter {
     async fn calls(&mut self) -> Result<Option<Calls>, String> {
         let asked = match &mut self.server {
             None => return Ok(None),
-            Some(Server::Postgres(commits)) => {
-                let of = |by_clients| Calls { by_clients, ..Calls::default() };
-                return Ok(commits.statements().await?.map(of));
+            Some(Server::Sql(commits)) => return Ok(commits.statements().await?.map(Calls::of)),
+            Some(Server::Mongo(changes)) => {
+                return Ok(Some(Calls::of(changes.commands().await?.saturating_sub(self.pings))));
             }
             Some(Server::Redis { asked, .. }) => asked,
         };

@@ -1,10 +1,10 @@
 //! [`Target`]: the store that is measured, and our own server, which ends with this program.
 
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lock_tests::{PostgresServer, RedisServer};
+use lock_tests::{MariaDbServer, MongoDbServer, MongoDbSet, PostgresServer, RedisServer, mongodb};
 use redis::{Client, ConnectionAddr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -28,6 +28,17 @@ type Slot = Arc<Mutex<Option<Running>>>;
 /// all statements. `fsync` and `synchronous_commit` are on by default.
 const POSTGRES: [&str; 2] = ["max_connections=1500", "shared_preload_libraries=pg_stat_statements"];
 
+/// Settings of our own MariaDB. It syncs each commit by default.
+const MARIADB: [&str; 1] = ["max_connections=1500"];
+
+/// The database that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Product {
+    Postgres,
+    MariaDb,
+    MongoDb,
+}
+
 /// The URLs of the store. They may have a password, so they are not for logs.
 #[derive(Clone, Default)]
 pub(crate) struct Urls {
@@ -40,9 +51,16 @@ pub(crate) struct Urls {
 }
 
 impl Urls {
-    /// Returns the URL of the measured server, if it is a PostgreSQL.
-    pub(crate) fn postgres(&self) -> Option<&str> {
-        self.direct.as_deref().filter(|url| url.starts_with("postgres"))
+    /// Returns the URL of the measured server, if it is not a Redis.
+    pub(crate) fn database(&self) -> Option<(Product, &str)> {
+        let url = self.direct.as_deref()?;
+        let product = match url.split(':').next()? {
+            "postgres" | "postgresql" => Product::Postgres,
+            "mysql" => Product::MariaDb,
+            "mongodb" => Product::MongoDb,
+            _ => return None,
+        };
+        Some((product, url))
     }
 }
 
@@ -66,7 +84,7 @@ impl Target {
             (Store::Sqlite(url), _) => {
                 return Ok(Self { urls: Urls { measured: Some(url.clone()), direct: None }, server });
             }
-            (Store::Redis(url) | Store::Postgres(url), _) => Some(url.clone()),
+            (Store::Redis(url) | Store::Database(url), _) => Some(url.clone()),
             (Store::Own(own), _) => Some(start(&server, *own)?),
         };
         let measured = match &direct {
@@ -113,17 +131,29 @@ fn start(slot: &Slot, own: Server) -> Result<String, String> {
 }
 
 fn launch(own: Server) -> Result<(String, Running), String> {
-    let postgres = |folder: &Path| {
-        let server = PostgresServer::try_start_in(folder, &POSTGRES).map_err(|error| error.to_string())?;
-        Ok((server.url(), Box::new(server) as Running))
-    };
+    let said = |error: std::io::Error| error.to_string();
+    let folder = if own.is_in_memory() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
     match own {
         Server::Redis => {
             let server = RedisServer::try_start_with(&[]).map_err(|error| error.to_string())?;
             Ok((server.url(), Box::new(server)))
         }
-        Server::Postgres => postgres(&std::env::temp_dir()),
-        Server::PostgresShm => postgres(Path::new("/dev/shm")),
+        Server::Postgres | Server::PostgresShm => {
+            let server = PostgresServer::try_start_in(&folder, &POSTGRES).map_err(said)?;
+            Ok((server.url(), Box::new(server)))
+        }
+        Server::MariaDb | Server::MariaDbShm => {
+            let server = MariaDbServer::try_start_in(&folder, &MARIADB).map_err(said)?;
+            Ok((server.url(), Box::new(server)))
+        }
+        Server::MongoDbSet => {
+            let set = MongoDbSet::try_start_with(mongodb::Options::default()).map_err(said)?;
+            Ok((set.url(), Box::new(set)))
+        }
+        Server::MongoDb | Server::MongoDbShm => {
+            let server = MongoDbServer::try_start_in(&folder, &[]).map_err(said)?;
+            Ok((server.url(), Box::new(server)))
+        }
     }
 }
 

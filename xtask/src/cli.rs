@@ -138,8 +138,9 @@ Usage: cargo xtask bench [--rounds <n>] [--only <workload>]... [--long] [--stric
   --long             pingpong has 20000 rounds more, and postgres a transaction that is open for five minutes, once
   --strict           a bar that does not hold is a failure
 
-Workloads: those of `lock-bench --help`; delay has the runs with a round trip of 25 ms more; postgres and postgres-shm
-have those in PostgreSQL, with its data on disk and in /dev/shm, and run only if they are named.
+Workloads: those of `lock-bench --help`; delay has the runs with a round trip of 25 ms more. postgres, mariadb and
+mongodb have those in a database, mongodb-set in a replica set of three, and postgres-shm, mariadb-shm and mongodb-shm
+with data in /dev/shm. These run only if they are named.
 All of it takes about two minutes a round. The machine should have nothing else to do.
 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";
@@ -231,8 +232,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --minutes <n>       length of the run, with faults in a random order; also a fraction as 0.5; default 1
   --once              each fault once instead, one after the other
   --seed <s>          decides faults and the choices of the processes; random by default, and always printed
-  --topology <name>   single (default), sentinel, cluster, quorum, postgres, sqlite; several times or as a list: one
-                      run each
+  --topology <name>   single (default), sentinel, cluster, quorum, postgres, mariadb, mongodb, sqlite; several times
+                      or as a list: one run each
   --layout <name>     hash (default), or plain, which has mutexes and locks of several keys only
   --only <fault>      only these; an unknown name lists all faults
   --replication <who> replicas that must confirm a grant: none (default), one, majority
@@ -245,7 +246,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --judge <folder>    only check the logs of an earlier run
 
 The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server, a C
-compiler, and for `postgres` its programs. After a finding, the logs are kept and a line says where.
+compiler, and for a database its programs. After a finding, the logs are kept and a line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, or an argument is not understood.";
 

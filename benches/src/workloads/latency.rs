@@ -1,6 +1,6 @@
 //! `latency`: one task, no contention; a PING between the pairs is the round trip to compare with.
 //!
-//! With `--open-secs` it goes on while a transaction of PostgreSQL is open, which keeps dead
+//! With `--open-secs` it goes on while a transaction of a database is open, which keeps dead
 //! versions of every row. Pairs are measured again at the end of that time.
 
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::alloc;
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::Meter;
-use crate::postgres::Snapshot;
 use crate::report::Report;
 use crate::server::Urls;
+use crate::sql::Snapshot;
 use crate::stats::{Samples, Waits, round, round_ratio};
 
 /// Number of pairs whose allocations are counted after the timed seconds, without PINGs and
@@ -82,7 +82,7 @@ async fn beside_a_snapshot(
     locks: &mut [Lock],
     meter: &mut Meter,
 ) -> Result<Tally, String> {
-    let snapshot = Snapshot::open(urls.postgres().ok_or("there is no PostgreSQL")?).await?;
+    let snapshot = Snapshot::open(urls.database().ok_or("there is no database")?.1).await?;
     rounds(locks, meter, time.saturating_sub(options.secs)).await?;
     let tally = rounds(locks, meter, options.secs).await?;
     snapshot.close().await?;

@@ -13,7 +13,7 @@ use crate::args::Options;
 use crate::backend;
 use crate::meter::Meter;
 use crate::report::Report;
-use crate::server::Urls;
+use crate::server::{Product, Urls};
 use crate::stats::{Samples, Waits, round};
 
 /// Time before anything is counted, in which all waiters join and have waited for a while; not
@@ -102,9 +102,9 @@ async fn measure(
     errors: &mut Errors,
 ) -> Result<(Load, bool), String> {
     let url = urls.measured.as_deref().ok_or("there is no server")?;
-    // In PostgreSQL, the first sign of life makes another connection.
+    // In a database, the first sign of life makes another connection.
     let [settled, rest] = [SETTLED, REST].map(|most| most.min(options.secs));
-    let settled = if urls.postgres().is_some() { settled * 2 } else { settled };
+    let settled = if urls.database().is_some() { settled * 2 } else { settled };
     let connect = || {
         let builder = LockManager::builder().max_waiters_per_key(crowd.tasks.max(1));
         builder.max_fair_waiters_per_key(crowd.tasks.max(1)).connect(url)
@@ -127,7 +127,7 @@ async fn measure(
         }
     }
     tokio::time::sleep(settled).await;
-    let mut server = match urls.postgres() {
+    let mut server = match urls.database() {
         Some(_) => None,
         None => Some(backend::connect(url).await?),
     };
@@ -140,7 +140,7 @@ async fn measure(
     let per_second = |count: f64| count / cost.time.as_secs_f64();
     let cpu = cpu_of(&mut server).await?.zip(before).map(|(after, before)| per_second(after - before));
     // The bystander's commits are not counted in PostgreSQL.
-    let not_ours = if urls.postgres().is_some() { 0 } else { pings.count() };
+    let not_ours = if matches!(urls.database(), Some((Product::Postgres, _))) { 0 } else { pings.count() };
     let commands = cost.calls.map(|calls| per_second(calls.by_clients.saturating_sub(not_ours) as f64));
     // All give up at about the same time.
     while let Some(waited) = waiters.join_next().await {

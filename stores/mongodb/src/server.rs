@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::rows::LONGEST;
 use mongodb::bson::{DateTime, Document, doc};
@@ -11,7 +12,7 @@ use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{Acknowledgment, ClientOptions, ReadPreference, SelectionCriteria, WriteConcern};
 use mongodb::{Client, ClientSession, Database};
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, fault};
@@ -31,7 +32,7 @@ pub(crate) struct Server {
     target: Target,
     /// Time-out of looking for a server.
     timeout: Duration,
-    connected: OnceCell<Connected>,
+    connected: Mutex<Arc<OnceCell<Arc<Connected>>>>,
     steps: Semaphore,
 }
 
@@ -42,12 +43,16 @@ pub(crate) struct Connected {
     pub(crate) database: Database,
     /// Whether it belongs to a replica set, and so has transactions and change streams.
     pub(crate) is_set: bool,
+    /// When a call has ended last that was not given up.
+    heard: Mutex<Tick>,
+    /// Whether another client has taken the place of this one.
+    pub(crate) is_replaced: watch::Sender<bool>,
 }
 
 impl Server {
     /// Creates the connection. `timeout` is that of calls.
     pub(crate) fn new(target: Target, timeout: Duration) -> Self {
-        Self { target, timeout, connected: OnceCell::new(), steps: Semaphore::new(STEPS) }
+        Self { target, timeout, connected: Mutex::default(), steps: Semaphore::new(STEPS) }
     }
 
     /// Returns the options of the client.
@@ -76,11 +81,27 @@ impl Server {
     }
 
     /// Returns the connection, and makes it if it is missing.
-    pub(crate) async fn connected(&self) -> Result<&Connected, Fault> {
-        self.connected.get_or_try_init(|| self.connect()).await
+    pub(crate) async fn connected(&self) -> Result<Arc<Connected>, Fault> {
+        let connected = Arc::clone(&lock(&self.connected));
+        connected.get_or_try_init(|| self.connect()).await.map(Arc::clone)
     }
 
-    async fn connect(&self) -> Result<Connected, Fault> {
+    /// Replaces the client if no call has had an answer since this one was sent, which was given up.
+    /// The driver makes two connections at a time, and never gives up one that hears nothing while
+    /// it logs in. Two of these would keep it from making others.
+    fn given_up(&self, connected: &Arc<Connected>, sent: Tick) {
+        let is_short = Clock::Boot.now().since(sent) < self.timeout / 2;
+        if is_short || *lock(&connected.heard) > sent {
+            return;
+        }
+        let mut present = lock(&self.connected);
+        if present.get().is_some_and(|present| Arc::ptr_eq(present, connected)) {
+            *present = Arc::default();
+            connected.is_replaced.send_replace(true);
+        }
+    }
+
+    async fn connect(&self) -> Result<Arc<Connected>, Fault> {
         let refuse = |text: String| {
             Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
         };
@@ -129,7 +150,9 @@ impl Server {
                 ));
             }
         }
-        Ok(Connected { client, database, is_set: hello.contains_key("setName") })
+        let is_set = hello.contains_key("setName");
+        let (heard, is_replaced) = (Mutex::new(Clock::Boot.now()), watch::Sender::new(false));
+        Ok(Arc::new(Connected { client, database, is_set, heard, is_replaced }))
     }
 }
 
@@ -252,11 +275,10 @@ impl Bounds {
         server: &Server,
         mut command: Document,
     ) -> Result<(Tick, Document), Fault> {
-        let connected = self.within(During::Work, server.connected()).await?;
         let left = self.milliseconds();
         command.insert("maxTimeMS", left);
         command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": left });
-        self.run(connected, command, During::Commit).await
+        self.run(server, command, During::Commit).await
     }
 
     /// Runs a command that only reads what a majority has.
@@ -265,30 +287,34 @@ impl Bounds {
         server: &Server,
         mut command: Document,
     ) -> Result<(Tick, Document), Fault> {
-        let connected = self.within(During::Work, server.connected()).await?;
         command.insert("maxTimeMS", self.milliseconds());
         command.insert("readConcern", doc! { "level": "majority" });
-        self.run(connected, command, During::Work).await
+        self.run(server, command, During::Work).await
     }
 
     async fn run(
         &self,
-        connected: &Connected,
+        server: &Server,
         command: Document,
         during: During,
     ) -> Result<(Tick, Document), Fault> {
+        let connected = self.within(During::Work, server.connected()).await?;
         let sent = Clock::Boot.now();
         let run = async {
             let answer = connected.database.run_command(command).await;
+            *lock(&connected.heard) = Clock::Boot.now();
             answered(answer.map_err(|error| fault(&error, during))?, during)
         };
-        Ok((sent, self.within(during, run).await?))
+        let answer = self.within(during, run).await;
+        if answer.is_err() {
+            server.given_up(&connected, sent);
+        }
+        Ok((sent, answer?))
     }
 
     /// Asks for the primary's time.
     pub(crate) async fn time(&self, server: &Server) -> Result<(Tick, ServerTime), Fault> {
-        let connected = self.within(During::Work, server.connected()).await?;
-        let (sent, hello) = self.run(connected, doc! { "hello": 1 }, During::Work).await?;
+        let (sent, hello) = self.run(server, doc! { "hello": 1 }, During::Work).await?;
         let time = hello.get_datetime("localTime").copied().unwrap_or(DateTime::MIN).timestamp_millis();
         Ok((sent, ServerTime::from_micros(u64::try_from(time).unwrap_or(0).saturating_mul(1000))))
     }

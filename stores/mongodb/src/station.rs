@@ -1,9 +1,11 @@
 //! [`Stream`]: how a manager hears of the steps of others, by a change stream.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
 use lock_core::internal::sync::Mutex;
 use lock_store_records::rows::{Arrived, LIFE, Station, Wire, read_message, time};
 use lock_store_records::{ListenerId, Listeners, Name};
@@ -12,7 +14,7 @@ use mongodb::change_stream::ChangeStream;
 
 use crate::classify::{During, Fault, fault};
 use crate::documents::{self, COLLECTION};
-use crate::server::{Bounds, Shared};
+use crate::server::{Bounds, Connected, Shared};
 
 /// Time for a registration.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -29,21 +31,26 @@ pub(crate) fn station(id: ListenerId, server: &Shared, listeners: &Arc<Mutex<Lis
 }
 
 impl Wire for Stream {
-    type Stream = ChangeStream<Document>;
+    type Stream = (ChangeStream<Document>, Arc<Connected>);
     type Error = Fault;
 
     async fn connect(&self) -> Result<Self::Stream, Fault> {
-        let collection = self.server.connected().await?.database.collection::<Document>(COLLECTION);
+        let connected = self.server.connected().await?;
+        let collection = connected.database.collection::<Document>(COLLECTION);
         let watch = collection.watch().pipeline(documents::stream(&self.id));
         let stream = watch.await.map_err(|error| fault(&error, During::Work))?;
-        Ok(stream.with_type())
+        Ok((stream.with_type(), connected))
     }
 
-    async fn next(&self, stream: &mut Self::Stream) -> Result<Option<Arrived>, Fault> {
+    async fn next(&self, (stream, connected): &mut Self::Stream) -> Result<Option<Arrived>, Fault> {
+        let mut is_replaced = connected.is_replaced.subscribe();
+        let replaced = pin!(is_replaced.wait_for(|is_replaced| *is_replaced));
         // A stream that ends was of a collection that has been dropped.
-        match stream.next().await {
-            Some(event) => Ok(Some(read(&event.map_err(|error| fault(&error, During::Work))?))),
-            None => Ok(None),
+        match select(stream.next(), replaced).await {
+            Either::Left((Some(event), _)) => {
+                Ok(Some(read(&event.map_err(|error| fault(&error, During::Work))?)))
+            }
+            Either::Left((None, _)) | Either::Right(_) => Ok(None),
         }
     }
 

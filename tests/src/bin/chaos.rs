@@ -124,10 +124,10 @@ impl Options {
         if options.topologies.is_empty() {
             options.topologies.push(Topology::Single);
         }
-        if let Some(sql) = options.topologies.iter().find(|topology| topology.is_sql())
+        if let Some(other) = options.topologies.iter().find(|topology| topology.is_database())
             && options.layout == Layout::Plain
         {
-            return Err(format!("only Redis has the plain layout, and {} is not Redis", sql.name()));
+            return Err(format!("only Redis has the plain layout, and {} is not Redis", other.name()));
         }
         Ok(options)
     }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+use super::database::{Act, Database};
+use super::mongo::Mongo;
 use super::observe::{self, Holders, Observer, Redis};
 use super::sql::Sql;
 use crate::dice::Dice;
 use crate::redis::{Connection, Data, Reply};
 use crate::witness::{self, Ping};
-use crate::{
-    Cluster, Layout, Offset, PostgresServer, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels,
-};
+use crate::{Cluster, Layout, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
 
 /// Duration of silence after which a server counts as dead. Longer than any pause of a busy
 /// machine: no fault would excuse a failover that such a pause causes.
@@ -32,14 +32,26 @@ pub enum Topology {
     Quorum,
     /// A PostgreSQL server.
     Postgres,
+    /// A MariaDB server.
+    MariaDb,
+    /// A MongoDB replica set of three members.
+    MongoDb,
     /// A file.
     Sqlite,
 }
 
 impl Topology {
     /// All topologies.
-    pub const ALL: [Self; 6] =
-        [Self::Single, Self::Sentinel, Self::Cluster, Self::Quorum, Self::Postgres, Self::Sqlite];
+    pub const ALL: [Self; 8] = [
+        Self::Single,
+        Self::Sentinel,
+        Self::Cluster,
+        Self::Quorum,
+        Self::Postgres,
+        Self::MariaDb,
+        Self::MongoDb,
+        Self::Sqlite,
+    ];
 
     /// Returns the name on the command line.
     #[must_use]
@@ -50,14 +62,16 @@ impl Topology {
             Self::Cluster => "cluster",
             Self::Quorum => "quorum",
             Self::Postgres => "postgres",
+            Self::MariaDb => "mariadb",
+            Self::MongoDb => "mongodb",
             Self::Sqlite => "sqlite",
         }
     }
 
-    /// Whether the locks are in a SQL database.
+    /// Whether the locks are in a database, and not in Redis.
     #[must_use]
-    pub fn is_sql(self) -> bool {
-        matches!(self, Self::Postgres | Self::Sqlite)
+    pub fn is_database(self) -> bool {
+        matches!(self, Self::Postgres | Self::MariaDb | Self::MongoDb | Self::Sqlite)
     }
 }
 
@@ -90,6 +104,7 @@ enum Servers {
     Sentinels(Box<Sentinels>),
     Cluster(Box<Cluster>),
     Sql(Box<Sql>),
+    Mongo(Box<Mongo>),
 }
 
 /// A server's clock, and its offset.
@@ -108,9 +123,9 @@ impl Arena {
         const WRITTEN_DOWN: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "no"];
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let count = match topology {
-            Topology::Single | Topology::Postgres => 1,
+            Topology::Single | Topology::Postgres | Topology::MariaDb => 1,
             Topology::Sqlite => 0,
-            Topology::Sentinel | Topology::Quorum => 3,
+            Topology::Sentinel | Topology::Quorum | Topology::MongoDb => 3,
             Topology::Cluster => 6,
         };
         let seconds = i64::try_from(skew.as_secs()).unwrap_or(i64::MAX);
@@ -132,6 +147,8 @@ impl Arena {
                 Servers::Cluster(Box::new(Cluster::try_start_with(options).map_err(failed)?))
             }
             Topology::Postgres => Servers::Sql(Box::new(Sql::postgres(&clocks[0], runtime.handle()))),
+            Topology::MariaDb => Servers::Sql(Box::new(Sql::mariadb(&clocks[0], runtime.handle()))),
+            Topology::MongoDb => Servers::Mongo(Box::new(Mongo::start(&clocks)?)),
             Topology::Sqlite => Servers::Sql(Box::new(Sql::sqlite(runtime.handle())?)),
         };
         let before = |servers: &[RedisServer]| -> Vec<Proxy> {
@@ -150,9 +167,12 @@ impl Arena {
                 cluster.stand_behind(&ports(&proxies));
                 proxies
             }
-            Servers::Sql(sql) => {
-                let start = |addr| runtime.block_on(Proxy::start_postgres(addr));
-                sql.addr().map(start).into_iter().collect()
+            Servers::Sql(sql) => sql.proxy(&runtime).into_iter().collect(),
+            Servers::Mongo(mongo) => {
+                let start = |addr| runtime.block_on(Proxy::start_mongodb(addr));
+                let proxies: Vec<Proxy> = mongo.addrs().into_iter().map(start).collect();
+                mongo.set.stand_behind(&ports(&proxies));
+                proxies
             }
         };
         let with_offset = |(place, clock)| {
@@ -175,6 +195,7 @@ impl Arena {
             Servers::Sentinels(sentinels) => sentinels.url(),
             Servers::Cluster(cluster) => cluster.url(),
             Servers::Sql(sql) => sql.url(self.proxies.first()),
+            Servers::Mongo(mongo) => mongo.set.url(),
         };
         self.layout.url(&url)
     }
@@ -185,61 +206,57 @@ impl Arena {
             Servers::Loose(servers) => servers,
             Servers::Sentinels(sentinels) => sentinels.servers(),
             Servers::Cluster(cluster) => cluster.nodes(),
-            Servers::Sql(_) => &[],
+            Servers::Sql(_) | Servers::Mongo(_) => &[],
         }
     }
 
-    /// Runs one of these for a server.
-    fn on_server(
-        &mut self,
-        at: usize,
-        redis: impl FnOnce(&mut RedisServer),
-        postgres: impl FnOnce(&mut PostgresServer),
-    ) {
-        match &mut self.servers {
-            Servers::Loose(servers) => redis(&mut servers[at]),
-            Servers::Sentinels(sentinels) => redis(&mut sentinels.servers_mut()[at]),
-            Servers::Cluster(cluster) => redis(&mut cluster.nodes_mut()[at]),
-            Servers::Sql(sql) => {
-                if let Some(server) = sql.server() {
-                    postgres(server);
-                }
-            }
+    /// Does something to a server. A Redis that starts again has this data, and a database its own.
+    pub(super) fn act(&mut self, at: usize, act: Act, data: Data) {
+        let server = match &mut self.servers {
+            Servers::Loose(servers) => &mut servers[at],
+            Servers::Sentinels(sentinels) => &mut sentinels.servers_mut()[at],
+            Servers::Cluster(cluster) => &mut cluster.nodes_mut()[at],
+            Servers::Sql(sql) => return sql.act(act),
+            Servers::Mongo(mongo) => return mongo.act(at, act),
+        };
+        match act {
+            Act::Stop => server.stop(),
+            Act::Cont => server.cont(),
+            Act::Kill => server.kill(),
+            Act::Restart => server.restart(data),
         }
     }
 
     /// Sends SIGSTOP to all processes of a server.
     pub(super) fn stop(&mut self, at: usize) {
-        self.on_server(at, RedisServer::stop, PostgresServer::stop);
+        self.act(at, Act::Stop, Data::Kept);
     }
 
     /// Sends SIGCONT to all processes of a server.
     pub(super) fn cont(&mut self, at: usize) {
-        self.on_server(at, RedisServer::cont, PostgresServer::cont);
-    }
-
-    /// Sends SIGKILL to all processes of a server.
-    pub(super) fn kill(&mut self, at: usize) {
-        self.on_server(at, RedisServer::kill, PostgresServer::kill);
-    }
-
-    /// Starts a server again. A PostgreSQL always has its data.
-    pub(super) fn restart(&mut self, at: usize, data: Data) {
-        self.on_server(at, |server| server.restart(data), PostgresServer::restart);
+        self.act(at, Act::Cont, Data::Kept);
     }
 
     /// Returns the database, if the locks are in one.
-    pub(super) fn sql(&self) -> Option<&Sql> {
+    pub(super) fn database(&self) -> Option<&dyn Database> {
         match &self.servers {
-            Servers::Sql(sql) => Some(sql),
+            Servers::Sql(sql) => Some(&**sql),
+            Servers::Mongo(mongo) => Some(&**mongo),
+            _ => None,
+        }
+    }
+
+    pub(super) fn mongo(&self) -> Option<&Mongo> {
+        match &self.servers {
+            Servers::Mongo(mongo) => Some(mongo),
             _ => None,
         }
     }
 
     /// Returns the observer of the keys.
     pub(super) fn observer(&self) -> Box<dyn Observer> {
-        if let Some(sql) = self.sql() {
-            return Box::new(sql.observer(observe::PATIENCE));
+        if let Some(database) = self.database() {
+            return database.observer(observe::PATIENCE);
         }
         let holders = if self.topology == Topology::Quorum { Holders::OnMost } else { Holders::OnOne };
         let addrs: Vec<_> = self.servers().iter().map(RedisServer::addr).collect();
@@ -250,13 +267,13 @@ impl Arena {
     /// database each step waits for the disk, so there is one for that too.
     pub(super) fn pings(&self) -> io::Result<Vec<Ping>> {
         let ping = |proxy: &Proxy| -> Ping {
-            match self.sql() {
-                Some(sql) => Box::new(sql.ping(proxy, witness::PATIENCE)),
+            match self.database() {
+                Some(database) => database.ping(proxy, witness::PATIENCE),
                 None => Box::new(witness::ping(proxy.addr())),
             }
         };
         let mut pings: Vec<Ping> = self.proxies.iter().map(ping).collect();
-        if self.topology.is_sql() {
+        if self.topology.is_database() {
             pings.push(Box::new(witness::disk()?));
         }
         Ok(pings)
@@ -293,15 +310,19 @@ impl Arena {
             Servers::Sentinels(sentinels) => sentinels.primary_at(),
             Servers::Cluster(cluster) => cluster.node_of(key),
             Servers::Sql(_) => 0,
+            Servers::Mongo(mongo) => mongo.set.primary(),
         }
     }
 
-    /// Steps the clock of a server.
+    /// Steps the clock of a server. The clocks of a replica set of MongoDB are stepped together.
     pub(super) fn step(&mut self, at: usize, seconds: i64) -> io::Result<()> {
-        let clock = &mut self.clocks[at];
-        clock.ahead_seconds += seconds;
-        clock.most_ahead = clock.most_ahead.max(clock.ahead_seconds);
-        clock.clock.set(ahead(clock.ahead_seconds))
+        let range = if self.mongo().is_some() { 0..self.clocks.len() } else { at..at + 1 };
+        for clock in &mut self.clocks[range] {
+            clock.ahead_seconds += seconds;
+            clock.most_ahead = clock.most_ahead.max(clock.ahead_seconds);
+            clock.clock.set(ahead(clock.ahead_seconds))?;
+        }
+        Ok(())
     }
 
     /// Whether this server may have tokens that are later than its clock shows now. If the counter
@@ -312,7 +333,7 @@ impl Arena {
         self.is_replicated() && self.clocks_differ() || self.clocks.get(at).is_some_and(is_behind)
     }
 
-    /// Whether replicas can take over for a server.
+    /// Whether replicas can take over for a server that do not have all its data.
     pub(super) fn is_replicated(&self) -> bool {
         matches!(self.servers, Servers::Sentinels(_) | Servers::Cluster(_))
     }
@@ -329,6 +350,7 @@ impl Arena {
             Servers::Loose(_) | Servers::Sql(_) => {}
             Servers::Sentinels(sentinels) => sentinels.wait_until_ready(),
             Servers::Cluster(cluster) => cluster.wait_until_ready(),
+            Servers::Mongo(mongo) => mongo.set.settle(),
         }
     }
 }

@@ -48,7 +48,7 @@ pub enum Fault {
     KilledServer,
     /// A server restarts without its data.
     LostData,
-    /// `FLUSHALL`, `TRUNCATE`.
+    /// `FLUSHALL`, `TRUNCATE`, `drop`.
     Flush,
     /// `SCRIPT FLUSH`.
     ScriptFlush,
@@ -82,6 +82,8 @@ pub enum Fault {
     LossyFailover,
     /// A replica becomes the primary by an operator's command.
     Promotion,
+    /// The primary steps down by an operator's command, and a member with all its data takes over.
+    StepDown,
     /// The slot of a key moves to another node while it is held and waited for.
     MovedSlot,
     /// The slot of a key begins to move, with half of its keys, stays like that for a while, and
@@ -102,11 +104,29 @@ const ALL: &[Topology] = &Topology::ALL;
 /// Topologies without replicas: each server has the only copy of its data.
 const ALONE: &[Topology] = &[Topology::Single, Topology::Quorum];
 /// Topologies whose servers have their data on disk.
-const LASTING: &[Topology] = &[Topology::Single, Topology::Quorum, Topology::Postgres];
-const SERVERS: &[Topology] =
-    &[Topology::Single, Topology::Sentinel, Topology::Cluster, Topology::Quorum, Topology::Postgres];
+const LASTING: &[Topology] =
+    &[Topology::Single, Topology::Quorum, Topology::Postgres, Topology::MariaDb, Topology::MongoDb];
+const SERVERS: &[Topology] = &[
+    Topology::Single,
+    Topology::Sentinel,
+    Topology::Cluster,
+    Topology::Quorum,
+    Topology::Postgres,
+    Topology::MariaDb,
+    Topology::MongoDb,
+];
+/// Topologies whose servers close connections by a command.
+const CLOSING: &[Topology] = &[
+    Topology::Single,
+    Topology::Sentinel,
+    Topology::Cluster,
+    Topology::Quorum,
+    Topology::Postgres,
+    Topology::MariaDb,
+];
 const REDIS: &[Topology] = &[Topology::Single, Topology::Sentinel, Topology::Cluster, Topology::Quorum];
-const SQL: &[Topology] = &[Topology::Postgres, Topology::Sqlite];
+const DATABASES: &[Topology] = &[Topology::Postgres, Topology::MariaDb, Topology::MongoDb, Topology::Sqlite];
+const MONGODB: &[Topology] = &[Topology::MongoDb];
 const SINGLE: &[Topology] = &[Topology::Single];
 const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];
 const CLUSTER: &[Topology] = &[Topology::Cluster];
@@ -127,7 +147,7 @@ const fn entry(
     Entry { fault, name, loses, errors, at }
 }
 
-const TABLE: [Entry; 39] = [
+const TABLE: [Entry; 40] = [
     entry(Fault::Partition, "partition", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::PartitionToServer, "partition-to-server", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::PartitionToClient, "partition-to-client", Loses::Nothing, AWAY, SERVERS),
@@ -150,11 +170,11 @@ const TABLE: [Entry; 39] = [
     entry(Fault::LostData, "lost-data", Loses::Keys, AWAY, ALONE),
     entry(Fault::Flush, "flush", Loses::Keys, LOST, ALL),
     entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, REDIS),
-    entry(Fault::CutClients, "cut-clients", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::CutClients, "cut-clients", Loses::Nothing, AWAY, CLOSING),
     entry(Fault::CutSubscribers, "cut-subscribers", Loses::Nothing, NONE, REDIS),
     entry(Fault::SubscriberOverflow, "subscriber-overflow", Loses::Nothing, NONE, REDIS),
     entry(Fault::NoChannels, "no-channels", Loses::Nothing, NONE, REDIS),
-    entry(Fault::LockedRows, "locked-rows", Loses::Nothing, AWAY, SQL),
+    entry(Fault::LockedRows, "locked-rows", Loses::Nothing, AWAY, DATABASES),
     entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
     entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, ALL),
     entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, REDIS),
@@ -165,6 +185,7 @@ const TABLE: [Entry; 39] = [
     entry(Fault::Failover, "failover", Loses::Keys, AWAY, REPLICATED),
     entry(Fault::LossyFailover, "lossy-failover", Loses::Keys, AWAY, REPLICATED),
     entry(Fault::Promotion, "promotion", Loses::Keys, AWAY, REPLICATED),
+    entry(Fault::StepDown, "step-down", Loses::Nothing, AWAY, MONGODB),
     entry(Fault::MovedSlot, "moved-slot", Loses::Nothing, AWAY, CLUSTER),
     entry(Fault::HalfMovedSlot, "half-moved-slot", Loses::Nothing, AWAY, CLUSTER),
 ];

@@ -4,9 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::arena::{Topology, tell};
+use super::database::{Act, Database};
 use super::fault::Fault;
 use super::run::Stage;
-use super::sql::Sql;
 use super::want::{WANTED, stored};
 use super::{CALL_TIMEOUT, LEASE, MAX_LEASE};
 use crate::cluster::slot_of;
@@ -19,7 +19,7 @@ const LONG: Duration = LEASE.saturating_mul(5).checked_div(4).expect("not zero")
 /// Shorter than leases.
 const SHORT: Duration = Duration::from_millis(1500);
 /// Maximum time to try something that needs the right moment.
-const TRIES: Duration = Duration::from_secs(5);
+pub(super) const TRIES: Duration = Duration::from_secs(5);
 /// How long a server of a quorum has no vote after the loss of its data has been noticed.
 const QUARANTINE: Duration = MAX_LEASE.saturating_add(Duration::from_secs(4));
 const SUBSCRIBER_LIMIT: &str = "pubsub 33554432 8388608 60";
@@ -68,9 +68,15 @@ impl Stage<'_> {
             }
             // The row also has the counter.
             Fault::DeletedKey | Fault::OverwrittenKey
-                if self.arena.sql().is_some() && self.arena.is_behind(target.at) =>
+                if self.arena.database().is_some() && self.arena.is_behind(target.at) =>
             {
                 Loses::KeysAndTokens
+            }
+            // All data is there, but the next primary may have another clock.
+            Fault::StoppedServer | Fault::KilledServer | Fault::StepDown
+                if self.arena.mongo().is_some() && self.arena.clocks_differ() =>
+            {
+                Loses::Keys
             }
             // The clock is stepped forward again later, and that takes keys.
             Fault::ClockBehind if self.arena.is_replicated() => Loses::Keys,
@@ -119,17 +125,25 @@ impl Stage<'_> {
                 self.arena.stop(at);
                 let rest = self.rest(LONG);
                 self.arena.cont(at);
+                self.arena.heal();
                 rest.map(|()| true)
             }
             Fault::KilledServer => {
-                self.arena.kill(at);
+                self.arena.act(at, Act::Kill, Data::Kept);
                 self.rest(SHORT / 3)?;
-                self.arena.restart(at, Data::Kept);
+                self.arena.act(at, Act::Restart, Data::Kept);
+                self.arena.heal();
+                Ok(true)
+            }
+            Fault::StepDown => {
+                self.arena.mongo().map(|mongo| mongo.set.step_down());
+                self.rest(SHORT)?;
+                self.arena.heal();
                 Ok(true)
             }
             Fault::LostData => {
                 self.strikes(fault);
-                self.arena.restart(at, Data::Lost);
+                self.arena.act(at, Act::Restart, Data::Lost);
                 self.strikes(fault);
                 Ok(true)
             }
@@ -139,7 +153,7 @@ impl Stage<'_> {
             Fault::ClockBehind => {
                 // A hold of a process that was killed a moment ago would last another minute.
                 self.rest(LEASE + Duration::from_secs(1))?;
-                let is_alone = matches!(self.arena.topology, Topology::Single | Topology::Postgres);
+                let is_alone = self.arena.topology == Topology::Single || self.arena.database().is_some();
                 self.step(fault, at, !is_alone).map(|()| true)
             }
             Fault::Flush
@@ -153,8 +167,8 @@ impl Stage<'_> {
             | Fault::Eviction
             | Fault::OutOfMemory
             | Fault::ReadOnly
-            | Fault::LockedRows => match self.arena.sql() {
-                Some(sql) => self.statement(sql, fault, &key),
+            | Fault::LockedRows => match self.arena.database() {
+                Some(database) => self.statement(database, fault, &key),
                 None => self.command(fault, at, &key),
             },
         }
@@ -179,12 +193,12 @@ impl Stage<'_> {
             self.strikes(fault);
         }
         let back = seconds < 0;
-        if back && let Some(sql) = self.arena.sql() {
-            self.until(|| sql.lock_living_rows())?;
+        if back && let Some(database) = self.arena.database() {
+            self.until(|| database.lock_living_rows())?;
         }
         let stepped = self.arena.step(at, seconds);
-        if back && let Some(sql) = self.arena.sql() {
-            sql.unlock_rows()?;
+        if back && let Some(database) = self.arena.database() {
+            database.unlock_rows()?;
         }
         stepped?;
         if seconds > 0 {
@@ -252,22 +266,22 @@ impl Stage<'_> {
         done
     }
 
-    /// Carries out a fault that a stranger causes in a database, by statements.
-    fn statement(&self, sql: &Sql, fault: Fault, key: &str) -> io::Result<bool> {
+    /// Carries out a fault that a stranger causes in a database.
+    fn statement(&self, database: &dyn Database, fault: Fault, key: &str) -> io::Result<bool> {
         match fault {
-            Fault::Flush => self.strike(fault, || sql.flush().map(|()| true)),
-            Fault::CutClients => sql.cut_clients(),
-            Fault::DeletedKey => self.strike(fault, || self.until(|| sql.delete(key))),
+            Fault::Flush => self.strike(fault, || database.flush().map(|()| true)),
+            Fault::CutClients => database.cut_clients(),
+            Fault::DeletedKey => self.strike(fault, || self.until(|| database.delete(key))),
             Fault::OverwrittenKey => {
-                let happened = self.strike(fault, || self.until(|| sql.overwrite(key)))?;
+                let happened = self.strike(fault, || self.until(|| database.overwrite(key)))?;
                 self.rest(SHORT)?;
-                sql.delete_foreign()?;
+                database.delete_foreign()?;
                 Ok(happened)
             }
             Fault::LockedRows => {
-                sql.lock_rows()?;
+                database.lock_rows()?;
                 let rest = self.rest(LONG);
-                sql.unlock_rows()?;
+                database.unlock_rows()?;
                 rest.map(|()| true)
             }
             _ => Ok(false),

@@ -11,8 +11,10 @@
 //! A worker can be [broken](Broken) on purpose, which shows that the checkers notice.
 
 mod arena;
+mod database;
 mod fault;
 mod inject;
+mod mongo;
 mod observe;
 mod orders;
 mod plan;

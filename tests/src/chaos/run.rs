@@ -285,8 +285,8 @@ impl Stage<'_> {
     }
 
     fn left(&mut self) -> io::Result<Vec<(Remains, Option<Duration>, String)>> {
-        if let Some(sql) = self.arena.sql() {
-            return sql.left();
+        if let Some(database) = self.arena.database() {
+            return database.left();
         }
         let mut found = Vec::new();
         let mut primaries: Vec<usize> =

@@ -1,11 +1,13 @@
-//! [`Proxy`]: stands between a client and a redis-server or a PostgreSQL, and breaks messages when
-//! told to.
+//! [`Proxy`]: stands between a client and a server, and breaks messages when told to. The server is a
+//! redis-server, a PostgreSQL, a MariaDB or a `mongod`.
 //!
 //! It reads requests one by one. So a fault can hit a request *before* the server sees it
 //! ([`Way::ToServer`]), or its answer after the server has carried it out ([`Way::ToClient`]). The
 //! proxy counts the messages that passed and that were hit, so a test knows that its fault really
 //! happened. It does not understand TLS.
 
+mod mongodb;
+mod mysql;
 mod postgres;
 mod request;
 #[cfg(test)]
@@ -57,7 +59,7 @@ pub enum Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A new connection: until its first request other than `HELLO`, `AUTH`, `SELECT`, `CLIENT …`
-    /// and `TIME`, or to PostgreSQL, other than `SET …` and `SELECT 1`.
+    /// and `TIME`, or to a database, other than settings of the session and a ping.
     Connecting,
     /// A connection for commands and scripts.
     Commands,
@@ -145,6 +147,24 @@ impl Proxy {
     /// As [`start`](Self::start).
     pub async fn start_postgres(server: SocketAddr) -> Self {
         Self::start_with(server, postgres::parse).await
+    }
+
+    /// Starts a proxy to the MariaDB at `server`, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_mariadb(server: SocketAddr) -> Self {
+        Self::start_with(server, mysql::parse).await
+    }
+
+    /// Starts a proxy to the `mongod` at `server`, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_mongodb(server: SocketAddr) -> Self {
+        Self::start_with(server, mongodb::parse).await
     }
 
     async fn start_with(server: SocketAddr, parse: Parse) -> Self {

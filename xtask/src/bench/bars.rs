@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::install::Tool;
+
 /// Flags of `lock-bench`, behind `--workload`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run(pub(crate) &'static str);
@@ -39,7 +41,7 @@ pub(crate) struct Bar {
 }
 
 /// The workloads that `--only` accepts.
-pub(crate) const WORKLOADS: [&str; 19] = [
+pub(crate) const WORKLOADS: [&str; 24] = [
     "latency",
     "throughput",
     "hot",
@@ -59,14 +61,28 @@ pub(crate) const WORKLOADS: [&str; 19] = [
     "delay",
     "postgres",
     "postgres-shm",
+    "mariadb",
+    "mariadb-shm",
+    "mongodb",
+    "mongodb-shm",
+    "mongodb-set",
 ];
 
-/// Those among them that run only if they are named: they need PostgreSQL, and minutes a round.
-const NAMED: [&str; 2] = ["postgres", "postgres-shm"];
+/// Those among them that run only if they are named: each needs a database, and minutes a round.
+const NAMED: [(&str, Tool); 7] = [
+    ("postgres", Tool::PostgreSql),
+    ("postgres-shm", Tool::PostgreSql),
+    ("mariadb", Tool::MariaDb),
+    ("mariadb-shm", Tool::MariaDb),
+    ("mongodb", Tool::MongoDb),
+    ("mongodb-shm", Tool::MongoDb),
+    ("mongodb-set", Tool::MongoDb),
+];
 
-/// Whether the runs of a workload need PostgreSQL's programs.
-pub(crate) fn needs_postgres(workload: &str) -> bool {
-    NAMED.contains(&workload)
+/// Returns the server that the runs of a workload need.
+pub(crate) fn needs(workload: &str) -> Tool {
+    let database = NAMED.iter().find(|(name, _)| *name == workload);
+    database.map_or(Tool::RedisServer, |(_, tool)| *tool)
 }
 
 pub(crate) fn names() -> String {
@@ -245,42 +261,79 @@ const LONG: [Bar; 3] = [
     ),
 ];
 
-/// Makes the bars of one store in PostgreSQL. A PING is the commit of an UPDATE there.
-macro_rules! postgres {
+/// Makes the bars that every database has. A PING is a commit there: of an UPDATE, or of a
+/// findOneAndUpdate.
+macro_rules! database {
     ($store:literal, pair: $pair:literal, on: $cpus:literal) => {{
         const LATENCY: Run = Run(concat!("latency --store ", $store, " --secs 5", $cpus));
-        const OPEN: Run = Run(concat!("latency --store ", $store, " --secs 5 --open-secs 30"));
         const HOT: Run = Run(concat!("hot --store ", $store, " --secs 5"));
-        const HOT_RAW: Run = Run(concat!("hot --lib raw --store ", $store, " --secs 5"));
         const PINGPONG: Run = Run(concat!("pingpong --store ", $store, " --secs 10"));
-        const WAITING: Run = Run(concat!("waiting --tasks 100 --procs 100 --store ", $store));
-        const FAIR: Run =
-            Run(concat!("fair-hot --procs 8 --tasks 125 --hold-us 100000 --rounds 50 --secs 20 --store ", $store));
-        const READERS: Run = Run(concat!("readers --store ", $store));
         [
             bar($store, "pair p50 / two commits", AtMost($pair), &[LATENCY], |lines| {
                 let line = lines.first()?;
                 ratio(line.number("pair_p50_us")?, 2.0 * line.number("ping_p50_us")?)
             }),
             field!($store, "latency: errors", Exactly(0.0), LATENCY, "errors"),
-            field!($store, "transaction open for 30 s: pair / without", AtMost(2.0), OPEN, "open_ratio"),
-            ratio!($store, "hot: grants / SELECT FOR UPDATE", AtLeast(100.0), HOT "grants_per_s" / HOT_RAW "grants_per_s"),
             field!($store, "hot: overlaps", Exactly(0.0), HOT, "overlaps"),
             field!($store, "hot: errors", Exactly(0.0), HOT, "errors"),
-            bar($store, "hand-off p50 less two commits, ms", AtMost(5.0), &[PINGPONG], |lines| {
-                let line = lines.first()?;
-                Some((line.number("p50_us")? - 2.0 * line.number("ping_p50_us")?) / 1000.0)
-            }),
             field!($store, "pingpong: stalls", Exactly(0.0), PINGPONG, "stalls"),
+        ]
+    }};
+}
+
+/// Makes the bar on a hand-off, in milliseconds beside this number of commits.
+macro_rules! handoff {
+    ($store:literal, $name:literal, $wanted:literal, $commits:literal) => {{
+        const PINGPONG: Run = Run(concat!("pingpong --store ", $store, " --secs 10"));
+        bar($store, $name, AtMost($wanted), &[PINGPONG], |lines| {
+            let line = lines.first()?;
+            Some((line.number("p50_us")? - $commits * line.number("ping_p50_us")?) / 1000.0)
+        })
+    }};
+}
+
+/// Makes the bar on a hot key beside a lock by `SELECT … FOR UPDATE`.
+macro_rules! hot {
+    ($store:literal) => {{
+        const HOT: Run = Run(concat!("hot --store ", $store, " --secs 5"));
+        const RAW: Run = Run(concat!("hot --lib raw --store ", $store, " --secs 5"));
+        ratio!($store, "hot: grants / SELECT FOR UPDATE", AtLeast(100.0), HOT "grants_per_s" / RAW "grants_per_s")
+    }};
+}
+
+/// Makes the bar on pairs beside a transaction that is open for a while.
+macro_rules! open {
+    ($store:literal) => {{
+        const OPEN: Run = Run(concat!("latency --store ", $store, " --secs 5 --open-secs 30"));
+        field!($store, "transaction open for 30 s: pair / without", AtMost(2.0), OPEN, "open_ratio")
+    }};
+}
+
+/// Makes the bars on a store in which processes wait.
+macro_rules! crowd {
+    ($store:literal) => {{
+        const WAITING: Run = Run(concat!("waiting --tasks 100 --procs 100 --store ", $store));
+        const FAIR: Run = Run(concat!(
+            "fair-hot --procs 8 --tasks 125 --hold-us 100000 --rounds 50 --secs 20 --store ",
+            $store
+        ));
+        const READERS: Run = Run(concat!("readers --store ", $store));
+        [
             bar($store, "100 processes wait: statements a second", AtMost(50.0), &[WAITING], |lines| {
                 Line(&lines.first()?.0["many_mutex"]).number("cmds_per_s")
             }),
             field!($store, "waiting: lost", Exactly(0.0), WAITING, "lost"),
             field!($store, "waiting: errors", Exactly(0.0), WAITING, "errors"),
-            bar($store, "1000 fair waiters: statements a second beside 3 a hand-off", AtMost(50.0), &[FAIR], |lines| {
-                let line = lines.first()?;
-                Some(line.number("cmds_per_s")? - 3.0 * line.number("grants_per_s")?)
-            }),
+            bar(
+                $store,
+                "1000 fair waiters: statements a second beside 3 a hand-off",
+                AtMost(50.0),
+                &[FAIR],
+                |lines| {
+                    let line = lines.first()?;
+                    Some(line.number("cmds_per_s")? - 3.0 * line.number("grants_per_s")?)
+                },
+            ),
             field!($store, "1000 fair waiters: hand-offs a second", AtLeast(5.0), FAIR, "grants_per_s"),
             field!($store, "fair-hot: order violations", Exactly(0.0), FAIR, "order_violations"),
             field!($store, "fair-hot: errors", Exactly(0.0), FAIR, "errors"),
@@ -290,13 +343,34 @@ macro_rules! postgres {
     }};
 }
 
-const POSTGRES: [Bar; 17] = postgres!("postgres", pair: 1.25, on: "");
 /// A commit that waits for no disk takes twice as long if the kernel wakes the server on another
 /// processor, which is left to luck. So a pair is compared on one.
-const POSTGRES_SHM: [Bar; 17] = postgres!("postgres-shm", pair: 1.6, on: " --cpus 1");
+const DATABASES: [[Bar; 5]; 7] = [
+    database!("postgres", pair: 1.25, on: ""),
+    database!("postgres-shm", pair: 1.6, on: " --cpus 1"),
+    database!("mariadb", pair: 1.25, on: ""),
+    database!("mariadb-shm", pair: 1.6, on: " --cpus 1"),
+    database!("mongodb", pair: 1.4, on: ""),
+    database!("mongodb-shm", pair: 1.4, on: " --cpus 1"),
+    database!("mongodb-set", pair: 1.4, on: ""),
+];
+const CROWDS: [[Bar; 9]; 2] = [crowd!("postgres"), crowd!("postgres-shm")];
+const OTHERS: [Bar; 11] = [
+    open!("postgres"),
+    open!("postgres-shm"),
+    hot!("postgres"),
+    hot!("postgres-shm"),
+    hot!("mariadb"),
+    hot!("mariadb-shm"),
+    handoff!("postgres", "hand-off p50 less two commits, ms", 5.0, 2.0),
+    handoff!("postgres-shm", "hand-off p50 less two commits, ms", 5.0, 2.0),
+    handoff!("mongodb", "hand-off p50 less a commit, ms", 15.0, 1.0),
+    handoff!("mongodb-shm", "hand-off p50 less a commit, ms", 15.0, 1.0),
+    handoff!("mongodb-set", "hand-off p50 less a commit, ms", 15.0, 1.0),
+];
 
 fn all() -> impl Iterator<Item = Bar> {
-    BARS.into_iter().chain(POSTGRES).chain(POSTGRES_SHM)
+    BARS.into_iter().chain(DATABASES.into_iter().flatten()).chain(OTHERS).chain(CROWDS.into_iter().flatten())
 }
 
 /// Returns the part of the time in which the lock is held.
@@ -321,7 +395,7 @@ impl Plan {
     /// Plans the runs for these workloads, or for all that need not be named if `only` is empty.
     pub(crate) fn new(only: &[&str], long: bool) -> Self {
         let chosen = |workload: &str| match only {
-            [] => !NAMED.contains(&workload),
+            [] => needs(workload) == Tool::RedisServer,
             _ => only.contains(&workload),
         };
         let mut bars: Vec<Bar> = all().filter(|bar| chosen(bar.workload)).collect();
@@ -390,7 +464,7 @@ mod tests {
         assert!(named.bars.iter().all(|bar| bar.workload == "postgres-shm"));
         assert!(named.rounds.iter().all(|run| run.0.contains("--store postgres-shm")));
         assert_eq!(named.once, [OPEN_LONG_SHM]);
-        assert!(Plan::new(&[], true).rounds.iter().all(|run| !run.0.contains("postgres")));
+        assert!(Plan::new(&[], true).rounds.iter().all(|run| !run.0.contains("--store")));
     }
 
     #[test]

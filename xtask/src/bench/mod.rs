@@ -30,15 +30,11 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
-    let (on_postgres, others): (Vec<&str>, Vec<&str>) =
-        options.only.iter().partition(|workload| bars::needs_postgres(workload));
-    let mut tools = Vec::new();
-    if !on_postgres.is_empty() {
-        tools.push(Tool::PostgreSql);
-    }
-    if on_postgres.is_empty() || !others.is_empty() {
+    let mut tools: Vec<Tool> = options.only.iter().map(|workload| bars::needs(workload)).collect();
+    if tools.is_empty() {
         tools.push(Tool::RedisServer);
     }
+    tools.dedup();
     let found = Found::look(&tools, false);
     if tools.into_iter().any(|tool| found.is_missing(tool)) {
         return Ok(ExitCode::FAILURE);

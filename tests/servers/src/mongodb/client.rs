@@ -16,15 +16,19 @@ const HEAD: usize = 21;
 /// Maximum length of an answer. The server's own limit is 48 MB.
 const MAX: usize = 64 << 20;
 
-/// A connection that sends one command at a time.
+/// A connection to a `mongod` that sends one command at a time.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub struct Connection {
     stream: TcpStream,
 }
 
 impl Connection {
     /// Connects. Every answer must come within `timeout`.
-    pub(super) fn open(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// When no server listens.
+    pub fn open(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
@@ -34,7 +38,11 @@ impl Connection {
 
     /// Runs a command in the database that its field `$db` names, or else in `admin`. Returns the
     /// answer, which may be an error.
-    pub(super) fn run(&mut self, mut command: Document) -> io::Result<Document> {
+    ///
+    /// # Errors
+    ///
+    /// When no answer comes.
+    pub fn run(&mut self, mut command: Document) -> io::Result<Document> {
         if !command.contains_key("$db") {
             command.insert("$db", "admin");
         }

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub use bson::{Document, doc};
+pub use bson::{Bson, Document, Uuid, doc};
 
-use self::client::Connection;
+pub use self::client::Connection;
 pub use self::set::{MongoDbSet, Options};
 use crate::ServerClock;
 use crate::database::{self, DatabaseServer, Product, READY, find};
@@ -214,8 +214,14 @@ fn run(addr: SocketAddr, command: Document) -> io::Result<Document> {
     let told = |why: &dyn std::fmt::Display| io::Error::other(format!("{name} at {addr}: {why}"));
     let answer = Connection::open(addr, ANSWER).and_then(|mut connection| connection.run(command));
     let answer = answer.map_err(|error| told(&error))?;
+    if is_ok(&answer) { Ok(answer) } else { Err(told(&answer)) }
+}
+
+/// Whether a server has done what it was asked to.
+#[must_use]
+pub fn is_ok(answer: &Document) -> bool {
     let failed = ["writeErrors", "writeConcernError"].iter().any(|field| answer.contains_key(field));
-    if answer.get_f64("ok").is_ok_and(|ok| ok == 1.0) && !failed { Ok(answer) } else { Err(told(&answer)) }
+    answer.get_f64("ok").is_ok_and(|ok| ok == 1.0) && !failed
 }
 
 /// Returns what a server says of its role.

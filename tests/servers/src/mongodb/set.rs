@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 
-use super::{Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, until};
+use super::{Bson, Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, until};
 use crate::ServerClock;
 
 /// Number of members; two of them elect a primary.
@@ -66,6 +66,8 @@ pub struct MongoDbSet {
 #[derive(Debug)]
 struct Member {
     server: MongoDbServer,
+    /// Where clients and other members reach it.
+    host: SocketAddr,
     /// Whether it is stopped, and so does not answer.
     is_stopped: bool,
 }
@@ -116,10 +118,11 @@ impl MongoDbSet {
         });
         let mut members = Vec::new();
         for server in started {
-            members.push(Member { server: server?, is_stopped: false });
+            let server = server?;
+            members.push(Member { host: server.addr(), server, is_stopped: false });
         }
         let set = Self { members };
-        initiate(&set.addrs(), election_timeout)?;
+        initiate(&set.hosts(), election_timeout)?;
         // Sooner than an election time-out, and the others find a primary to follow at once.
         let first = set.member(0);
         let step_up = || first.try_command(doc! { "replSetStepUp": 1 });
@@ -128,10 +131,34 @@ impl MongoDbSet {
         Ok(set)
     }
 
+    /// Makes clients and the other members reach each member at another port of the loopback
+    /// interface, where a proxy passes messages on.
+    ///
+    /// # Panics
+    ///
+    /// When the members do not take these ports.
+    #[track_caller]
+    pub fn stand_behind(&mut self, ports: &[u16]) {
+        for (member, port) in self.members.iter_mut().zip(ports) {
+            member.host.set_port(*port);
+        }
+        let primary = self.primary();
+        let mut config = self.command(primary, doc! { "replSetGetConfig": 1 });
+        let Ok(config) = config.get_document_mut("config") else { panic!("no configuration: {config}") };
+        let version = config.get_i32("version").unwrap_or_default();
+        config.insert("version", version + 1);
+        let members = config.get_array_mut("members").into_iter().flatten();
+        for (member, host) in members.filter_map(Bson::as_document_mut).zip(self.hosts()) {
+            member.insert("host", host.to_string());
+        }
+        self.command(primary, doc! { "replSetReconfig": config.clone(), "force": true });
+        self.settle();
+    }
+
     /// Returns `mongodb://127.0.0.1:a,127.0.0.1:b,127.0.0.1:c/locks?replicaSet=rs0`.
     #[must_use]
     pub fn url(&self) -> String {
-        url(self.addrs())
+        url(self.hosts())
     }
 
     /// Returns the [URL](MongoDbServer::direct_url) of one member, for clients that look for no
@@ -152,8 +179,8 @@ impl MongoDbSet {
         &self.members[at].server
     }
 
-    fn addrs(&self) -> Vec<SocketAddr> {
-        self.members().map(MongoDbServer::addr).collect()
+    fn hosts(&self) -> Vec<SocketAddr> {
+        self.members.iter().map(|member| member.host).collect()
     }
 
     /// Waits until a member that runs takes writes, and returns which.
