@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bson::oid::ObjectId;
 
-use super::{Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, until};
+use super::{Bson, Document, MongoDbServer, Role, SET, ask, doc, initiate, is_primary, until};
 use crate::ServerClock;
 
 /// Number of members; two of them elect a primary.
