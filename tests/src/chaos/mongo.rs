@@ -104,9 +104,15 @@ impl Database for Mongo {
         self.write(doc! { "delete": "lock_records", "deletes": deletes.to_vec() }).map(drop)
     }
 
-    /// Drops the collection, which also ends all change streams.
+    /// Drops the collection, which also ends all change streams. An open transaction of a process
+    /// that was killed may keep it from that.
     fn flush(&self) -> io::Result<()> {
-        self.write(doc! { "drop": "lock_records" }).map(drop)
+        if self.write(doc! { "drop": "lock_records", "maxTimeMS": 2000 }).is_ok() {
+            return Ok(());
+        }
+        let deletes = [doc! { "q": {}, "limit": 0 }];
+        self.write(doc! { "delete": "lock_records", "deletes": deletes.to_vec(), "maxTimeMS": 9000 })
+            .map(drop)
     }
 
     fn lock_rows(&self) -> io::Result<()> {
