@@ -510,6 +510,22 @@ impl Link {
         answer
     }
 
+    /// Runs an update of one row outside of a transaction. Returns a row with a one and the time, or
+    /// none if it has changed nothing.
+    pub(crate) async fn update(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
+        #[cfg(feature = "mysql")]
+        if let Some(Connection::MySql(connection)) = &mut self.connection {
+            self.is_clean = false;
+            let text = filled(text, args, mysql_literal);
+            let answer = sqlx::Executor::execute(connection, text.as_str()).await;
+            self.is_clean = is_answer(&answer);
+            let done = answer?;
+            let now = i64::try_from(done.last_insert_id()).unwrap_or(0);
+            return Ok((done.rows_affected() > 0).then_some(Row::Updated([1, now])).into_iter().collect());
+        }
+        self.rows(text, args).await
+    }
+
     /// Begins a transaction with the statement of [`Options::begin`].
     pub(crate) async fn begin(&mut self, begin: &str) -> Result<(), sqlx::Error> {
         if let Some(connection) = &mut self.connection {

@@ -229,6 +229,14 @@ impl Statements {
         let table = format!("{TABLE} FORCE INDEX (PRIMARY)");
         let rows = "WHERE class = $1 AND name IN ($2)";
         let time = format!("SELECT {clock}, NULL, NULL, NULL, NULL, NULL, NULL, NULL");
+        // Most rows are written by one statement alone. It has no answer but a number: the time.
+        let update_if = |condition: &str| {
+            format!(
+                "UPDATE {TABLE} SET version = $3, token = GREATEST(token, $4), \
+                 until = IF(LAST_INSERT_ID({clock}), $5, $5), kept_until = GREATEST(kept_until, $6), record = $7 \
+                 WHERE class = $1 AND name = $2 AND {condition} AND {clock} BETWEEN $8 AND $9"
+            )
+        };
         // The row is locked until the commit, if it was written.
         let swap = |write: &str| {
             format!(
@@ -283,6 +291,8 @@ impl Statements {
                  ORDER BY class, name LIMIT $3",
                 over(clock)
             ),
+            update_over: update_if(&format!("until <= {clock} AND token <= $10")),
+            update_version: update_if("version = $10"),
             swap_over: swap(&format!(
                 "{insert} (SELECT $2 AS name, $3 AS version, $4 AS token, $5 AS until, $6 AS kept_until, \
                  $7 AS record) AS w WHERE {clock} BETWEEN $8 AND $9 ON DUPLICATE KEY UPDATE {if_over}"

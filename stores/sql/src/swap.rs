@@ -84,7 +84,7 @@ impl Swaps for Swapping<'_> {
             && !update.is_empty()
             && direct.is_none()
         {
-            rows = call.bounded(During::Commit, self.link.rows(update, args)).await?;
+            rows = call.bounded(During::Commit, self.link.update(update, args)).await?;
         }
         if rows.is_empty() {
             sent = Clock::Boot.now();

@@ -136,8 +136,10 @@ impl Stage<'_> {
                 Ok(true)
             }
             Fault::StepDown => {
-                self.arena.mongo().map(|mongo| mongo.set.step_down());
-                self.rest(SHORT)?;
+                if let Some(mongo) = self.arena.mongo() {
+                    mongo.step_down()?;
+                }
+                self.rest(LONG)?;
                 self.arena.heal();
                 Ok(true)
             }

@@ -44,12 +44,22 @@ impl Mongo {
         self.set.members().map(crate::MongoDbServer::addr).collect()
     }
 
-    /// Runs a command in the database of the locks, on the primary. Waits until a majority has what
-    /// it writes.
-    fn write(&self, mut command: Document) -> io::Result<Document> {
-        command.insert("writeConcern", doc! { "w": "majority", "wtimeout": 5000 });
+    /// Makes the primary step down for ten seconds. It comes back if the others elect nobody: after a
+    /// step of their clocks, they may wait for a minute.
+    pub(super) fn step_down(&self) -> io::Result<()> {
+        let command = doc! { "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true };
+        self.set.member(self.set.primary()).try_command(command).map(drop)
+    }
+
+    /// Runs a command in the database of the locks, on the primary. Waits for some time until a
+    /// majority has what it writes.
+    fn write(&self, mut command: Document) -> io::Result<Option<Document>> {
+        command.insert("writeConcern", doc! { "w": "majority", "wtimeout": 10_000 });
         command.insert("$db", "locks");
-        self.set.member(self.set.primary()).try_command(command)
+        match self.set.member(self.set.primary()).try_command(command) {
+            Err(error) if error.to_string().contains("writeConcernError") => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     /// Changes the document of a key, if it is held.
@@ -61,7 +71,7 @@ impl Mongo {
         };
         let mut command = doc! { "findAndModify": "lock_records", "query": query };
         command.extend(change);
-        Ok(self.write(command)?.get_document("value").is_ok())
+        Ok(self.write(command)?.is_none_or(|answer| answer.get_document("value").is_ok()))
     }
 
     fn rows(&self) -> io::Result<Vec<Row>> {
@@ -94,9 +104,15 @@ impl Database for Mongo {
         self.write(doc! { "delete": "lock_records", "deletes": deletes.to_vec() }).map(drop)
     }
 
-    /// Drops the collection, which also ends all change streams.
+    /// Drops the collection, which also ends all change streams. An open transaction of a process
+    /// that was killed may keep it from that.
     fn flush(&self) -> io::Result<()> {
-        self.write(doc! { "drop": "lock_records" }).map(drop)
+        if self.write(doc! { "drop": "lock_records", "maxTimeMS": 2000 }).is_ok() {
+            return Ok(());
+        }
+        let deletes = [doc! { "q": {}, "limit": 0 }];
+        self.write(doc! { "delete": "lock_records", "deletes": deletes.to_vec(), "maxTimeMS": 9000 })
+            .map(drop)
     }
 
     fn lock_rows(&self) -> io::Result<()> {

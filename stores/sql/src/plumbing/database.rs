@@ -20,6 +20,8 @@ macro_rules! get {
             Row::Postgres(row) => row.try_get($at),
             #[cfg(feature = "mysql")]
             Row::MySql(row) => row.try_get($at),
+            #[cfg(feature = "mysql")]
+            Row::Updated(_) => Err(sqlx::Error::ColumnIndexOutOfBounds { index: $at, len: 0 }),
         }
     };
 }
@@ -79,10 +81,19 @@ pub(crate) enum Row {
     Postgres(Box<PgRow>),
     #[cfg(feature = "mysql")]
     MySql(Box<MySqlRow>),
+    /// A row was updated: a one, and the time.
+    #[cfg(feature = "mysql")]
+    Updated([i64; 2]),
 }
 
 impl Row {
     pub(crate) fn int(&self, at: usize) -> Result<i64, sqlx::Error> {
+        #[cfg(feature = "mysql")]
+        if let Row::Updated(numbers) = self
+            && let Some(number) = numbers.get(at)
+        {
+            return Ok(*number);
+        }
         get!(self, at)
     }
 
@@ -96,6 +107,8 @@ impl Row {
             Row::Sqlite(row) => row.try_get(at),
             #[cfg(feature = "postgres")]
             Row::Postgres(row) => row.try_get(at),
+            #[cfg(feature = "mysql")]
+            Row::Updated(_) => Ok(None),
             // Names are bytes there.
             #[cfg(feature = "mysql")]
             Row::MySql(row) => {
