@@ -97,7 +97,7 @@ impl<'a> Call<'a> {
     /// Returns the documents of an answer.
     pub(crate) async fn list(&self, command: Document) -> Result<Vec<Document>, Fault> {
         let (_, answer) = self.bounds.read(&self.mongo.server, command).await?;
-        Ok(batch_of(answer))
+        Ok(batch_of(&answer))
     }
 
     /// Makes every kind of change to no document. A user without the rights, or a server without a
@@ -387,7 +387,11 @@ impl Call<'_> {
         if is_done && unanswered.is_none() {
             return Ok(Vec::new());
         }
-        let mut missed = self.missed(writes.iter().collect()).await?;
+        let missed = self.missed(writes.iter().collect()).await;
+        let mut missed = match (missed, &unanswered) {
+            (Err(_), Some(error)) => return Err(error.clone().into()),
+            (missed, _) => missed?,
+        };
         if let Some(error) = unanswered {
             let count = u32::try_from(missed.len()).unwrap_or(u32::MAX);
             let limit = self.bounds.left() / (2 + 2 * count / ABREAST);
@@ -399,7 +403,7 @@ impl Call<'_> {
                 };
                 join_all(some.iter().map(|each| write(*each))).await;
             }
-            missed = self.missed(missed).await?;
+            missed = self.missed(missed).await.map_err(|_| error.clone())?;
             if missed.len() == writes.len() {
                 return Err(error.into());
             }
@@ -424,7 +428,7 @@ fn count_of(answer: &Document) -> Option<usize> {
 }
 
 /// Returns the documents of an answer to `find`.
-fn batch_of(answer: Document) -> Vec<Document> {
+fn batch_of(answer: &Document) -> Vec<Document> {
     let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
     let batch = cursor.map(Vec::as_slice).unwrap_or_default();
     batch.iter().filter_map(|document| document.as_document().cloned()).collect()

@@ -41,6 +41,7 @@ pub(crate) enum During {
     Commit,
 }
 
+#[derive(Clone, Copy)]
 enum Meaning {
     /// Not executed, because of another transaction, or on this server; a retry may succeed.
     Again,
