@@ -387,7 +387,11 @@ impl Call<'_> {
         if is_done && unanswered.is_none() {
             return Ok(Vec::new());
         }
-        let mut missed = self.missed(writes.iter().collect()).await?;
+        let missed = self.missed(writes.iter().collect()).await;
+        let mut missed = match (missed, &unanswered) {
+            (Err(_), Some(error)) => return Err(error.clone().into()),
+            (missed, _) => missed?,
+        };
         if let Some(error) = unanswered {
             let count = u32::try_from(missed.len()).unwrap_or(u32::MAX);
             let limit = self.bounds.left() / (2 + 2 * count / ABREAST);
@@ -399,7 +403,7 @@ impl Call<'_> {
                 };
                 join_all(some.iter().map(|each| write(*each))).await;
             }
-            missed = self.missed(missed).await?;
+            missed = self.missed(missed).await.map_err(|_| error.clone())?;
             if missed.len() == writes.len() {
                 return Err(error.into());
             }

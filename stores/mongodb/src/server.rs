@@ -36,7 +36,7 @@ pub(crate) struct Server {
     steps: Semaphore,
 }
 
-/// What the server has said of itself.
+/// The server, as it describes itself.
 #[derive(Debug)]
 pub(crate) struct Connected {
     client: Client,

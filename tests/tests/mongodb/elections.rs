@@ -37,7 +37,6 @@ fn processes_never_overlap(url: &str, time: Duration, faults: impl FnOnce(&mut H
     let report = hammers.report();
     report.assert_clean();
     assert_eq!(report.total(), done, "{report}");
-    println!("{report}");
 }
 
 /// Grants are of a majority, so a new primary has them.

@@ -4,10 +4,10 @@ use lock_core::store::{StoreError, StoreErrorKind, Withdrawn};
 
 use super::*;
 
-/// What the caller of a step that met an error gets.
+/// The answer to a step that met an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// What it wanted: nothing was done, and the step was made again.
+    /// Success: nothing was done, and the step was made again.
     Done,
     /// It is unknown whether the step was made.
     Unknown,
@@ -117,7 +117,7 @@ async fn errors_say_whether_something_was_done() {
     }
 }
 
-/// What only a primary has that is deposed may be undone.
+/// A write that only a deposed primary has may be undone.
 #[tokio::test]
 async fn a_step_that_no_majority_has_confirmed_is_unknown() {
     let server = start_with_failures();

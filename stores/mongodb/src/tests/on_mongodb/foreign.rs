@@ -21,7 +21,8 @@ async fn a_document_is_as_documented() {
     assert_eq!(fields, ["_id", "changed_at", "kept_until", "record", "token", "until", "version"]);
 }
 
-/// Whoever knows the document or not, it is named, left alone, and costs no other key.
+/// It is named, left alone, and costs no other key. One process knows the document, the other
+/// does not.
 #[tokio::test]
 async fn a_foreign_document_is_named_and_left_alone() {
     let prefix = new_prefix();

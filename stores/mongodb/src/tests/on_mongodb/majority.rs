@@ -12,7 +12,7 @@ use crate::server::Bounds;
 /// Time-out of the calls that get no answer.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What only the primary has is no grant, and is not even looked at.
+/// Nothing is granted, and nothing is read that may be undone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_without_a_majority_grants_nothing_and_says_nothing() {
     // It remains the primary for long.

@@ -46,7 +46,7 @@ async fn an_address_without_a_database_is_refused() {
     }
 }
 
-/// Whatever they say: a read or a write with them would lose grants.
+/// A read or a write with them would lose grants.
 #[tokio::test]
 async fn other_concerns_of_a_client_do_not_count() {
     let prefix = new_prefix();

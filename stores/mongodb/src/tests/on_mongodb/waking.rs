@@ -45,6 +45,7 @@ fn streams(server: &MongoDbServer, name: &str) -> Vec<i64> {
 
 /// A release reaches the waiters of other processes, in the order of the releases.
 #[tokio::test]
+#[allow(clippy::print_stdout, reason = "how long a message takes, for orientation")]
 async fn a_release_wakes_the_waiter_of_another_process() {
     let prefix = new_prefix();
     let (store, other) = (store(&SERVER.url(), &prefix), store(&SERVER.url(), &prefix));
