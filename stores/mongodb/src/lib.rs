@@ -2,7 +2,7 @@
 //!
 //! It is a database of [records](lock_store_records): a document for each key. `call` makes a step:
 //! on one document by compare and swap, on several in a transaction. `documents` has the commands.
-//! `server` is the connection, which `classify` reads the errors of. `station` hears of the steps of
+//! `server` is the connection, and `classify` reads its errors. `station` hears of the steps of
 //! other managers by a change stream.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -21,4 +21,5 @@ mod station;
 #[cfg(test)]
 mod tests;
 
-pub use self::open::{MongoStore, Settings, Target, open};
+pub use self::open::{MongoStore, Settings, open};
+pub use self::server::Target;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use lock_core::store::{Abilities, Notices, StoreError, StoreErrorKind};
 use lock_store_records::Records;
 use lock_store_records::rows::AHEAD;
-use mongodb::options::{Acknowledgment, ClientOptions, ConnectionString};
+use mongodb::options::Acknowledgment;
 
 use crate::records::Mongo;
+use crate::server::Target;
 
 /// One manager's handle on a database.
 pub type MongoStore = Records<Mongo>;
@@ -41,15 +42,6 @@ pub struct Settings {
     pub prefix: String,
     /// Time-out of calls for operators, and of looking for a server. Other calls bring their own.
     pub call_timeout: Duration,
-}
-
-/// A server or a replica set, and how to log in there.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// An address. Those of SRV records are looked up on first use.
-    Address(Box<ConnectionString>),
-    /// The options of a client.
-    Options(Box<ClientOptions>),
 }
 
 /// Opens MongoDB. Connects on first use. Read and write concern, read preference and retries of

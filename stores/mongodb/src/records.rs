@@ -15,8 +15,7 @@ use mongodb::bson::Document;
 use crate::call::{Call, batch};
 use crate::classify::{DATABASE, During, Fault};
 use crate::documents::{self, COLLECTION, PAGE, Read};
-use crate::open::Target;
-use crate::server::{Bounds, Server, Shared};
+use crate::server::{Bounds, Server, Shared, Target};
 use crate::station::{Stream, station};
 
 /// Maximum time of a check. Its caller has a shorter one.

@@ -9,7 +9,9 @@ use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::rows::LONGEST;
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::error::{Error, ErrorKind};
-use mongodb::options::{Acknowledgment, ClientOptions, ReadPreference, SelectionCriteria, WriteConcern};
+use mongodb::options::{
+    Acknowledgment, ClientOptions, ConnectionString, ReadPreference, SelectionCriteria, WriteConcern,
+};
 use mongodb::{Client, ClientSession, Database};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit, watch};
@@ -17,7 +19,6 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, fault};
 use crate::documents::COLLECTION;
-use crate::open::Target;
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
 /// renewals, sweeping, and the change stream.
@@ -25,6 +26,15 @@ const STEPS: usize = 8;
 
 /// Maximum number of connections to a server.
 const CONNECTIONS: u32 = 12;
+
+/// A server or a replica set, and how to log in there.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// An address. Those of SRV records are looked up on first use.
+    Address(Box<ConnectionString>),
+    /// The options of a client.
+    Options(Box<ClientOptions>),
+}
 
 /// The connection to a server or a replica set, made on first use.
 #[derive(Debug)]
@@ -86,9 +96,9 @@ impl Server {
         connected.get_or_try_init(|| self.connect()).await.map(Arc::clone)
     }
 
-    /// Replaces the client if no call has had an answer since this one was sent, which was given up.
-    /// The driver makes two connections at a time, and never gives up one that hears nothing while
-    /// it logs in. Two of these would keep it from making others.
+    /// Replaces the client if no call has had an answer since this one was sent, which was given
+    /// up. The driver makes two connections at a time, and never gives up one that hears nothing
+    /// while it logs in. Two of these would keep it from making others.
     fn given_up(&self, connected: &Arc<Connected>, sent: Tick) {
         let is_short = Clock::Boot.now().since(sent) < self.timeout / 2;
         if is_short || *lock(&connected.heard) > sent {

@@ -130,8 +130,8 @@ impl Row {
     }
 }
 
-/// Notes the state of the keys, by what `look` sees of the rows. The database may be in trouble, and
-/// the table may be missing still.
+/// Notes the state of the keys, by what `look` sees of the rows. The database may be in trouble,
+/// and the table may be missing still.
 pub(super) fn note_rows(log: &Log, look: impl FnOnce() -> io::Result<Vec<Row>>) {
     let began = now_nanos();
     let Ok(rows) = look() else { return };

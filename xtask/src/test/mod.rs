@@ -1,8 +1,8 @@
 //! `cargo xtask test`: all checks, and the table of their outcomes.
 //!
 //! It first builds everything that has tests. Then two lanes run side by side: the tests, which
-//! mostly wait, and the compilers, whose output appears step by step. The compilers' lane then takes
-//! the last tests.
+//! mostly wait, and the compilers, whose output appears step by step. The lane of the compilers
+//! then takes the last tests.
 
 mod lane;
 mod programs;

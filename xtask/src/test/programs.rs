@@ -10,8 +10,8 @@ use crate::build::{self, Program};
 use crate::cli::Scope;
 use crate::runner::{self, Output};
 
-/// The tests that need other languages, a database on a server, or a browser. They only run if they are
-/// named.
+/// The tests that need other languages, a database on a server, or a browser. They only run if they
+/// are named.
 pub(super) const NAMED: [&str; 12] = [
     "--test",
     "interop",

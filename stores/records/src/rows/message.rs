@@ -1,4 +1,4 @@
-//! What a step tells other processes.
+//! [`message`]: what a step tells other processes.
 
 use lock_core::{FencingToken, OwnerId};
 

@@ -56,13 +56,13 @@ const GRAIN: Duration = Duration::from_millis(2);
 /// A step, as it is made in an attempt.
 pub type Steps<'a, T> = &'a mut (dyn FnMut(&mut Work<'_>) -> T + Send);
 
-/// What a process knows of a database whose records are rows.
+/// The knowledge that a process has of a database whose records are rows.
 pub struct Rows {
     /// The name of the database in errors.
     pub database: &'static str,
     /// The name of the table in errors.
     pub table: &'static str,
-    /// What the store can do.
+    /// The features and limits of the store.
     pub abilities: Abilities,
     /// The listeners of this process.
     pub listeners: Arc<Mutex<Listeners>>,
@@ -105,7 +105,8 @@ impl Rows {
         *lock(&self.heard) = Some(sent);
     }
 
-    /// Returns an upper bound of the database's time, if it is known well enough to limit a request.
+    /// Returns an upper bound of the database's time, if it is known well enough to limit a
+    /// request.
     pub fn stamp(&self) -> Option<ServerTime> {
         self.estimate(STAMPS).map(|(estimate, _)| estimate)
     }

@@ -34,7 +34,7 @@ const BATCH: usize = 500;
 
 /// A connection over which messages arrive.
 pub trait Wire: Send + Sync + 'static {
-    /// What messages arrive on.
+    /// The connection that messages arrive on.
     type Stream: Send;
     /// Why it did not work.
     type Error: Send;
@@ -55,7 +55,7 @@ pub trait Wire: Send + Sync + 'static {
     fn register(&self, names: &[Name]) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arrived {
     /// These events of rows have happened.

@@ -75,7 +75,7 @@ pub struct Swap<'a> {
     pub settles: bool,
 }
 
-/// What the database did.
+/// The outcome of a write.
 #[derive(Debug)]
 pub enum Swapped {
     /// It has written the row at `now`. Steps on the row are ordered by `moment`.
