@@ -1,5 +1,5 @@
-//! A SQL server's side of a measurement: the commit that stands for a PING, the count of
-//! statements, a transaction that stays open, and the lock that programs write by hand.
+//! A SQL server's side of a measurement: the commit that stands for a PING, and the count of
+//! statements. Also a transaction that stays open, and the lock that programs write by hand.
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};

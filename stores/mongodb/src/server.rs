@@ -85,9 +85,9 @@ impl Server {
         connected.get_or_try_init(|| self.connect()).await.map(Arc::clone)
     }
 
-    /// Replaces the client if no call has had an answer since this one was sent, which was given up.
-    /// The driver makes two connections at a time, and never gives up one that hears nothing while
-    /// it logs in. Two of these would keep it from making others.
+    /// Replaces the client if no call has had an answer since this one was sent, which was given
+    /// up. The driver makes two connections at a time, and never gives up one that hears nothing
+    /// while it logs in. Two of these would keep it from making others.
     fn given_up(&self, connected: &Arc<Connected>, sent: Tick) {
         let is_short = Clock::Boot.now().since(sent) < self.timeout / 2;
         if is_short || *lock(&connected.heard) > sent {

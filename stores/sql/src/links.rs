@@ -510,8 +510,8 @@ impl Link {
         answer
     }
 
-    /// Runs an update of one row outside of a transaction. Returns a row with a one and the time, or
-    /// none if it has changed nothing.
+    /// Runs an update of one row outside of a transaction. Returns a row with a one and the time,
+    /// or none if it has changed nothing.
     pub(crate) async fn update(&mut self, text: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
         #[cfg(feature = "mysql")]
         if let Some(Connection::MySql(connection)) = &mut self.connection {

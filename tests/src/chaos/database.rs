@@ -18,7 +18,7 @@ pub(super) const FOREIGN: &str = "mine";
 /// Maximum time in microseconds between a look at the rows and a step of the clock.
 const SOON: i64 = 100_000;
 
-/// What happens to the processes of a server.
+/// A fault of all processes of a server, or its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     /// SIGSTOP for all of them.
@@ -130,8 +130,8 @@ impl Row {
     }
 }
 
-/// Notes the state of the keys, by what `look` sees of the rows. The database may be in trouble, and
-/// the table may be missing still.
+/// Notes the state of the keys, by what `look` sees of the rows. The database may be in trouble,
+/// and the table may be missing still.
 pub(super) fn note_rows(log: &Log, look: impl FnOnce() -> io::Result<Vec<Row>>) {
     let began = now_nanos();
     let Ok(rows) = look() else { return };

@@ -44,8 +44,8 @@ impl Mongo {
         self.set.members().map(crate::MongoDbServer::addr).collect()
     }
 
-    /// Makes the primary step down for ten seconds. It comes back if the others elect nobody: after a
-    /// step of their clocks, they may wait for a minute.
+    /// Makes the primary step down for ten seconds. It comes back if the others elect nobody: after
+    /// a step of their clocks, they may wait for a minute.
     pub(super) fn step_down(&self) -> io::Result<()> {
         let command = doc! { "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true };
         self.set.member(self.set.primary()).try_command(command).map(drop)

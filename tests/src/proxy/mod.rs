@@ -1,5 +1,5 @@
-//! [`Proxy`]: stands between a client and a server, and breaks messages when told to. The server is a
-//! redis-server, a PostgreSQL, a MariaDB or a `mongod`.
+//! [`Proxy`]: stands between a client and a server, and breaks messages when told to. The server is
+//! a redis-server, a PostgreSQL, a MariaDB or a `mongod`.
 //!
 //! It reads requests one by one. So a fault can hit a request *before* the server sees it
 //! ([`Way::ToServer`]), or its answer after the server has carried it out ([`Way::ToClient`]). The

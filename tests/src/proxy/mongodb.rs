@@ -5,8 +5,8 @@ use super::Line;
 /// The operation of the first message of some clients.
 const OP_QUERY: u8 = 0xd4;
 
-/// Position of the name of the command in any other message: behind the length, two ids, the
-/// operation, flags, the kind of a section, and the length and first type of a document.
+/// Position of the name of the command in any other message. Before it are the length, two ids, the
+/// operation, flags, and the kind of a section. The length and first type of a document follow.
 const NAME: usize = 26;
 
 /// Returns the length of the first request in `bytes`, and the kind that it makes of its
