@@ -44,8 +44,8 @@ const CLIENT_ONLY: [&str; 24] = [
 /// Commands among them that run a script.
 const SCRIPTS: [&str; 5] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall"];
 
-/// Reads the server's counters over its own connections, made by redis-rs, sqlx or mongodb as those
-/// of `raw` and `ping`.
+/// Reads the server's counters over its own connections. They are made by redis-rs, sqlx or
+/// mongodb, as those of `raw` and `ping`.
 pub(crate) struct Meter {
     server: Option<Server>,
     lib: Lib,

@@ -301,6 +301,7 @@ mod documents {
         Stores = "docs/book/src/stores/index.md",
         StoresCluster = "docs/book/src/stores/cluster.md",
         StoresMariaDb = "docs/book/src/stores/mariadb.md",
+        StoresMongoDb = "docs/book/src/stores/mongodb.md",
         StoresMemory = "docs/book/src/stores/memory.md",
         StoresPlain = "docs/book/src/stores/plain.md",
         StoresPostgres = "docs/book/src/stores/postgres.md",

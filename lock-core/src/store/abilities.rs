@@ -220,7 +220,7 @@ const REDIS: &str = "`redis://`, `redis+sentinel://`, `redis+cluster://`";
 const PLAIN: &str = "`redis+plain://`";
 
 /// URLs of the stores in databases.
-const SQL: &str = "`postgres://`, `mysql://`, `mongodb://`, `sqlite:`";
+const DATABASES: &str = "`postgres://`, `mysql://`, `mongodb://`, `sqlite:`";
 
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,14 +267,17 @@ impl Lacked {
     fn way_out(self) -> String {
         match self {
             Self::Shortens => {
-                format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, {SQL}, `quorum:` or `memory:`")
+                format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, {DATABASES}, `quorum:` or `memory:`")
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
-            Self::Semaphores | Self::Latches | Self::Stocks => format!("Use {REDIS}, {SQL} or `memory:`"),
+            Self::Semaphores | Self::Latches => format!("Use {REDIS}, {DATABASES} or `memory:`"),
+            Self::Stocks => format!("Use {REDIS}, `postgres://`, `mysql://`, `sqlite:` or `memory:`"),
             Self::Fair | Self::ReadWrite | Self::Downgrade => {
-                format!("Use {REDIS}, {SQL}, `quorum:` or `memory:`")
+                format!("Use {REDIS}, {DATABASES}, `quorum:` or `memory:`")
             }
-            Self::Several | Self::Scan => format!("Use {REDIS}, {PLAIN}, {SQL}, `quorum:` or `memory:`"),
+            Self::Several | Self::Scan => {
+                format!("Use {REDIS}, {PLAIN}, {DATABASES}, `quorum:` or `memory:`")
+            }
         }
     }
 }

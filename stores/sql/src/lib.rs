@@ -4,8 +4,8 @@
 //! changes and commits. `call` has the transactions, and `swap` the steps that need only one round
 //! trip. `statements` has their text in both dialects, `links` the connections. `notices` tells
 //! other managers of a step, `station` hears of theirs, and `sweep` removes rows that are over.
-//! `commit` commits transactions of the user's under a lock. `stock` has the stocks. `plumbing` is one
-//! interface to both databases.
+//! `commit` commits transactions of the user's under a lock. `stock` has the stocks. `plumbing` is
+//! one interface to all databases.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

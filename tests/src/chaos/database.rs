@@ -18,7 +18,7 @@ pub(super) const FOREIGN: &str = "mine";
 /// Maximum time in microseconds between a look at the rows and a step of the clock.
 const SOON: i64 = 100_000;
 
-/// What happens to the processes of a server.
+/// A fault of all processes of a server, or its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
     /// SIGSTOP for all of them.
