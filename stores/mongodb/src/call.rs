@@ -440,6 +440,9 @@ impl Swaps for Call<'_> {
     // A swap that fails returns the document.
     const LOOKS: bool = false;
 
+    // There is no other way: after a pause it begins again.
+    const CONFLICTS: u32 = 8;
+
     fn rows(&self) -> &Rows {
         &self.mongo.rows
     }

@@ -36,6 +36,9 @@ impl Swaps for Swapping<'_> {
 
     const LOOKS: bool = true;
 
+    // Then it is locked.
+    const CONFLICTS: u32 = 1;
+
     fn rows(&self) -> &Rows {
         &self.call.sql.rows
     }

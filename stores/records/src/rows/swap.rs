@@ -24,10 +24,6 @@ pub const AHEAD: Duration = Duration::from_millis(100);
 /// Maximum time by which it may be ahead, because the message takes time to arrive.
 const BEHIND: Duration = Duration::from_millis(250);
 
-/// Number of times that a step on a shared row may be overtaken, before it is tried in another
-/// way. On others, of which only two or three processes want to be first, once is enough.
-const CONFLICTS: u32 = 1;
-
 /// The text of a record about which nothing is known.
 const EMPTY: &str = "{}";
 
@@ -38,6 +34,11 @@ pub trait Swaps: Sync {
 
     /// Whether a shared row, which others have most likely changed, is read before it is swapped.
     const LOOKS: bool;
+
+    /// Number of times that a step on a shared row may be overtaken, before it is tried in another
+    /// way. On others, of which only two or three processes want to be first, half as many are
+    /// enough.
+    const CONFLICTS: u32;
 
     /// Returns what is known of the database.
     fn rows(&self) -> &Rows;
@@ -204,7 +205,7 @@ pub async fn swap<S: Swaps, T>(
             base = look(call, name).await?;
             continue;
         }
-        if conflicts > CONFLICTS {
+        if conflicts > S::CONFLICTS {
             return Ok(Tried::Overtaken);
         }
         let mut row = match call.rows().row(name, Some(&base.row), record) {

@@ -78,6 +78,19 @@ async fn a_late_write_that_a_withdrawal_has_overtaken_is_refused() {
     }
 }
 
+/// The clock has been set back since, or a new primary's is behind.
+#[tokio::test]
+async fn a_withdrawal_that_is_ahead_of_the_clock_keeps_nobody_out() {
+    let prefix = new_prefix();
+    let (store, other) = (store(&SERVER.url(), &prefix), store(&SERVER.url(), &prefix));
+    assert!(granted(&store, "a", "owner:1").await && released(&store, "a", "owner:1").await);
+    let later = 1000 * DateTime::now().timestamp_millis() + 3_600_000_000;
+    for (store, owner) in [(&store, "owner:2"), (&other, "owner:3"), (&store, "owner:4")] {
+        change(&SERVER, &format!("{prefix}a"), doc! { "$set": { "withdrawn_at": later } });
+        assert!(granted(store, "a", owner).await && released(store, "a", owner).await, "{owner}");
+    }
+}
+
 /// Locks these documents in a transaction of another program.
 async fn locking(client: &Client, prefix: &str, keys: &[&str], set: Document) -> ClientSession {
     let mut session = client.start_session().await.unwrap();
