@@ -142,3 +142,16 @@ fn of_code(code: i32) -> Meaning {
         _ => Meaning::Kind(StoreErrorKind::Refused),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_told_without_what_the_driver_adds() {
+        let said = "No available servers. Topology: { Servers: [ { Address: a:1, Error: Kind: I/O error: refused, labels: \
+                    {\"RetryableError\"}, source: None, server response: None }, { Address: b:1 } ] }";
+        let told = "No available servers. Topology: { Servers: [ { Address: a:1, Error: I/O error: refused }, { Address: b:1 } ] }";
+        assert_eq!(short(said), told);
+    }
+}

@@ -76,3 +76,29 @@ fn read(event: &Document) -> Arrived {
     let events = lines.map(|line| read_message(line).zip(at).map(|((name, event), at)| (name, event, at)));
     events.collect::<Option<_>>().map_or(Arrived::Anything, Arrived::Events)
 }
+
+#[cfg(test)]
+mod tests {
+    use lock_store_records::rows::message;
+    use lock_store_records::{Class, What};
+    use mongodb::bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn a_change_tells_its_events_and_anything_else_may_be_anything() {
+        let name = Name { class: Class::Lock, text: "a b\n".into() };
+        let told =
+            format!("id1 id2 \n17\n{}\n{}", message(&name, &What::Freed), message(&name, &What::Readable));
+        let Arrived::Events(events) = read(&doc! { "fullDocument": { "told": &told } }) else {
+            panic!("it is read")
+        };
+        let events: Vec<_> = events.into_iter().map(|(of, event, at)| (of, event.what, at)).collect();
+        assert_eq!(events, [(name.clone(), What::Freed, time(17)), (name, What::Readable, time(17))]);
+        let updated = doc! { "updateDescription": { "updatedFields": { "told": told } } };
+        assert!(matches!(read(&updated), Arrived::Events(events) if events.len() == 2));
+        for other in [doc! {}, doc! { "fullDocument": { "told": "id1 \nnever\n*" } }] {
+            assert_eq!(read(&other), Arrived::Anything, "{other}");
+        }
+    }
+}
