@@ -196,7 +196,16 @@ impl RowLock {
         }
         let client = self.client.as_mut().ok_or("no connection")?;
         client.run("BEGIN").await?;
-        client.run(&format!("SELECT name FROM lock_bench_raw WHERE name = '{}' FOR UPDATE", self.name)).await
+        match &mut **client {
+            Client::Postgres(connection) => {
+                let lock = "SELECT name FROM lock_bench_raw WHERE name = $1 FOR UPDATE";
+                sqlx::query(lock).bind(&self.name).fetch_one(connection).await.map(drop).map_err(said)
+            }
+            Client::MySql(connection) => {
+                let lock = "SELECT name FROM lock_bench_raw WHERE name = ? FOR UPDATE";
+                sqlx::query(lock).bind(&self.name).fetch_one(connection).await.map(drop).map_err(said)
+            }
+        }
     }
 
     pub(crate) async fn release(&mut self) -> Result<(), String> {

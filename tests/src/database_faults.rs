@@ -9,13 +9,34 @@ use crate::database_locks::{
     a_dead_or_stopped_waiter_takes_nothing_with_it,
     a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease,
 };
-use crate::database_server::{LockServer, url};
+use crate::database_server::{LockServer, connect, url};
 use crate::hammers::Hammers;
 use crate::wire::Fate;
-use crate::{Helper, Wire};
+use crate::{DatabaseServer, Helper, Wire};
 
 const LEASE: Duration = Duration::from_millis(1500);
 const SLACK: Duration = Duration::from_secs(20);
+
+/// Makes these tests for one product.
+#[macro_export]
+macro_rules! database_faults {
+    ($product:ty) => {
+        $crate::database_faults! { $product:
+            fn a_server_that_is_killed_and_stopped_under_load_has_one_holder(env!("CARGO_BIN_EXE_hammer"));
+            fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody(env!("CARGO_BIN_EXE_hammer"));
+            fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none(env!("CARGO_BIN_EXE_hammer"));
+            fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease(env!("CARGO_BIN_EXE_holder"));
+            fn waiters_that_are_killed_and_stopped_are_passed_over(env!("CARGO_BIN_EXE_holder"));
+            fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time();
+        }
+    };
+    ($product:ty: $(fn $name:ident($($program:expr)?);)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            $crate::database_faults::$name::<$product>($($program)?).await;
+        }
+    )*};
+}
 
 /// Lets three processes work, and makes `faults` meanwhile. `dies` does not live to the end.
 fn processes_never_overlap(
@@ -141,4 +162,20 @@ pub async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in
     drop(guard);
     next.release().await.unwrap();
     P::assert_nothing_is_left(&server, LEASE + SLACK).await;
+}
+
+/// A grant that was answered is on the disk.
+pub async fn a_crash_loses_no_grant<P: LockServer>() {
+    let mut server = DatabaseServer::<P>::start();
+    let mut guards = Vec::new();
+    for crash in 0..3 {
+        let locks = connect(&server, Duration::from_secs(600)).await;
+        guards.push(locks.mutex(format!("k{crash}")).acquire().await.unwrap());
+        tokio::task::block_in_place(|| server.restart());
+        let other = LockManager::connect(url(&server)).await.unwrap();
+        for guard in &guards {
+            let error = other.mutex(guard.key()).no_wait().acquire().await.unwrap_err();
+            assert!(error.is_busy(), "{guard:?}: {error:?}");
+        }
+    }
 }

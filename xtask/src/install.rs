@@ -24,7 +24,7 @@ pub(crate) enum Tool {
     PgBouncer,
     /// MariaDB's server and client. Its script that creates a database needs both.
     MariaDb,
-    /// MongoDB's server. What downloads it is in `tests/servers/mongod`.
+    /// MongoDB's server. The program that downloads it is in `tests/servers/mongod`.
     MongoDb,
     /// Python with pip, for redis-py, and to download MongoDB.
     Python,

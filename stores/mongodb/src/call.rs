@@ -10,7 +10,7 @@ use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::rows::{
     Found, MARK, Rows, Steps, Swap, Swapped, Swaps, Tried, Was, micros, new_version, swap, time,
 };
-use lock_store_records::{Access, Change, Changed, Event, Heard, Name, Record};
+use lock_store_records::{Access, Bell, Change, Changed, Event, Name, Record};
 use mongodb::bson::Document;
 use tokio::sync::SemaphorePermit;
 
@@ -343,10 +343,9 @@ pub(crate) async fn batch<T>(
                 continue;
             }
         };
-        let done = |answer| Changed { answer, now: time(at), heard: Heard(false) };
+        let changed = |answer, bell: Bell| Changed { answer, now: time(at), heard: bell.ring(change.handle) };
         if writes.is_empty() {
-            bell.ring(change.handle);
-            return Ok(done(answer));
+            return Ok(changed(answer, bell));
         }
         let missed = match call.write_each(&writes, at).await {
             Ok(missed) => missed,
@@ -357,14 +356,14 @@ pub(crate) async fn batch<T>(
         };
         if missed.is_empty() {
             call.see(&writes);
-            return Ok(Changed { answer, now: time(at), heard: bell.ring(change.handle) });
+            return Ok(changed(answer, bell));
         }
-        let missed: Vec<&Name> = missed.iter().map(|write| write.told.name).collect();
+        let missed: HashSet<&Name> = missed.iter().map(|write| write.told.name).collect();
         let indexes = change.names.iter().enumerate().filter(|(_, name)| missed.contains(name));
         skipped.extend(indexes.map(|(index, _)| index));
         let mut records = read.records.clone();
         let (answer, bell, _) = rows.run(&change.names, read.now, &mut records, &skipped, step);
-        return Ok(Changed { answer, now: time(at), heard: bell.ring(change.handle) });
+        return Ok(changed(answer, bell));
     }
 }
 

@@ -151,7 +151,7 @@ pub(crate) struct Told<'a> {
 
 impl Told<'_> {
     /// Returns the text for other processes as an expression: their ids, the time, and a message
-    /// for each event. There is none if nobody else listens.
+    /// for each event. Nothing if nobody else listens.
     fn text(&self, changed_at: &Document) -> Bson {
         let mut ids: Vec<&str> = self.events.iter().filter_map(|event| event.to.as_deref()).collect();
         ids.sort_unstable();

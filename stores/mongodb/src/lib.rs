@@ -21,5 +21,7 @@ mod station;
 #[cfg(test)]
 mod tests;
 
-pub use self::open::{MongoStore, Settings, open};
+pub use lock_store_records::rows::Settings;
+
+pub use self::open::{MongoStore, open};
 pub use self::server::Target;

@@ -1,11 +1,10 @@
 //! [`MongoStore`]: how a database is opened.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use lock_core::store::{Abilities, Notices, StoreError, StoreErrorKind};
 use lock_store_records::Records;
-use lock_store_records::rows::AHEAD;
+use lock_store_records::rows::{ON_SERVER, Settings};
 use mongodb::options::Acknowledgment;
 
 use crate::records::Mongo;
@@ -15,37 +14,12 @@ use crate::server::Target;
 pub type MongoStore = Records<Mongo>;
 
 /// The features of MongoDB.
-const ABILITIES: Abilities = Abilities {
-    name: "the MongoDB store",
-    fair: true,
-    read_write: true,
-    downgrade: true,
-    several: true,
-    shortens: true,
-    scan: true,
-    lease_grain: AHEAD,
-    queues_mutexes: true,
-    takeovers: true,
-    direct_grants: true,
-    notices: Notices::Pushed,
-    // A hundred processes that wait are fifty commands a second.
-    waiter_life: Duration::from_secs(10),
-    direct_lease: Duration::from_secs(15),
-    intent_life: Duration::from_secs(3),
-    ..Abilities::MUTEX
-};
+const ABILITIES: Abilities =
+    Abilities { name: "the MongoDB store", direct_grants: true, notices: Notices::Pushed, ..ON_SERVER };
 
-/// Settings of a handle.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Prefix of every key.
-    pub prefix: String,
-    /// Time-out of calls for operators, and of looking for a server. Other calls bring their own.
-    pub call_timeout: Duration,
-}
-
-/// Opens MongoDB. Connects on first use. Read and write concern, read preference and retries of
-/// the target do not count: what keeps two from holding a lock is not a setting.
+/// Opens MongoDB. Connects on first use. The call time-out is also that of looking for a server.
+/// Read and write concern, read preference and retries of the target do not count: what keeps two
+/// from holding a lock is not a setting.
 ///
 /// # Errors
 ///

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::internal::sync::{Mutex, lock};
-use lock_core::store::{Abilities, Cursor, ServerTime, StoreError, StoreErrorKind};
-use lock_store_records::rows::{Grouped, Groups, Pace, Rows, Station, new_version, spawned, travel};
+use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
+use lock_store_records::rows::{Grouped, Groups, Pace, Rows, Station, new_version, travel};
 use lock_store_records::{
     Access, Change, Changed, Class, ListenerId, Listeners, Name, Page, RecordStore, Work,
 };
@@ -57,26 +57,6 @@ impl Mongo {
             swept: Mutex::default(),
             me: Weak::clone(me),
         })
-    }
-
-    /// Makes a call in a task: its caller may not poll it, and keep documents locked meanwhile.
-    async fn spawned<T, F>(&self, call: impl FnOnce(Arc<Self>) -> F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let Some(me) = self.me.upgrade() else {
-            return Err(self.rows.error(StoreErrorKind::NotReady, "the store was dropped"));
-        };
-        spawned(call(me)).await
-    }
-
-    /// Returns the document of a step that others on it can travel with.
-    fn grouped(change: &Change) -> Option<Name> {
-        match &*change.names {
-            [name] if change.access != Access::Look => Some(name.clone()),
-            _ => None,
-        }
     }
 
     async fn read_page(
@@ -137,6 +117,10 @@ impl Grouped for Mongo {
         &self.rows
     }
 
+    fn me(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
     async fn make<T, F>(&self, change: Change, mut step: F) -> Result<Changed<T>, StoreError>
     where
         T: Send,
@@ -175,12 +159,13 @@ impl RecordStore for Mongo {
         T: Send + 'static,
         F: FnMut(&mut Work<'_>) -> T + Send + 'static,
     {
-        if let Some(me) = self.me.upgrade() {
+        let me = self.me();
+        if let Some(me) = me.clone() {
             self.pace.go_on(|| async move { me.sweep().await });
         }
-        match (Self::grouped(&change), self.me.upgrade()) {
+        match (change.alone().cloned(), me) {
             (Some(name), Some(me)) => travel(me, &name, change, step).await,
-            _ => self.spawned(|me| async move { me.make(change, &mut step).await }).await,
+            _ => self.in_task(|me| async move { me.make(change, &mut step).await }).await,
         }
     }
 
@@ -191,7 +176,7 @@ impl RecordStore for Mongo {
         timeout: Duration,
     ) -> Result<Page, StoreError> {
         let prefix = prefix.to_owned();
-        self.spawned(|me| async move { me.read_page(&prefix, cursor, timeout).await }).await
+        self.in_task(|me| async move { me.read_page(&prefix, cursor, timeout).await }).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -210,7 +195,7 @@ impl RecordStore for Mongo {
             listening.map_err(Fault::error)?;
             Ok(true)
         };
-        self.spawned(listen).await
+        self.in_task(listen).await
     }
 
     fn listeners<T>(&self, access: impl FnOnce(&mut Listeners) -> T) -> T {

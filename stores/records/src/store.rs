@@ -73,6 +73,17 @@ pub struct Change {
     pub timeout: Duration,
 }
 
+impl Change {
+    /// Returns the name of a step that may change one record only.
+    #[must_use]
+    pub fn alone(&self) -> Option<&Name> {
+        match &*self.names {
+            [name] if self.access != Access::Look => Some(name),
+            _ => None,
+        }
+    }
+}
+
 /// The rights of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {

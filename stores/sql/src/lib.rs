@@ -44,11 +44,13 @@ mod tests;
 
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub use self::commit::{CommitIfHeld, Hold, Uncommitted, commit_if_held, roll_back};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub use self::open::SqlStore;
 #[cfg(feature = "mysql")]
 pub use self::open::mysql;
 #[cfg(feature = "sqlite")]
 pub use self::open::sqlite;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-pub use self::open::{Settings, SqlStore};
 #[cfg(feature = "postgres")]
 pub use self::open::{pooled_postgres, postgres};
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub use lock_store_records::rows::Settings;

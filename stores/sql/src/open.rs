@@ -1,14 +1,18 @@
 //! [`SqlStore`]: how a database is opened.
 
 use std::sync::Arc;
+#[cfg(feature = "sqlite")]
 use std::time::Duration;
 
 use lock_core::store::Abilities;
 #[cfg(feature = "postgres")]
 use lock_core::store::Notices;
 use lock_store_records::Records;
+#[cfg(feature = "sqlite")]
+use lock_store_records::rows::ABILITIES;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use lock_store_records::rows::AHEAD;
+use lock_store_records::rows::ON_SERVER;
+use lock_store_records::rows::Settings;
 #[cfg(feature = "mysql")]
 use sqlx::mysql::MySqlConnectOptions;
 #[cfg(feature = "postgres")]
@@ -21,18 +25,6 @@ use crate::stock::SqlStocks;
 /// One manager's handle on a database.
 pub type SqlStore = Records<Sql>;
 
-/// The features of all databases.
-const ABILITIES: Abilities = Abilities {
-    name: "the SQL store",
-    fair: true,
-    read_write: true,
-    downgrade: true,
-    several: true,
-    shortens: true,
-    scan: true,
-    ..Abilities::MUTEX
-};
-
 /// Maximum number of connections for the steps of a manager, and for its stocks.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 const CONNECTIONS: usize = 4;
@@ -40,15 +32,6 @@ const CONNECTIONS: usize = 4;
 /// Maximum number of connections for renewals and sweeping.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 const STEADY: usize = 2;
-
-/// Settings of a handle.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Prefix of every key.
-    pub prefix: String,
-    /// Time-out of calls for operators. Others bring their own.
-    pub call_timeout: Duration,
-}
 
 /// Opens PostgreSQL. Connects on first use.
 #[cfg(feature = "postgres")]
@@ -81,25 +64,12 @@ fn named(options: PgConnectOptions) -> PgConnectOptions {
 #[must_use]
 pub fn mysql(options: MySqlConnectOptions, settings: &Settings) -> Arc<SqlStore> {
     let options = Options::MySql(Box::new(options));
-    on_server(&options, Abilities { name: "the MySQL store", ..SERVER }, settings)
+    on_server(&options, Abilities { name: "the MySQL store", ..ON_SERVER }, settings)
 }
 
 /// The features of PostgreSQL, with a pooler or without.
 #[cfg(feature = "postgres")]
-const POSTGRES: Abilities = Abilities { name: "the PostgreSQL store", ..SERVER };
-
-/// The features of all servers.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-const SERVER: Abilities = Abilities {
-    lease_grain: AHEAD,
-    queues_mutexes: true,
-    takeovers: true,
-    // A hundred processes that wait are fifty statements a second.
-    waiter_life: Duration::from_secs(10),
-    direct_lease: Duration::from_secs(15),
-    intent_life: Duration::from_secs(3),
-    ..ABILITIES
-};
+const POSTGRES: Abilities = Abilities { name: "the PostgreSQL store", ..ON_SERVER };
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn on_server(options: &Options, abilities: Abilities, settings: &Settings) -> Arc<SqlStore> {

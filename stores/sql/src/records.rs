@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{Abilities, Cursor, ServerTime, StoreError, StoreErrorKind};
+use lock_core::store::{Abilities, Cursor, ServerTime, StoreError};
 #[cfg(feature = "postgres")]
 use lock_store_records::rows::Station;
-use lock_store_records::rows::{Grouped, Groups, Rows, Tried, spawned, time, travel};
+use lock_store_records::rows::{Grouped, Groups, Rows, Tried, time, travel};
 use lock_store_records::{Access, Change, Changed, Class, Listeners, Name, Page, RecordStore, Work as Step};
 
 use crate::call::{Call, NO_TABLE, attempts};
@@ -95,27 +95,12 @@ impl Sql {
     /// Returns the row of a step that others on it can travel with.
     fn grouped(&self, change: &Change) -> Option<Name> {
         // In SQLite a transaction needs no round trips.
-        match &*change.names {
-            [name] if change.access != Access::Look && self.links.options.is_server() => Some(name.clone()),
-            _ => None,
-        }
+        change.alone().filter(|_| self.links.options.is_server()).cloned()
     }
 
     /// Returns the row that a change can compare and swap.
     fn swapped(&self, change: &Change) -> Option<Name> {
         self.grouped(change).filter(|_| change.access != Access::Settle)
-    }
-
-    /// Makes a call in a task: its caller may not poll it.
-    async fn spawned<T, F>(&self, call: impl FnOnce(Arc<Self>) -> F) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let Some(me) = self.me.upgrade() else {
-            return Err(self.rows.error(StoreErrorKind::NotReady, "the store was dropped"));
-        };
-        spawned(call(me)).await
     }
 
     async fn read_page(
@@ -170,6 +155,10 @@ impl Grouped for Sql {
         &self.rows
     }
 
+    fn me(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
+    }
+
     async fn make<T, F>(&self, change: Change, mut step: F) -> Result<Changed<T>, StoreError>
     where
         T: Send,
@@ -210,9 +199,9 @@ impl RecordStore for Sql {
         self.sweeper.go_on();
         // Users poll the calls that only look.
         if change.access == Access::Look {
-            return self.spawned(|me| async move { me.make(change, step).await }).await;
+            return self.in_task(|me| async move { me.make(change, step).await }).await;
         }
-        match (self.grouped(&change), self.me.upgrade()) {
+        match (self.grouped(&change), self.me()) {
             (Some(name), Some(me)) => travel(me, &name, change, step).await,
             _ => self.make(change, step).await,
         }
@@ -225,7 +214,7 @@ impl RecordStore for Sql {
         timeout: Duration,
     ) -> Result<Page, StoreError> {
         let prefix = prefix.to_owned();
-        self.spawned(|me| async move { me.read_page(&prefix, cursor, timeout).await }).await
+        self.in_task(|me| async move { me.read_page(&prefix, cursor, timeout).await }).await
     }
 
     async fn check(&self) -> Result<(), StoreError> {
@@ -241,7 +230,7 @@ impl RecordStore for Sql {
                 let call = Call::new(&me, &me.steady, timeout);
                 attempts!(call, call.bounded(During::Work, station.listen(&names)))
             };
-            return self.spawned(listen).await.map(|()| true);
+            return self.in_task(listen).await.map(|()| true);
         }
         let _ = (names, timeout);
         Ok(false)

@@ -17,6 +17,74 @@ use crate::stock_model::check_on;
 use crate::wire::Fate;
 use crate::{DatabaseServer, Offset, ServerClock, Wire, eventually};
 
+/// Makes the tests of stocks for one product, each on a server of its own.
+#[macro_export]
+macro_rules! stock_on_servers {
+    ($product:ty) => {
+        $crate::stock_on_servers! { $product, scenarios:
+            fn a_dropped_future_has_done_all_or_nothing();
+            fn a_killed_seller_leaves_all_or_nothing(env!("CARGO_BIN_EXE_sql_seller"));
+            fn two_processes_sell_each_unit_once(env!("CARGO_BIN_EXE_sql_seller"));
+            fn an_older_token_is_refused();
+            fn sales_from_several_segments_end_beside_small_ones();
+            fn a_prefix_is_another_stock();
+            fn a_restock_comes_between_sales_from_several_segments();
+            fn what_comes_too_late_changes_nothing();
+            fn mistakes_are_told();
+            fn everything_at_once_adds_up();
+            fn reservations_end_by_the_databases_clock();
+            fn records_whose_time_is_over_are_thrown_away();
+            fn of_several_with_one_id_one_is_told_that_it_is_new();
+            fn an_audit_sees_what_was_changed_behind_its_back();
+            fn what_is_overdue_is_for_sale_at_once();
+            fn an_unreadable_reservation_is_named();
+            fn a_hundred_units_are_sold_once();
+        }
+        $crate::stock_on_servers! { $product, servers:
+            fn a_crash_of_the_server_loses_nothing_that_was_answered();
+            fn a_commit_without_an_answer_is_told_by_the_same_again();
+            #[cfg(target_os = "linux")]
+            fn the_servers_clock_decides_what_is_too_late_and_what_is_over();
+            fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over();
+        }
+
+        /// In one thread, so that the call is seen between two of its steps.
+        #[tokio::test]
+        async fn a_caller_who_is_not_polled_keeps_nobody_out() {
+            let server = $crate::DatabaseServer::<$product>::start();
+            let url = $crate::database_server::url(&server);
+            $crate::stock_sql::scenarios::a_caller_who_is_not_polled_keeps_nobody_out(&url).await;
+        }
+
+        #[test]
+        fn a_call_that_was_dropped_keeps_nobody_out() {
+            let server = $crate::DatabaseServer::<$product>::start();
+            let url = $crate::database_server::url(&server);
+            $crate::stock_sql::scenarios::a_call_that_was_dropped_keeps_nobody_out(&url);
+        }
+
+        #[test]
+        fn a_stock_does_what_the_model_does() {
+            $crate::stock_sql::servers::a_stock_does_what_the_model_does::<$product>();
+        }
+    };
+    ($product:ty, scenarios: $(fn $name:ident($($arg:expr)?);)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let server = $crate::DatabaseServer::<$product>::start();
+            let url = $crate::database_server::url(&server);
+            $crate::stock_sql::scenarios::$name(&url $(, $arg)?).await;
+        }
+    )*};
+    ($product:ty, servers: $($(#[$meta:meta])* fn $name:ident();)*) => {$(
+        $(#[$meta])*
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            $crate::stock_sql::servers::$name::<$product>().await;
+        }
+    )*};
+}
+
 /// Its commits are durable: the data agrees with the answers to clients.
 pub async fn a_crash_of_the_server_loses_nothing_that_was_answered<P: SqlServer>() {
     let mut server = DatabaseServer::<P>::start();

@@ -8,27 +8,7 @@ use lock_tests::database_server::LockServer;
 use lock_tests::postgres::Postgres;
 use sqlx::PgPool;
 
-const HAMMER: &str = env!("CARGO_BIN_EXE_hammer");
-const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
-
-/// Makes each test run on a server of its own.
-macro_rules! on_postgres {
-    ($(fn $name:ident($($program:expr)?);)*) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $name() {
-            database_faults::$name::<Postgres>($($program)?).await;
-        }
-    )*};
-}
-
-on_postgres! {
-    fn a_server_that_is_killed_and_stopped_under_load_has_one_holder(HAMMER);
-    fn processes_that_are_killed_and_stopped_under_load_overlap_with_nobody(HAMMER);
-    fn connections_that_are_cut_all_the_time_cost_no_grant_and_double_none(HAMMER);
-    fn a_lock_outlives_its_dead_or_stopped_process_by_its_lease(HOLDER);
-    fn waiters_that_are_killed_and_stopped_are_passed_over(HOLDER);
-    fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in_time();
-}
+database_faults!(Postgres);
 
 /// A grant is durable whatever the database's default is. With that default, others lose commits:
 /// so the crash is one that can.

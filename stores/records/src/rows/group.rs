@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{LONGEST, Rows};
+use super::{LONGEST, Rows, spawned};
 use crate::listeners::Heard;
 use crate::record::Name;
 use crate::store::{Access, Change, Changed, Work};
@@ -46,6 +46,23 @@ pub trait Grouped: Send + Sync + Sized + 'static {
 
     /// Returns what this process knows of the database.
     fn rows(&self) -> &Rows;
+
+    /// Returns itself, for tasks that go on with the steps of others; `None` while it is dropped.
+    fn me(&self) -> Option<Arc<Self>>;
+
+    /// Makes a call in a task: its caller may not poll it, and keep rows locked meanwhile.
+    fn in_task<T, F>(
+        &self,
+        call: impl FnOnce(Arc<Self>) -> F + Send,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let me =
+            self.me().ok_or_else(|| self.rows().error(StoreErrorKind::NotReady, "the store was dropped"));
+        async move { spawned(call(me?)).await }
+    }
 
     /// Makes a step by itself.
     fn make<T, F>(
@@ -194,16 +211,10 @@ enum Turn<S: Grouped, T, F> {
 }
 
 impl Groups {
-    /// Returns how many rows have a step under way.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        lock(&self.0).len()
-    }
-
     /// Whether no row has a step under way.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        lock(&self.0).is_empty()
     }
 
     /// Takes a turn for a step on one row.

@@ -53,6 +53,39 @@ const STAMPS: Duration = Duration::from_secs(60);
 /// Resolution of clocks, by which an estimate may be behind at once.
 const GRAIN: Duration = Duration::from_millis(2);
 
+/// The features of records in any database.
+pub const ABILITIES: Abilities = Abilities {
+    name: "the store",
+    fair: true,
+    read_write: true,
+    downgrade: true,
+    several: true,
+    shortens: true,
+    scan: true,
+    ..Abilities::MUTEX
+};
+
+/// The features of records on a server, which is asked over a network.
+pub const ON_SERVER: Abilities = Abilities {
+    lease_grain: AHEAD,
+    queues_mutexes: true,
+    takeovers: true,
+    // A hundred processes that wait are fifty messages a second.
+    waiter_life: Duration::from_secs(10),
+    direct_lease: Duration::from_secs(15),
+    intent_life: Duration::from_secs(3),
+    ..ABILITIES
+};
+
+/// Settings of a handle.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Prefix of every key.
+    pub prefix: String,
+    /// Time-out of calls for operators. Others bring their own.
+    pub call_timeout: Duration,
+}
+
 /// A step, as it is made in an attempt.
 pub type Steps<'a, T> = &'a mut (dyn FnMut(&mut Work<'_>) -> T + Send);
 

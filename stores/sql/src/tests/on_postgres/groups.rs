@@ -74,7 +74,7 @@ async fn a_caller_that_stops_polling_holds_up_nobody() {
         assert!(matches!(store.acquire(waiter(number)).await.unwrap(), Acquired::Busy(_)));
     }
     assert!(matches!(first.await.unwrap(), Acquired::Busy(_)));
-    assert_eq!(store.store().groups.len(), 0, "no row has a step under way");
+    assert!(store.store().groups.is_empty(), "no row has a step under way");
 }
 
 /// As at the end of a program that does not shut its manager down.
@@ -93,6 +93,6 @@ fn a_runtime_may_end_while_steps_wait() {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         });
         drop(runtime);
-        assert_eq!(store.store().groups.len(), 0, "no row has a step under way");
+        assert!(store.store().groups.is_empty(), "no row has a step under way");
     }
 }
