@@ -1,6 +1,7 @@
 //! The documents, and the commands on them.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use lock_core::store::ServerTime;
 use lock_store_records::rows::{Found, Swap, message, text_of, time};
@@ -319,11 +320,19 @@ pub(crate) fn register(names: &[Name], here: &str, life: i64) -> Document {
     doc! { "update": COLLECTION, "updates": updates.collect::<Vec<_>>(), "ordered": false }
 }
 
-/// Returns the pipeline of the change stream that has what others tell the listener `here`.
-pub(crate) fn stream(here: &str) -> [Document; 2] {
+/// Returns the command that opens a change stream of what others tell the listener `here`.
+pub(crate) fn stream(here: &str) -> Document {
     let told = || doc! { "$regex": here };
-    [
+    let pipeline = [
+        doc! { "$changeStream": {} },
         doc! { "$match": { "$or": [{ "updateDescription.updatedFields.told": told() }, { "fullDocument.told": told() }] } },
         doc! { "$project": { "updateDescription.updatedFields.told": 1, "fullDocument.told": 1 } },
-    ]
+    ];
+    doc! { "aggregate": COLLECTION, "pipeline": pipeline.to_vec(), "cursor": {} }
+}
+
+/// Returns the command that waits for more of a change stream, for `wait` at most.
+pub(crate) fn more(cursor: i64, wait: Duration) -> Document {
+    let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+    doc! { "getMore": cursor, "collection": COLLECTION, "maxTimeMS": wait }
 }

@@ -14,7 +14,7 @@ use mongodb::options::{
 };
 use mongodb::{Client, ClientSession, Database};
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, fault};
@@ -55,8 +55,6 @@ pub(crate) struct Connected {
     pub(crate) is_set: bool,
     /// When a call has ended last that was not given up.
     heard: Mutex<Tick>,
-    /// Whether another client has taken the place of this one.
-    pub(crate) is_replaced: watch::Sender<bool>,
 }
 
 impl Server {
@@ -107,7 +105,6 @@ impl Server {
         let mut present = lock(&self.connected);
         if present.get().is_some_and(|present| Arc::ptr_eq(present, connected)) {
             *present = Arc::default();
-            connected.is_replaced.send_replace(true);
         }
     }
 
@@ -161,8 +158,7 @@ impl Server {
             }
         }
         let is_set = hello.contains_key("setName");
-        let (heard, is_replaced) = (Mutex::new(Clock::Boot.now()), watch::Sender::new(false));
-        Ok(Arc::new(Connected { client, database, is_set, heard, is_replaced }))
+        Ok(Arc::new(Connected { client, database, is_set, heard: Mutex::new(Clock::Boot.now()) }))
     }
 }
 
@@ -173,9 +169,14 @@ const OLDEST: i32 = 9;
 const ENDS: Duration = Duration::from_secs(60);
 
 impl Connected {
+    /// Begins a session.
+    pub(crate) async fn session(&self) -> Result<ClientSession, Error> {
+        self.client.start_session().causal_consistency(false).await
+    }
+
     /// Begins a transaction.
     pub(crate) async fn begin(&self) -> Result<Transaction, Error> {
-        let mut session = self.client.start_session().causal_consistency(false).await?;
+        let mut session = self.session().await?;
         let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
         session.start_transaction().write_concern(concern).await?;
         let (database, runtime) = (self.database.clone(), Handle::current());

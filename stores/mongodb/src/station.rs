@@ -1,23 +1,27 @@
 //! [`Stream`]: how a manager hears of the steps of others, by a change stream.
 
-use std::pin::pin;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::{Either, select};
 use lock_core::internal::sync::Mutex;
+use lock_core::store::{BoxFuture, StoreError, StoreErrorKind};
 use lock_store_records::rows::{Arrived, LIFE, Station, Wire, read_message, time};
 use lock_store_records::{ListenerId, Listeners, Name};
+use mongodb::ClientSession;
 use mongodb::bson::Document;
-use mongodb::change_stream::ChangeStream;
+use mongodb::error::Error;
+use tokio::time::timeout;
 
 use crate::classify::{During, Fault, fault};
-use crate::documents::{self, COLLECTION};
+use crate::documents;
 use crate::server::{Bounds, Connected, Shared};
 
-/// Time for a registration.
+/// Time for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// Time after which the server answers a question that has no news.
+const AWAIT: Duration = Duration::from_secs(1);
 
 /// A change stream with what others tell this process.
 pub(crate) struct Stream {
@@ -30,31 +34,81 @@ pub(crate) fn station(id: ListenerId, server: &Shared, listeners: &Arc<Mutex<Lis
     Station::new(id, wire, listeners)
 }
 
-impl Wire for Stream {
-    type Stream = (ChangeStream<Document>, Arc<Connected>);
-    type Error = Fault;
+/// The server's cursor of a change stream. The driver's own would be closed in a task, which panics
+/// if the runtime ends meanwhile. It also would not notice that its connection has died.
+pub(crate) struct Cursor {
+    connected: Arc<Connected>,
+    id: i64,
+    news: VecDeque<Document>,
+    /// The session that it belongs to; `None` while it is asked for news.
+    session: Option<ClientSession>,
+    asks: Option<BoxFuture<(ClientSession, Result<Document, Fault>)>>,
+}
 
-    async fn connect(&self) -> Result<Self::Stream, Fault> {
-        let connected = self.server.connected().await?;
-        let collection = connected.database.collection::<Document>(COLLECTION);
-        let watch = collection.watch().pipeline(documents::stream(&self.id));
-        let stream = watch.await.map_err(|error| fault(&error, During::Work))?;
-        Ok((stream.with_type(), connected))
+impl Cursor {
+    async fn open(connected: Arc<Connected>, here: &str) -> Result<Self, Fault> {
+        let mut session = connected.session().await.map_err(failed)?;
+        let open = connected.database.run_command(documents::stream(here)).session(&mut session);
+        let answer = open.await.map_err(failed)?;
+        let mut cursor = Self { connected, id: 0, news: VecDeque::new(), session: Some(session), asks: None };
+        cursor.take("firstBatch", &answer);
+        Ok(cursor)
     }
 
-    async fn next(&self, (stream, connected): &mut Self::Stream) -> Result<Option<Arrived>, Fault> {
-        let mut is_replaced = connected.is_replaced.subscribe();
-        let replaced = pin!(is_replaced.wait_for(|is_replaced| *is_replaced));
-        // A stream that ends was of a collection that has been dropped.
-        match select(stream.next(), replaced).await {
-            Either::Left((Some(event), _)) => {
-                Ok(Some(read(&event.map_err(|error| fault(&error, During::Work))?)))
+    /// Takes the news of an answer.
+    fn take(&mut self, batch: &str, answer: &Document) {
+        let Ok(cursor) = answer.get_document("cursor") else { return };
+        self.id = cursor.get_i64("id").unwrap_or_default();
+        let news = cursor.get_array(batch).map(Vec::as_slice).unwrap_or_default();
+        self.news.extend(news.iter().filter_map(|event| event.as_document().cloned()));
+    }
+
+    /// Returns the next change; `None` if the server has ended the stream. Cancel safe.
+    async fn next(&mut self) -> Result<Option<Document>, Fault> {
+        loop {
+            if let Some(event) = self.news.pop_front() {
+                return Ok(Some(event));
             }
-            Either::Left((None, _)) | Either::Right(_) => Ok(None),
+            // The collection has been dropped.
+            if self.id == 0 {
+                return Ok(None);
+            }
+            if let Some(mut session) = self.session.take() {
+                let (database, more) = (self.connected.database.clone(), documents::more(self.id, AWAIT));
+                self.asks = Some(Box::pin(async move {
+                    let more =
+                        timeout(AWAIT + ANSWER, database.run_command(more).session(&mut session)).await;
+                    let silent = || StoreError::new(StoreErrorKind::NotReady, "no answer").into();
+                    (session, more.map_err(|_| silent()).and_then(|answer| answer.map_err(failed)))
+                }));
+            }
+            let Some(asks) = &mut self.asks else { return Ok(None) };
+            let (session, answer) = asks.await;
+            self.asks = None;
+            let answer = answer?;
+            self.session = Some(session);
+            self.take("nextBatch", &answer);
         }
     }
+}
 
-    /// The driver ends the stream of a server that does not answer its heartbeats.
+fn failed(error: Error) -> Fault {
+    fault(&error, During::Work)
+}
+
+impl Wire for Stream {
+    type Stream = Cursor;
+    type Error = Fault;
+
+    async fn connect(&self) -> Result<Cursor, Fault> {
+        Cursor::open(self.server.connected().await?, &self.id).await
+    }
+
+    async fn next(&self, cursor: &mut Cursor) -> Result<Option<Arrived>, Fault> {
+        Ok(cursor.next().await?.map(|event| read(&event)))
+    }
+
+    /// A server that is silent is noticed when it is asked for news.
     async fn check(&self, _: &mut Self::Stream) -> Result<(), Fault> {
         Ok(())
     }

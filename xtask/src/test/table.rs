@@ -64,14 +64,9 @@ impl Finished {
 }
 
 impl fmt::Display for Finished {
-    /// Prints the failures in full, and the table below them, since a reader sees the end of a long
-    /// output first.
+    /// Prints the table, the failures in full, and their names last: a reader sees the end of a long
+    /// output first, and perhaps nothing else.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Row { name, outcome, .. } in &self.rows {
-            if let Outcome::Failed(why) = outcome {
-                writeln!(f, "--- {name} FAILED: {why}\n")?;
-            }
-        }
         let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max("part".len());
         writeln!(f, "{:width$}  {:7}  {:>7}  {:>7}", "part", "result", "seconds", "cpu")?;
         for Row { name, outcome, took, cpu, .. } in &self.rows {
@@ -86,7 +81,25 @@ impl fmt::Display for Finished {
         }
         let cpu: Duration = self.rows.iter().map(|row| row.cpu).sum();
         let (took, cpu) = (self.took.as_secs_f64(), cpu.as_secs_f64());
-        writeln!(f, "{:width$}  {:7}  {took:7.1}  {cpu:7.1}", "all", "")
+        writeln!(f, "{:width$}  {:7}  {took:7.1}  {cpu:7.1}", "all", "")?;
+        let failed = || {
+            self.rows.iter().filter_map(|row| match &row.outcome {
+                Outcome::Failed(why) => Some((&row.name, why)),
+                _ => None,
+            })
+        };
+        for (name, why) in failed() {
+            writeln!(f, "\n--- {name} FAILED: {why}")?;
+        }
+        for (name, why) in failed() {
+            writeln!(f, "FAILED: {name}: {}", first_line(why))?;
+            // Test programs end with a list of what failed.
+            let mut tests = why.lines().filter(|line| {
+                line.strip_prefix("    ").is_some_and(|name| name.contains("::") && !name.contains(' '))
+            });
+            tests.try_for_each(|test| writeln!(f, "{test}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -115,12 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tests_said_is_above_the_table_and_not_in_it() {
-        let text =
-            table(&[Outcome::Failed("exit status: 101\n---- b stdout ----\nboom".to_owned())]).to_string();
-        let (above, below) = text.split_once("part  result").expect("a table");
-        assert!(above.contains("boom"), "{text}");
-        assert!(below.contains("exit status: 101") && !below.contains("boom"), "{text}");
+    fn what_the_tests_said_is_below_the_table_and_their_names_are_last() {
+        let why = "exit status: 101\n---- b::c stdout ----\nboom\n\nfailures:\n    b::c";
+        let text = table(&[Outcome::Failed(why.to_owned())]).to_string();
+        let (table, below) = text.split_once("\n---").expect("a table");
+        assert!(table.contains("exit status: 101") && !table.contains("boom"), "{text}");
+        assert!(below.contains("boom"), "{text}");
+        assert!(below.ends_with("FAILED: part: exit status: 101\n    b::c\n"), "{text}");
     }
 
     #[test]

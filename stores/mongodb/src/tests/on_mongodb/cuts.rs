@@ -177,3 +177,29 @@ async fn a_transaction_that_is_cut_in_the_middle_is_made_again() {
         assert!(took(&direct, &["a", "b"], "owner:2").await, "{fate:?}");
     }
 }
+
+/// The driver makes two connections at a time, and waits for the login of each without end.
+#[tokio::test]
+async fn logins_that_hear_nothing_are_given_up() {
+    let (prefix, wire) = (new_prefix(), Wire::to(SERVER.addr()));
+    let url = format!("mongodb://{}/locks?directConnection=true", wire.addr());
+    let target = Target::Address(Box::new(ConnectionString::parse(url).unwrap()));
+    let settings = Settings { call_timeout: 2 * SECOND, ..settings(&prefix) };
+    let store = open(target, &settings).unwrap();
+    assert!(granted(&store, "before", "owner:1").await);
+    wire.set(|_| Fate::Lost);
+    let timeout = 2 * SECOND;
+    for round in 0..4 {
+        let keys: Vec<String> = (0..8).map(|key| format!("{round} {key}")).collect();
+        let calls = keys.iter().map(|key| store.acquire(request(&[key], "owner:1", SECOND, timeout)));
+        assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_err), "{round}");
+    }
+    wire.set(|_| Fate::Passes);
+    let deadline = std::time::Instant::now() + SLACK;
+    while !matches!(
+        store.acquire(request(&["after"], "owner:1", 60 * SECOND, timeout)).await,
+        Ok(Acquired::Granted(_))
+    ) {
+        assert!(std::time::Instant::now() < deadline);
+    }
+}

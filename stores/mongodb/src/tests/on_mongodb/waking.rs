@@ -113,19 +113,19 @@ async fn waiters_hear_again_after_the_stream_was_killed() {
     }
 }
 
-/// A firewall ends the connection.
+/// A firewall ends the connection, or forgets it.
 #[tokio::test]
-async fn waiters_hear_again_after_the_connection_was_cut() {
+async fn waiters_hear_again_after_the_connection_was_cut_or_fell_silent() {
     let prefix = new_prefix();
     let wire = Wire::to(SERVER.addr());
     let url = format!("mongodb://{}/locks?directConnection=true", wire.addr());
     let (store, other) = (store(&SERVER.url(), &prefix), store(&url, &prefix));
     let reader = Arc::new(wish(&["a"], Kind::Read, "owner:2"));
     let mut watch = other.watch(Arc::clone(&reader)).await.unwrap();
-    for round in 0..3 {
+    for fate in [Fate::Cut, Fate::Unanswered, Fate::Lost] {
         assert!(granted(&store, "a", "owner:1").await && !is_granted(&other, &reader).await);
         let hits = wire.hits();
-        wire.next("getMore", Fate::Cut);
+        wire.next("getMore", fate);
         let deadline = Instant::now() + SLACK;
         while wire.hits() == hits {
             assert!(Instant::now() < deadline);
@@ -133,7 +133,7 @@ async fn waiters_hear_again_after_the_connection_was_cut() {
         }
         assert!(released(&store, "a", "owner:1").await);
         granted_after_notices(&other, &mut watch, &reader).await;
-        assert!(gave_back(&other, &reader).await, "{round}");
+        assert!(gave_back(&other, &reader).await, "{fate:?}");
     }
 }
 
