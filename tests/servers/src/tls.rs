@@ -22,6 +22,7 @@ const ADDRESS: &str = "127.0.0.1";
 const AUTHORITY: &str = "ca.pem";
 const CERTIFICATE: &str = "server.pem";
 const KEY: &str = "server.key";
+const BOTH: &str = "both.pem";
 
 /// A certificate authority that clients trust only when told to.
 #[derive(Debug)]
@@ -54,14 +55,24 @@ impl Authority {
         self.0.pem()
     }
 
-    /// Creates a folder with a certificate for a server called `name`, the server's key, and the
-    /// authority's certificate.
-    fn certificate_for(&self, name: &str) -> Result<TempDir, StartError> {
+    /// Creates a folder with what a server called `name` needs: `server.pem` with its certificate,
+    /// `server.key`, `both.pem` with both, and `ca.pem` with the authority's certificate.
+    ///
+    /// # Errors
+    ///
+    /// When the folder can't be written.
+    pub fn certificate_for(&self, name: &str) -> Result<TempDir, StartError> {
         let params = CertificateParams::new([name.to_owned()]).expect("a name that certificates can have");
         let key = KeyPair::generate().expect("a key can be made");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate can be signed");
         let dir = tempfile::Builder::new().prefix("lock-redis-").tempdir()?;
-        let files = [(AUTHORITY, self.pem()), (CERTIFICATE, certificate.pem()), (KEY, key.serialize_pem())];
+        let both = format!("{}{}", certificate.pem(), key.serialize_pem());
+        let files = [
+            (AUTHORITY, self.pem()),
+            (CERTIFICATE, certificate.pem()),
+            (KEY, key.serialize_pem()),
+            (BOTH, both),
+        ];
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text)?;
         }

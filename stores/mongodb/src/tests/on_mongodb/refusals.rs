@@ -1,6 +1,7 @@
 //! Settings that lose grants, servers that can't have locks, and rights that are missing.
 
 use lock_core::store::StoreErrorKind;
+use lock_test_servers::tls::Authority;
 use mongodb::options::{Acknowledgment, ClientOptions, WriteConcern};
 
 use super::*;
@@ -58,6 +59,35 @@ async fn other_concerns_of_a_client_do_not_count() {
     let ours = open(Target::Options(Box::new(options)), &settings(&prefix)).unwrap();
     assert!(granted(&ours, "a", "owner:1").await && !granted(&other, "a", "owner:2").await);
     assert!(took(&ours, &["b", "c"], "owner:1").await && !took(&other, &["c", "d"], "owner:2").await);
+}
+
+/// The certificate has to be that of the authority.
+#[tokio::test]
+async fn tls_checks_the_certificate() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let folders = [&authority, &stranger].map(|it| it.certificate_for("127.0.0.1").unwrap());
+    let [files, others] = folders.each_ref().map(|folder| folder.path().display());
+    // The test itself uses none.
+    let tls = ["tlsMode=preferTLS", "tlsAllowConnectionsWithoutCertificates"].map(str::to_owned);
+    let tls = tls
+        .into_iter()
+        .chain([format!("tlsCertificateKeyFile={files}/both.pem"), format!("tlsCAFile={files}/ca.pem")]);
+    let tls: Vec<String> = tls.collect();
+    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+    let server = MongoDbServer::try_start_in(&std::env::temp_dir(), &tls).unwrap();
+    let url = |ca| format!("{}&tls=true&tlsCAFile={ca}/ca.pem", server.url());
+    let plain = store(&server.url(), "");
+    let ours = store(&url(files), "");
+    assert!(granted(&ours, "a", "owner:1").await && !granted(&plain, "a", "owner:2").await);
+    assert!(took(&ours, &["b", "c"], "owner:1").await);
+    let settings = Settings { call_timeout: 3 * SECOND, ..settings("") };
+    let theirs = open(at(&url(others)), &settings).unwrap();
+    let error = theirs.acquire(request(&["d"], "owner:1", SECOND, 3 * SECOND)).await;
+    let error = error.unwrap_err();
+    assert!(
+        error.kind() == StoreErrorKind::Unreachable && error.to_string().contains("certificate"),
+        "{error}"
+    );
 }
 
 /// In the order of another language, names that differ are the same.
