@@ -243,7 +243,8 @@ impl Observer for Eyes {
         let Ok(status) = self.lines[0].ask(command) else { return };
         let total = status.get_document("network").map(|network| network.get("numRequests"));
         if let Ok(Some(total)) = total.map(|total| total.and_then(Bson::as_i64)) {
-            log.say(&Event::Commands { server: "mongodb".to_owned(), total: total.unsigned_abs() });
+            let server = self.lines[0].addr.to_string();
+            log.say(&Event::Commands { server, total: total.unsigned_abs() });
         }
     }
 }
