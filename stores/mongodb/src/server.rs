@@ -10,7 +10,8 @@ use lock_store_records::rows::LONGEST;
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, ConnectionString, ReadPreference, SelectionCriteria, WriteConcern,
+    Acknowledgment, ClientOptions, ConnectionString, ReadConcern, ReadPreference, SelectionCriteria,
+    WriteConcern,
 };
 use mongodb::{Client, ClientSession, Database};
 use tokio::runtime::Handle;
@@ -112,19 +113,12 @@ impl Server {
     }
 
     async fn connect(&self) -> Result<Arc<Connected>, Fault> {
-        let refuse = |text: String| {
-            Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
-        };
         let failed = |error| fault(&error, During::Work);
         let options = self.options().await.map_err(failed)?;
         let name = options.default_database.clone().unwrap_or_default();
         let client = Client::with_options(options).map_err(failed)?;
         let database = client.database(&name);
-        let run = async |command| match database.run_command(command).await {
-            Ok(answer) => answered(answer, During::Work),
-            Err(error) => Err(failed(error)),
-        };
-        let hello = run(doc! { "hello": 1 }).await?;
+        let hello = run(&database, doc! { "hello": 1 }).await?;
         if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
             return refuse(
                 "this is a router of a sharded cluster, and each router has a clock of its own; name a replica set"
@@ -135,16 +129,43 @@ impl Server {
         if version < OLDEST {
             return refuse(format!("the server is too old (wire version {version}); it takes MongoDB 4.4"));
         }
-        match run(doc! { "create": COLLECTION }).await {
+        let is_set = hello.contains_key("setName");
+        let (heard, is_replaced) = (Mutex::new(Clock::Boot.now()), watch::Sender::new(false));
+        let connected = Connected { client, database, is_set, heard, is_replaced };
+        connected.make(COLLECTION).await?;
+        Ok(Arc::new(connected))
+    }
+}
+
+/// The wire version of MongoDB 4.4, which has expressions in projections.
+const OLDEST: i32 = 9;
+
+/// Time for ending a transaction whose caller has gone.
+const ENDS: Duration = Duration::from_secs(60);
+
+/// Runs a command of the connect.
+async fn run(database: &Database, command: Document) -> Result<Document, Fault> {
+    let answer = database.run_command(command).await;
+    answered(answer.map_err(|error| fault(&error, During::Work))?, During::Work)
+}
+
+fn refuse<T>(text: String) -> Result<T, Fault> {
+    Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
+}
+
+impl Connected {
+    /// Makes a collection if it is missing. Refuses one whose options keep it from what we do.
+    pub(crate) async fn make(&self, collection: &str) -> Result<(), Fault> {
+        match run(&self.database, doc! { "create": collection }).await {
             Ok(_) => {}
             // It is there, or this user may not make one. The first write says so if it is missing.
             Err(Fault::Again(_)) => {}
             Err(Fault::Failed(error)) if error.kind() == StoreErrorKind::Denied => {}
             Err(fault) => return Err(fault),
         }
-        let list = doc! { "listCollections": 1, "filter": { "name": COLLECTION }, "authorizedCollections": true, "nameOnly": false };
+        let list = doc! { "listCollections": 1, "filter": { "name": collection }, "authorizedCollections": true, "nameOnly": false };
         // Who may not list them has been told by whoever made it.
-        if let Ok(list) = run(list).await {
+        if let Ok(list) = run(&self.database, list).await {
             let found = list.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
             let first = found.ok().and_then(|found| found.first()?.as_document());
             let has = |option: &str| {
@@ -156,28 +177,18 @@ impl Server {
                 ["collation", "capped", "viewOn", "timeseries"].into_iter().find(|it| has(it))
             {
                 return refuse(format!(
-                    "the collection {COLLECTION} was made with the option `{option}`; drop it, or make it without"
+                    "the collection {collection} was made with the option `{option}`; drop it, or make it without"
                 ));
             }
         }
-        let is_set = hello.contains_key("setName");
-        let (heard, is_replaced) = (Mutex::new(Clock::Boot.now()), watch::Sender::new(false));
-        Ok(Arc::new(Connected { client, database, is_set, heard, is_replaced }))
+        Ok(())
     }
-}
 
-/// The wire version of MongoDB 4.4, which has expressions in projections.
-const OLDEST: i32 = 9;
-
-/// Time for ending a transaction whose caller has gone.
-const ENDS: Duration = Duration::from_secs(60);
-
-impl Connected {
     /// Begins a transaction.
     pub(crate) async fn begin(&self) -> Result<Transaction, Error> {
         let mut session = self.client.start_session().causal_consistency(false).await?;
         let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
-        session.start_transaction().write_concern(concern).await?;
+        session.start_transaction().read_concern(ReadConcern::snapshot()).write_concern(concern).await?;
         let (database, runtime) = (self.database.clone(), Handle::current());
         Ok(Transaction { session: Some(session), database, runtime })
     }
@@ -260,6 +271,11 @@ impl Bounds {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Returns the connection, and makes it if it is missing.
+    pub(crate) async fn connected(&self, server: &Server) -> Result<Arc<Connected>, Fault> {
+        self.within(During::Work, server.connected()).await
+    }
+
     /// Waits for an answer until the deadline.
     pub(crate) async fn within<T>(
         &self,
@@ -292,13 +308,19 @@ impl Bounds {
     }
 
     /// Runs a command that only reads what a majority has.
-    pub(crate) async fn read(
+    pub(crate) async fn read(&self, server: &Server, command: Document) -> Result<(Tick, Document), Fault> {
+        self.read_at(server, "majority", command).await
+    }
+
+    /// Runs a command that only reads, with this read concern.
+    pub(crate) async fn read_at(
         &self,
         server: &Server,
+        level: &str,
         mut command: Document,
     ) -> Result<(Tick, Document), Fault> {
         command.insert("maxTimeMS", self.milliseconds());
-        command.insert("readConcern", doc! { "level": "majority" });
+        command.insert("readConcern", doc! { "level": level });
         self.run(server, command, During::Work).await
     }
 
@@ -308,7 +330,7 @@ impl Bounds {
         command: Document,
         during: During,
     ) -> Result<(Tick, Document), Fault> {
-        let connected = self.within(During::Work, server.connected()).await?;
+        let connected = self.connected(server).await?;
         let sent = Clock::Boot.now();
         let run = async {
             let answer = connected.database.run_command(command).await;
