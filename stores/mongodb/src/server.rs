@@ -1,5 +1,6 @@
 //! [`Server`]: the connection to a server or a replica set.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +23,11 @@ use crate::classify::{DATABASE, During, Fault, answered, fault};
 use crate::documents::COLLECTION;
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
-/// renewals, sweeping, and the change stream.
+/// stocks, renewals, sweeping, and the change stream.
 const STEPS: usize = 8;
 
 /// Maximum number of connections to a server.
-const CONNECTIONS: u32 = 12;
+const CONNECTIONS: u32 = 16;
 
 /// A server or a replica set, and how to log in there.
 #[derive(Clone, Debug)]
@@ -149,7 +150,7 @@ async fn run(database: &Database, command: Document) -> Result<Document, Fault> 
     answered(answer.map_err(|error| fault(&error, During::Work))?, During::Work)
 }
 
-fn refuse<T>(text: String) -> Result<T, Fault> {
+fn refuse<T>(text: impl Display) -> Result<T, Fault> {
     Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
 }
 

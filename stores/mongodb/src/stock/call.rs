@@ -124,6 +124,8 @@ pub(crate) struct Call {
 /// An open transaction, and its turn.
 pub(crate) struct Open {
     transaction: Transaction,
+    /// Whether its last command was answered, so that the driver can end it.
+    is_clear: bool,
     _turn: Turn,
 }
 
@@ -168,7 +170,8 @@ impl Call {
             let turn = self.place.turns.turn(&self.terms.stock, segment).await;
             let connected = self.mongo().server.connected().await?;
             let begun = connected.begin().await;
-            Ok(Open { transaction: begun.map_err(|error| fault(&error, During::Work))?, _turn: turn })
+            let transaction = begun.map_err(|error| fault(&error, During::Work))?;
+            Ok(Open { transaction, is_clear: true, _turn: turn })
         };
         let open = self.bounds.within(During::Work, begin).await?;
         pass("after", "begin").await;
@@ -186,8 +189,10 @@ impl Call {
         command.insert("maxTimeMS", self.bounds.milliseconds());
         let run = async {
             let _permit = self.place.commands.acquire().await;
-            let answer = open.transaction.run(command).await;
-            answered(answer.map_err(|error| fault(&error, During::Work))?, During::Work)
+            open.is_clear = false;
+            let answer = open.transaction.run(command).await.map_err(|error| fault(&error, During::Work))?;
+            open.is_clear = true;
+            answered(answer, During::Work)
         };
         let answer = self.bounds.within(During::Work, run).await?;
         pass("after", what).await;
@@ -224,8 +229,10 @@ impl Call {
 
     /// Undoes a transaction now, or else when it is dropped.
     pub(super) async fn undo(&self, mut open: Open) {
-        let undo = async { open.transaction.abort().await.map_err(|error| fault(&error, During::Work)) };
-        let _ = self.bounds.within(During::Work, undo).await;
+        if open.is_clear {
+            let undo = async { open.transaction.abort().await.map_err(|error| fault(&error, During::Work)) };
+            let _ = self.bounds.within(During::Work, undo).await;
+        }
     }
 
     /// Waits until a majority has everything that was read. No failover undoes it then.
