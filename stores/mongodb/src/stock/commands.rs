@@ -135,15 +135,10 @@ pub(super) fn look(stock: &str, operation: &str) -> Document {
     read(stock, [segments, ("record", OPERATIONS, vec![record]), ("overdue", OPERATIONS, overdue)])
 }
 
-/// Returns the command that reads all segments.
-pub(super) fn snapshot(stock: &str) -> Document {
-    read(stock, [read_segments(stock, doc! {})])
-}
-
 /// Returns the command that reads all segments, and the sums of all records.
-pub(super) fn audit(stock: &str) -> Document {
+pub(super) fn audit(stock: &str, with_records: bool) -> Document {
     let sum = |state: &str| doc! { "$sum": { "$cond": [{ "$eq": ["$state", state] }, "$quantity", 0_i64] } };
     let sums = doc! { "$group": { "_id": null, "held": sum("H"), "sold": sum("S") } };
-    let of_stock = doc! { "$match": { "_id.stock": stock } };
-    read(stock, [read_segments(stock, doc! {}), ("sums", OPERATIONS, vec![of_stock, sums])])
+    let sums = ("sums", OPERATIONS, vec![doc! { "$match": { "_id.stock": stock } }, sums]);
+    read(stock, [read_segments(stock, doc! {})].into_iter().chain(with_records.then_some(sums)))
 }

@@ -15,7 +15,7 @@ use lock_core::store::kit::Backoff;
 use lock_core::store::stock::{Audit, MAX_QUANTITY, OperationId, Part, SegmentCounts, Snapshot};
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::stock::{
-    Calls, Columns, Ending, Look, Note, Over, Shift, Stock, Terms, Units, signed, unsigned,
+    Calls, Columns, Ending, Look, Note, Over, Shift, Stock, Terms, Units, Which, signed, unsigned,
 };
 use mongodb::bson::{Document, doc};
 
@@ -53,32 +53,12 @@ impl Call {
         })
     }
 
-    fn over(&self, record: &Document) -> Result<Over, StoreError> {
-        let Columns { state, quantity, .. } = self.columns(record)?;
-        Ok(Over { state, quantity })
-    }
-
     fn is_active(&self, segment: &Document) -> Result<bool, StoreError> {
         segment.get_bool("active").map_err(|_| self.unreadable("active", segment))
     }
 
     fn count(&self, document: &Document, field: &str) -> Result<u64, StoreError> {
         unsigned(self.int(document, field)?)
-    }
-
-    fn counted(&self, stock: &Document) -> Result<Snapshot, StoreError> {
-        let each = list(stock, "parts").map(|segment| {
-            let count = |field| self.count(segment, field);
-            let (available, held, sold) = (count("available")?, count("held")?, count("sold")?);
-            Ok(SegmentCounts { available, held, sold, active: self.is_active(segment)? })
-        });
-        Ok(Snapshot {
-            segments: each.collect::<Result<_, StoreError>>()?,
-            in_transit: 0,
-            epoch: self.count(stock, "epoch")?,
-            initial: self.count(stock, "initial")?,
-            restocked: self.count(stock, "restocked")?,
-        })
     }
 }
 
@@ -121,18 +101,21 @@ impl Calls for Call {
         Ok(Some(Look { now, available, record, overdue: list(&stock, "overdue").next().is_some() }))
     }
 
-    async fn snapshot(&self) -> Result<Option<Snapshot>, Fault> {
-        let (_, found) = self.read(commands::snapshot(self.name())).await?;
-        Ok(found.map(|stock| self.counted(&stock)).transpose()?)
-    }
-
-    async fn audit(&self) -> Result<Option<Audit>, Fault> {
-        let (_, found) = self.read(commands::audit(self.name())).await?;
+    async fn audit(&self, with_records: bool) -> Result<Option<Audit>, Fault> {
+        let (_, found) = self.read(commands::audit(self.name(), with_records)).await?;
         let Some(stock) = found else { return Ok(None) };
+        let each = list(&stock, "parts").map(|segment| {
+            let count = |field| self.count(segment, field);
+            let (available, held, sold) = (count("available")?, count("held")?, count("sold")?);
+            Ok(SegmentCounts { available, held, sold, active: self.is_active(segment)? })
+        });
+        let segments = each.collect::<Result<_, StoreError>>()?;
+        let count = |field| self.count(&stock, field);
+        let (epoch, initial, restocked) = (count("epoch")?, count("initial")?, count("restocked")?);
+        let counted = Snapshot { segments, in_transit: 0, initial, restocked, epoch };
         let sums = list(&stock, "sums").next();
         let sum = |of| sums.map_or(Ok(0), |sums| self.count(sums, of));
-        let (held, sold, forgotten) = (sum("held")?, sum("sold")?, self.count(&stock, "forgotten")?);
-        Ok(Some(Audit { counted: self.counted(&stock)?, held, sold, forgotten }))
+        Ok(Some(Audit { counted, held: sum("held")?, sold: sum("sold")?, forgotten: count("forgotten")? }))
     }
 
     async fn begin(&self, segment: Option<u32>) -> Result<Open, Fault> {
@@ -208,23 +191,20 @@ impl Calls for Call {
         self.change(open, update_all(OPERATIONS, query, set), operations.len()).await
     }
 
-    async fn purge(&self, open: &mut Open, limit: u32) -> Result<Vec<Over>, Fault> {
-        let (filter, most) = (commands::over(doc! { "_id.stock": self.name() }), limit.min(MOST).into());
-        let over = self.find(open, find(OPERATIONS, filter, doc! {}, doc! { "kept_until": 1 }, most)).await?;
+    async fn purge(&self, open: &mut Open, which: Which<'_>) -> Result<Vec<Over>, Fault> {
+        let (of, most) = match which {
+            Which::Of(operation) => (doc! { "_id": self.id(operation) }, 1),
+            Which::AtMost(limit) => (doc! { "_id.stock": self.name() }, limit.min(MOST)),
+        };
+        let find = find(OPERATIONS, commands::over(of), doc! {}, doc! { "kept_until": 1 }, most.into());
+        let over = self.find(open, find).await?;
         let ids: Vec<_> = over.iter().filter_map(|record| record.get("_id")).collect();
         if !ids.is_empty() {
             let delete = doc! { "q": { "_id": { "$in": ids } }, "limit": 0 };
             self.change(open, doc! { "delete": OPERATIONS, "deletes": [delete] }, over.len()).await?;
         }
-        Ok(over.iter().map(|record| self.over(record)).collect::<Result<_, _>>()?)
-    }
-
-    async fn purge_one(&self, open: &mut Open, operation: &OperationId) -> Result<Vec<Over>, Fault> {
-        let query = commands::over(doc! { "_id": self.id(operation) });
-        let remove = doc! { "findAndModify": OPERATIONS, "query": query, "remove": true };
-        let answer = self.run("change", open, remove).await?;
-        let record = answer.get_document("value").into_iter();
-        Ok(record.map(|record| self.over(record)).collect::<Result<_, _>>()?)
+        let read = |record| self.columns(record).map(|it| Over { state: it.state, quantity: it.quantity });
+        Ok(over.iter().map(read).collect::<Result<_, _>>()?)
     }
 
     async fn forget(&self, open: &mut Open, units: i64) -> Result<(), Fault> {

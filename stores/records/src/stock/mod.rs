@@ -113,6 +113,15 @@ pub struct Over {
     pub quantity: i64,
 }
 
+/// Which of the records are to be deleted, if their retention is over.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// That of this operation.
+    Of(&'a OperationId),
+    /// At most this many.
+    AtMost(u32),
+}
+
 /// Changes of one segment's counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Shift {
@@ -169,11 +178,9 @@ pub trait Calls: Send + Sync + Sized {
     fn look(&self, operation: &OperationId)
     -> impl Future<Output = Result<Option<Look>, Self::Fault>> + Send;
 
-    /// Reads the counts at one moment. Returns `None` if there is no such stock.
-    fn snapshot(&self) -> impl Future<Output = Result<Option<Snapshot>, Self::Fault>> + Send;
-
-    /// Reads the counts and the totals of the records at one moment.
-    fn audit(&self) -> impl Future<Output = Result<Option<Audit>, Self::Fault>> + Send;
+    /// Reads the counts, and the totals of the records if they are asked for, at one moment. Returns
+    /// `None` if there is no such stock.
+    fn audit(&self, with_records: bool) -> impl Future<Output = Result<Option<Audit>, Self::Fault>> + Send;
 
     /// Begins a transaction. `segment` is the only one whose counts it changes, if that is known.
     fn begin(&self, segment: Option<u32>) -> impl Future<Output = Result<Self::Open, Self::Fault>> + Send;
@@ -227,18 +234,11 @@ pub trait Calls: Send + Sync + Sized {
         operations: &[&str],
     ) -> impl Future<Output = Result<(), Self::Fault>> + Send;
 
-    /// Deletes at most `limit` records whose retention is over.
+    /// Deletes records whose retention is over.
     fn purge(
         &self,
         open: &mut Self::Open,
-        limit: u32,
-    ) -> impl Future<Output = Result<Vec<Over>, Self::Fault>> + Send;
-
-    /// Deletes a record if its retention is over.
-    fn purge_one(
-        &self,
-        open: &mut Self::Open,
-        operation: &OperationId,
+        which: Which<'_>,
     ) -> impl Future<Output = Result<Vec<Over>, Self::Fault>> + Send;
 
     /// Adds units to those that deleted records have sold.
@@ -459,7 +459,9 @@ impl<D: StockDatabase> StockStore for Stocks<D> {
     }
 
     fn snapshot(&self, call: StockCall) -> BoxFuture<Result<Option<Snapshot>, StoreError>> {
-        call!(self, &call, |call| call.snapshot())
+        let audit: BoxFuture<Result<Option<Audit>, StoreError>> =
+            call!(self, &call, |call| call.audit(false));
+        Box::pin(async move { Ok(audit.await?.map(|audit| audit.counted)) })
     }
 
     fn rebalance(&self, call: StockCall) -> BoxFuture<Result<Option<()>, StoreError>> {
@@ -471,7 +473,7 @@ impl<D: StockDatabase> StockStore for Stocks<D> {
     }
 
     fn audit(&self, call: StockCall) -> BoxFuture<Result<AuditAnswer, StoreError>> {
-        let audit: BoxFuture<Result<Option<Audit>, StoreError>> = call!(self, &call, |call| call.audit());
+        let audit: BoxFuture<Result<Option<Audit>, StoreError>> = call!(self, &call, |call| call.audit(true));
         Box::pin(async move { Ok(audit.await?.map_or(AuditAnswer::Missing, AuditAnswer::Audited)) })
     }
 

@@ -9,7 +9,7 @@ use lock_core::store::stock::{OperationId, Part, Settle, SettleAnswer, SettleReq
 
 use super::numbers::signed;
 use super::record::{Record, letter, read_parts};
-use super::{Calls, Done, Note, Over, Shift, Stock, Work, attempts};
+use super::{Calls, Done, Note, Over, Shift, Stock, Which, Work, attempts};
 
 /// Maximum number of reservations that one transaction ends.
 const BATCH: u32 = 100;
@@ -186,7 +186,7 @@ impl<C: Calls> Work<'_, C> {
 
     /// Deletes records whose retention is over.
     async fn purge(&mut self, limit: u32) -> Result<u64, C::Fault> {
-        let over = self.call.purge(&mut self.open, limit).await?;
+        let over = self.call.purge(&mut self.open, Which::AtMost(limit)).await?;
         self.forget(&over).await?;
         Ok(over.len() as u64)
     }
@@ -209,7 +209,7 @@ impl<C: Calls> Work<'_, C> {
             return Ok(true);
         }
         // The retention of the record in the way may be over.
-        let over = call.purge_one(&mut self.open, note.operation).await?;
+        let over = call.purge(&mut self.open, Which::Of(note.operation)).await?;
         self.forget(&over).await?;
         Ok(over.len() == 1 && call.note(&mut self.open, note).await?)
     }

@@ -7,13 +7,13 @@ use lock_core::internal::clock::Clock;
 use lock_core::store::stock::{Audit, MAX_QUANTITY, OperationId, Part, SegmentCounts, Snapshot};
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::stock::{
-    Calls, Columns, Ending, Look, Note, Over, Shift, Stock, Terms, Units, pass, signed, unsigned,
+    Calls, Columns, Ending, Look, Note, Over, Shift, Stock, Terms, Units, Which, pass, signed, unsigned,
 };
 
 use super::call::Call;
 use super::statements::Statements;
 use crate::call::Tries;
-use crate::links::{Link, Links};
+use crate::links::Link;
 use crate::plumbing::{Arg, Fault, Row};
 
 /// Maximum number of records that one statement deletes by name.
@@ -31,49 +31,6 @@ impl Call {
             deadline: self.maybe_int(row, at + 4)?,
             kept_until: self.maybe_int(row, at + 5)?,
         }))
-    }
-
-    /// Reads the counts, and the totals of the records if the statement selects them. It is one
-    /// statement, and so one moment. Returns `None` if there is no such stock.
-    async fn look_at(&self, links: &Links, statement: &str) -> Result<Option<Audit>, Fault> {
-        let (_, rows) = self.look_up(links, statement, &[self.name()]).await?;
-        let Some(first) = rows.first() else { return Ok(None) };
-        let number = |row, at| unsigned(self.int(row, at)?);
-        let each = rows.iter().map(|row| {
-            let active = number(row, 5)? == 1;
-            let (available, held, sold) = (number(row, 6)?, number(row, 7)?, number(row, 8)?);
-            Ok(SegmentCounts { available, held, sold, active })
-        });
-        let counted = Snapshot {
-            segments: each.collect::<Result<_, StoreError>>()?,
-            in_transit: 0,
-            epoch: number(first, 1)?,
-            initial: number(first, 2)?,
-            restocked: number(first, 3)?,
-        };
-        let (held, sold, forgotten) = (number(first, 9)?, number(first, 10)?, number(first, 11)?);
-        Ok(Some(Audit { counted, held, sold, forgotten }))
-    }
-
-    /// Deletes records whose retention is over. Where the statement only locks them, another one
-    /// deletes them.
-    async fn throw_away(
-        &self,
-        link: &mut Link,
-        statement: &str,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Over>, Fault> {
-        let rows = self.rows(link, statement, args).await?;
-        for some in rows.chunks(BATCH) {
-            let Some(discard) = self.sql().discard(some.len()) else { break };
-            let operations = some.iter().map(|row| self.text(row, 2)).collect::<Result<Vec<_>, _>>()?;
-            let mut args = vec![self.name()];
-            args.extend(operations.iter().flatten().map(|operation| Arg::Text(operation)));
-            self.change(link, &discard, &args, some.len()).await?;
-        }
-        let over =
-            |row| Ok(Over { state: self.text(row, 0)?.unwrap_or_default(), quantity: self.int(row, 1)? });
-        rows.iter().map(over).collect()
     }
 }
 
@@ -117,12 +74,27 @@ impl Calls for Call {
         Ok(Some(Look { now, available, record, overdue }))
     }
 
-    async fn snapshot(&self) -> Result<Option<Snapshot>, Fault> {
-        Ok(self.look_at(&self.place.reads, &self.sql().snapshot).await?.map(|audit| audit.counted))
-    }
-
-    async fn audit(&self) -> Result<Option<Audit>, Fault> {
-        self.look_at(&self.place.audits, &self.sql().audit).await
+    async fn audit(&self, with_records: bool) -> Result<Option<Audit>, Fault> {
+        let (place, sql) = (&*self.place, self.sql());
+        let (links, text) =
+            if with_records { (&place.audits, &sql.audit) } else { (&place.reads, &sql.snapshot) };
+        let (_, rows) = self.look_up(links, text, &[self.name()]).await?;
+        let Some(first) = rows.first() else { return Ok(None) };
+        let number = |row, at| unsigned(self.int(row, at)?);
+        let each = rows.iter().map(|row| {
+            let active = number(row, 5)? == 1;
+            let (available, held, sold) = (number(row, 6)?, number(row, 7)?, number(row, 8)?);
+            Ok(SegmentCounts { available, held, sold, active })
+        });
+        let counted = Snapshot {
+            segments: each.collect::<Result<_, StoreError>>()?,
+            in_transit: 0,
+            epoch: number(first, 1)?,
+            initial: number(first, 2)?,
+            restocked: number(first, 3)?,
+        };
+        let (held, sold, forgotten) = (number(first, 9)?, number(first, 10)?, number(first, 11)?);
+        Ok(Some(Audit { counted, held, sold, forgotten }))
     }
 
     async fn begin(&self, _segment: Option<u32>) -> Result<Link, Fault> {
@@ -196,12 +168,23 @@ impl Calls for Call {
         self.change(link, &self.sql().expire(operations.len()), &args, operations.len()).await
     }
 
-    async fn purge(&self, link: &mut Link, limit: u32) -> Result<Vec<Over>, Fault> {
-        self.throw_away(link, &self.sql().purge, &[self.name(), i64::from(limit).into()]).await
-    }
-
-    async fn purge_one(&self, link: &mut Link, operation: &OperationId) -> Result<Vec<Over>, Fault> {
-        self.throw_away(link, &self.sql().purge_one, &[self.name(), operation.as_str().into()]).await
+    async fn purge(&self, link: &mut Link, which: Which<'_>) -> Result<Vec<Over>, Fault> {
+        let (text, of) = match which {
+            Which::Of(operation) => (&self.sql().purge_one, operation.as_str().into()),
+            Which::AtMost(limit) => (&self.sql().purge, i64::from(limit).into()),
+        };
+        let rows = self.rows(link, text, &[self.name(), of]).await?;
+        // Where the statement only locks them, another one deletes them.
+        for some in rows.chunks(BATCH) {
+            let Some(discard) = self.sql().discard(some.len()) else { break };
+            let operations = some.iter().map(|row| self.text(row, 2)).collect::<Result<Vec<_>, _>>()?;
+            let mut args = vec![self.name()];
+            args.extend(operations.iter().flatten().map(|operation| Arg::Text(operation)));
+            self.change(link, &discard, &args, some.len()).await?;
+        }
+        let over =
+            |row| Ok(Over { state: self.text(row, 0)?.unwrap_or_default(), quantity: self.int(row, 1)? });
+        rows.iter().map(over).collect()
     }
 
     async fn forget(&self, link: &mut Link, units: i64) -> Result<(), Fault> {
