@@ -247,7 +247,8 @@ impl Drop for Transaction {
                 let _ = session.abort_transaction().await;
             }
         };
-        self.runtime.spawn(timeout(ENDS, ends));
+        // A time-out is made in its runtime.
+        self.runtime.spawn(async { timeout(ENDS, ends).await });
     }
 }
 

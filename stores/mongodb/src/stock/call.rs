@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use lock_core::internal::clock::Tick;
 use lock_core::store::stock::StockCall;
 use lock_core::store::{StoreError, StoreErrorKind};
@@ -103,9 +104,9 @@ impl StockDatabase for Place {
 impl Place {
     /// Makes what is missing of collections and indexes, if this user may.
     async fn make(&self, connected: &Connected, bounds: Bounds) -> Result<(), Fault> {
-        for collection in [commands::STOCKS, commands::SEGMENTS, commands::OPERATIONS] {
-            bounds.within(During::Work, connected.make(collection)).await?;
-        }
+        let collections = [commands::STOCKS, commands::SEGMENTS, commands::OPERATIONS];
+        let make = try_join_all(collections.map(|collection| connected.make(collection)));
+        bounds.within(During::Work, make).await?;
         match bounds.write(&self.mongo.server, commands::indexes()).await {
             Err(Fault::Failed(error)) if error.kind() != StoreErrorKind::Denied => Err(error.into()),
             Err(fault @ Fault::Again(_)) => Err(fault),
