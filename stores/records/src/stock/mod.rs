@@ -35,7 +35,7 @@ pub trait StockDatabase: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Call, StoreError>> + Send;
 }
 
-/// What a call is about. Times are microseconds by the database's clock.
+/// Stock and limits of a call. Times are microseconds by the database's clock.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The stock's name, with the prefix.
@@ -154,7 +154,7 @@ pub trait Calls: Send + Sync + Sized {
     /// An open transaction. If it is dropped, nothing of it is done.
     type Open: Send;
 
-    /// Returns what the call is about.
+    /// Returns stock and limits of the call.
     fn terms(&self) -> &Terms;
 
     /// Makes an error that names the database.
@@ -178,7 +178,7 @@ pub trait Calls: Send + Sync + Sized {
     fn look(&self, operation: &OperationId)
     -> impl Future<Output = Result<Option<Look>, Self::Fault>> + Send;
 
-    /// Reads the counts, and the totals of the records if they are asked for, at one moment. Returns
+    /// Reads the counts at one moment, and the totals of the records if they are asked for. Returns
     /// `None` if there is no such stock.
     fn audit(&self, with_records: bool) -> impl Future<Output = Result<Option<Audit>, Self::Fault>> + Send;
 
