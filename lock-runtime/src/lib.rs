@@ -151,7 +151,7 @@
 //! | `tls-rustls`, `tls-native` | | `rediss://`; one of the two |
 //! | `sqlite`, `postgres` | | locks and stocks at `sqlite:` and `postgres://` |
 //! | `mysql` | | the same at `mysql://`, in MariaDB |
-//! | `mongodb` | | locks at `mongodb://` |
+//! | `mongodb` | | the same at `mongodb://` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!

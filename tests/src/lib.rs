@@ -12,8 +12,8 @@
 //!   fail ([`mod@database_faults`]) or whose clocks are set ([`database_clocks`]).
 //! - Locks in SQL ([`sql_server`]), whose rows are locked ([`sql_rows`]), and transactions under
 //!   them ([`sql_commit`]).
-//! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), SQL ([`stock_sql`]),
-//!   and programs that die within an operation ([`stock_steps`]).
+//! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), databases
+//!   ([`stock_sql`]), and programs that die within an operation ([`stock_steps`]).
 //! - A browser (`browser`), and waiting for conditions ([`eventually`]).
 //!
 //! Nothing here reads `LOCK_URL`.

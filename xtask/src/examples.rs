@@ -1,7 +1,7 @@
 //! The examples, run as a newcomer runs them: in memory, on a Redis server in each layout, in
 //! databases, and as two processes at once. Servers are also run with an
 //! instance that joins later. Recipes run in memory and on single stores only. The flash sale needs
-//! a stock, which MongoDB and stores of the plain layout don't have.
+//! a stock, which stores of the plain layout don't have.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -57,7 +57,7 @@ const DATABASES: [(&str, Tool, Topology); 3] = [
     (MONGODB, Tool::MongoDb, Topology::MongoDb),
 ];
 
-/// The database that has neither stocks nor SQL.
+/// The database without SQL.
 const MONGODB: &str = "MongoDB";
 
 /// Maximum time for an example. They take seconds; one that hangs must not hang CI.
@@ -93,9 +93,7 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
         step(&format!("examples: {name}, on SQLite"), &|| {
             on_sqlite(|url| all_at_once(program, args, url, count))
         });
-        let databases = databases
-            .iter()
-            .filter(|(database, _)| ![FLASH_SALE, COMMIT].contains(&name) || *database != MONGODB);
+        let databases = databases.iter().filter(|(database, _)| name != COMMIT || *database != MONGODB);
         for (database, servers) in databases.clone() {
             step(&format!("examples: {name}, on {database}"), &|| {
                 on_started(servers, |url| all_at_once(program, args, url, count))

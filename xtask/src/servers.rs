@@ -97,7 +97,9 @@ impl Running {
             Topology::Postgres => Self::Postgres(PostgresServer::try_start()?),
             Topology::MariaDb => Self::MariaDb(MariaDbServer::try_start()?),
             Topology::MongoDb => {
-                let options = mongodb::Options::default().election_timeout(patience);
+                // A process that is killed leaves its transactions open.
+                let settings = ["setParameter=transactionLifetimeLimitSeconds=3"];
+                let options = mongodb::Options::default().election_timeout(patience).settings(&settings);
                 Self::MongoDb(MongoDbSet::try_start_with(options)?)
             }
         })

@@ -270,8 +270,9 @@ impl Lacked {
                 format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, {DATABASES}, `quorum:` or `memory:`")
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
-            Self::Semaphores | Self::Latches => format!("Use {REDIS}, {DATABASES} or `memory:`"),
-            Self::Stocks => format!("Use {REDIS}, `postgres://`, `mysql://`, `sqlite:` or `memory:`"),
+            Self::Semaphores | Self::Latches | Self::Stocks => {
+                format!("Use {REDIS}, {DATABASES} or `memory:`")
+            }
             Self::Fair | Self::ReadWrite | Self::Downgrade => {
                 format!("Use {REDIS}, {DATABASES}, `quorum:` or `memory:`")
             }

@@ -25,7 +25,7 @@ const ABREAST: u32 = 4;
 /// One call and its deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    mongo: &'a Mongo,
+    pub(crate) mongo: &'a Mongo,
     pub(crate) bounds: Bounds,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Call<'a> {
 
     /// Prepares for another attempt after `fault`. Fails if there is no time, or if another attempt
     /// would not help.
-    async fn pause(&self, backoff: &mut Backoff, fault: Fault) -> Result<(), StoreError> {
+    pub(crate) async fn pause(&self, backoff: &mut Backoff, fault: Fault) -> Result<(), StoreError> {
         let Fault::Again(said) = fault else { return Err(fault.error()) };
         let pause = backoff.next_pause();
         if pause >= self.bounds.left() {
@@ -219,7 +219,7 @@ impl<'a> Call<'a> {
         change: &Change,
         step: Steps<'_, T>,
     ) -> Result<Changed<T>, StoreError> {
-        let connected = self.bounds.within(During::Work, self.mongo.server.connected()).await;
+        let connected = self.bounds.connected(&self.mongo.server).await;
         if !connected.map_err(Fault::error)?.is_set {
             let text = "several keys at once need a transaction, which only a replica set has; start the server with \
                         `--replSet`, also if it is the only one, or lock the keys one by one";
@@ -264,7 +264,7 @@ impl<'a> Call<'a> {
 
     /// Runs commands in a transaction. Each has to write this many documents.
     async fn commit(&self, commands: impl Iterator<Item = (Document, usize)>) -> Result<(), Fault> {
-        let connected = self.bounds.within(During::Work, self.mongo.server.connected()).await?;
+        let connected = self.bounds.connected(&self.mongo.server).await?;
         let failed = |error| fault(&error, During::Work);
         let begin = async { connected.begin().await.map_err(failed) };
         let mut transaction = self.bounds.within(During::Work, begin).await?;
@@ -422,12 +422,12 @@ impl Call<'_> {
 }
 
 /// Returns the number of documents that an answer to `update` says.
-fn count_of(answer: &Document) -> Option<usize> {
+pub(crate) fn count_of(answer: &Document) -> Option<usize> {
     answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok())
 }
 
 /// Returns the documents of an answer to `find`.
-fn batch_of(answer: &Document) -> Vec<Document> {
+pub(crate) fn batch_of(answer: &Document) -> Vec<Document> {
     let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
     let batch = cursor.map(Vec::as_slice).unwrap_or_default();
     batch.iter().filter_map(|document| document.as_document().cloned()).collect()

@@ -42,7 +42,7 @@ fn number(field: &str) -> Document {
     doc! { "$ifNull": [format!("${field}"), 0_i64] }
 }
 
-fn literal(text: &str) -> Document {
+pub(crate) fn literal(text: &str) -> Document {
     doc! { "$literal": text }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn swap(swap: &Swap<'_>, here: Option<&str>) -> Document {
 }
 
 /// Whether an upsert inserts the document.
-fn is_new() -> Document {
+pub(crate) fn is_new() -> Document {
     doc! { "$eq": ["$$ROOT", { "_id": "$_id" }] }
 }
 

@@ -9,6 +9,7 @@ use mongodb::options::Acknowledgment;
 
 use crate::records::Mongo;
 use crate::server::Target;
+use crate::stock::stocks;
 
 /// One manager's handle on a database.
 pub type MongoStore = Records<Mongo>;
@@ -58,5 +59,7 @@ pub fn open(target: Target, settings: &Settings) -> Result<Arc<MongoStore>, Stor
         );
     }
     let mongo = Mongo::new(target, settings.call_timeout, ABILITIES);
-    Ok(Arc::new(Records::new(mongo, &settings.prefix, settings.call_timeout)))
+    let stocks = stocks(Arc::clone(&mongo), &settings.prefix);
+    let records = Records::new(mongo, &settings.prefix, settings.call_timeout);
+    Ok(Arc::new(records.with_stocks(Arc::new(stocks))))
 }

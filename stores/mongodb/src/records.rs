@@ -187,7 +187,7 @@ impl RecordStore for Mongo {
     async fn listen(&self, names: Vec<Name>, timeout: Duration) -> Result<bool, StoreError> {
         let bounds = Bounds::new(timeout);
         let listen = |me: Arc<Self>| async move {
-            let connected = bounds.within(During::Work, me.server.connected()).await;
+            let connected = bounds.connected(&me.server).await;
             if !connected.map_err(Fault::error)?.is_set {
                 return Ok(false);
             }

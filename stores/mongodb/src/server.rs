@@ -1,5 +1,6 @@
 //! [`Server`]: the connection to a server or a replica set.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use lock_store_records::rows::LONGEST;
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, ConnectionString, ReadPreference, SelectionCriteria, WriteConcern,
+    Acknowledgment, ClientOptions, ConnectionString, ReadConcern, ReadPreference, SelectionCriteria,
+    WriteConcern,
 };
 use mongodb::{Client, ClientSession, Database};
 use tokio::runtime::Handle;
@@ -21,11 +23,11 @@ use crate::classify::{DATABASE, During, Fault, answered, fault};
 use crate::documents::COLLECTION;
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
-/// renewals, sweeping, and the change stream.
+/// stocks, renewals, sweeping, and the change stream.
 const STEPS: usize = 8;
 
 /// Maximum number of connections to a server.
-const CONNECTIONS: u32 = 12;
+const CONNECTIONS: u32 = 16;
 
 /// A server or a replica set, and how to log in there.
 #[derive(Clone, Debug)]
@@ -109,19 +111,12 @@ impl Server {
     }
 
     async fn connect(&self) -> Result<Arc<Connected>, Fault> {
-        let refuse = |text: String| {
-            Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
-        };
         let failed = |error| fault(&error, During::Work);
         let options = self.options().await.map_err(failed)?;
         let name = options.default_database.clone().unwrap_or_default();
         let client = Client::with_options(options).map_err(failed)?;
         let database = client.database(&name);
-        let run = async |command| match database.run_command(command).await {
-            Ok(answer) => answered(answer, During::Work),
-            Err(error) => Err(failed(error)),
-        };
-        let hello = run(doc! { "hello": 1 }).await?;
+        let hello = run(&database, doc! { "hello": 1 }).await?;
         if hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid") {
             return refuse(
                 "this is a router of a sharded cluster, and each router has a clock of its own; name a replica set"
@@ -132,16 +127,42 @@ impl Server {
         if version < OLDEST {
             return refuse(format!("the server is too old (wire version {version}); it takes MongoDB 4.4"));
         }
-        match run(doc! { "create": COLLECTION }).await {
+        let is_set = hello.contains_key("setName");
+        let connected = Connected { client, database, is_set, heard: Mutex::new(Clock::Boot.now()) };
+        connected.make(COLLECTION).await?;
+        Ok(Arc::new(connected))
+    }
+}
+
+/// The wire version of MongoDB 4.4, which has expressions in projections.
+const OLDEST: i32 = 9;
+
+/// Time for ending a transaction whose caller has gone.
+const ENDS: Duration = Duration::from_secs(60);
+
+/// Runs a command of the connect.
+async fn run(database: &Database, command: Document) -> Result<Document, Fault> {
+    let answer = database.run_command(command).await;
+    answered(answer.map_err(|error| fault(&error, During::Work))?, During::Work)
+}
+
+fn refuse<T>(text: impl Display) -> Result<T, Fault> {
+    Err(StoreError::new(StoreErrorKind::Unsupported, format!("{DATABASE}: {text}")).into())
+}
+
+impl Connected {
+    /// Makes a collection if it is missing. Refuses one whose options keep it from what we do.
+    pub(crate) async fn make(&self, collection: &str) -> Result<(), Fault> {
+        match run(&self.database, doc! { "create": collection }).await {
             Ok(_) => {}
             // It is there, or this user may not make one. The first write says so if it is missing.
             Err(Fault::Again(_)) => {}
             Err(Fault::Failed(error)) if error.kind() == StoreErrorKind::Denied => {}
             Err(fault) => return Err(fault),
         }
-        let list = doc! { "listCollections": 1, "filter": { "name": COLLECTION }, "authorizedCollections": true, "nameOnly": false };
+        let list = doc! { "listCollections": 1, "filter": { "name": collection }, "authorizedCollections": true, "nameOnly": false };
         // Who may not list them has been told by whoever made it.
-        if let Ok(list) = run(list).await {
+        if let Ok(list) = run(&self.database, list).await {
             let found = list.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
             let first = found.ok().and_then(|found| found.first()?.as_document());
             let has = |option: &str| {
@@ -153,22 +174,13 @@ impl Server {
                 ["collation", "capped", "viewOn", "timeseries"].into_iter().find(|it| has(it))
             {
                 return refuse(format!(
-                    "the collection {COLLECTION} was made with the option `{option}`; drop it, or make it without"
+                    "the collection {collection} was made with the option `{option}`; drop it, or make it without"
                 ));
             }
         }
-        let is_set = hello.contains_key("setName");
-        Ok(Arc::new(Connected { client, database, is_set, heard: Mutex::new(Clock::Boot.now()) }))
+        Ok(())
     }
-}
 
-/// The wire version of MongoDB 4.4, which has expressions in projections.
-const OLDEST: i32 = 9;
-
-/// Time for ending a transaction whose caller has gone.
-const ENDS: Duration = Duration::from_secs(60);
-
-impl Connected {
     /// Begins a session.
     pub(crate) async fn session(&self) -> Result<ClientSession, Error> {
         self.client.start_session().causal_consistency(false).await
@@ -178,7 +190,7 @@ impl Connected {
     pub(crate) async fn begin(&self) -> Result<Transaction, Error> {
         let mut session = self.session().await?;
         let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
-        session.start_transaction().write_concern(concern).await?;
+        session.start_transaction().read_concern(ReadConcern::snapshot()).write_concern(concern).await?;
         let (database, runtime) = (self.database.clone(), Handle::current());
         Ok(Transaction { session: Some(session), database, runtime })
     }
@@ -236,7 +248,8 @@ impl Drop for Transaction {
                 let _ = session.abort_transaction().await;
             }
         };
-        self.runtime.spawn(timeout(ENDS, ends));
+        // A time-out is made in its runtime.
+        self.runtime.spawn(async { timeout(ENDS, ends).await });
     }
 }
 
@@ -259,6 +272,11 @@ impl Bounds {
 
     pub(crate) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Returns the connection, and makes it if it is missing.
+    pub(crate) async fn connected(&self, server: &Server) -> Result<Arc<Connected>, Fault> {
+        self.within(During::Work, server.connected()).await
     }
 
     /// Waits for an answer until the deadline.
@@ -293,13 +311,19 @@ impl Bounds {
     }
 
     /// Runs a command that only reads what a majority has.
-    pub(crate) async fn read(
+    pub(crate) async fn read(&self, server: &Server, command: Document) -> Result<(Tick, Document), Fault> {
+        self.read_at(server, "majority", command).await
+    }
+
+    /// Runs a command that only reads, with this read concern.
+    pub(crate) async fn read_at(
         &self,
         server: &Server,
+        level: &str,
         mut command: Document,
     ) -> Result<(Tick, Document), Fault> {
         command.insert("maxTimeMS", self.milliseconds());
-        command.insert("readConcern", doc! { "level": "majority" });
+        command.insert("readConcern", doc! { "level": level });
         self.run(server, command, During::Work).await
     }
 
@@ -309,7 +333,7 @@ impl Bounds {
         command: Document,
         during: During,
     ) -> Result<(Tick, Document), Fault> {
-        let connected = self.within(During::Work, server.connected()).await?;
+        let connected = self.connected(server).await?;
         let sent = Clock::Boot.now();
         let run = async {
             let answer = connected.database.run_command(command).await;

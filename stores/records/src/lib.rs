@@ -27,6 +27,8 @@ pub mod rows;
 mod semaphore;
 mod semaphores;
 mod step;
+#[cfg(feature = "text")]
+pub mod stock;
 mod store;
 #[cfg(feature = "text")]
 mod text;

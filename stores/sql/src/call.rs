@@ -36,13 +36,19 @@ const LONGEST_NAME: usize = 2500;
 pub(crate) const NO_TABLE: &str =
     "a user who may create tables has to do the same once, or grant the right to";
 
+/// The time of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    timeout: Duration,
+    deadline: Instant,
+}
+
 /// One call and its deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) sql: &'a Sql,
     links: &'a Links,
-    timeout: Duration,
-    deadline: Instant,
+    pub(crate) limits: Limits,
     /// The statement that makes missing tables.
     create: &'a str,
 }
@@ -87,13 +93,13 @@ fn class_of(change: &Change) -> Class {
 
 impl<'a> Call<'a> {
     pub(crate) fn new(sql: &'a Sql, links: &'a Links, timeout: Duration) -> Self {
-        Self::for_tables(sql, links, timeout, &sql.statements.create)
+        let limits = Limits { timeout, deadline: Instant::now() + timeout.min(LONGEST) };
+        Self::for_tables(sql, links, limits, &sql.statements.create)
     }
 
-    /// Begins a call on other tables than that of the locks, which `create` makes.
-    pub(crate) fn for_tables(sql: &'a Sql, links: &'a Links, timeout: Duration, create: &'a str) -> Self {
-        let deadline = Instant::now() + timeout.min(LONGEST);
-        Self { sql, links, timeout, deadline, create }
+    /// Returns a call on other tables than that of the locks, which `create` makes.
+    pub(crate) fn for_tables(sql: &'a Sql, links: &'a Links, limits: Limits, create: &'a str) -> Self {
+        Self { sql, links, limits, create }
     }
 
     /// Returns the same call on these connections.
@@ -102,7 +108,7 @@ impl<'a> Call<'a> {
     }
 
     pub(crate) fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.limits.deadline.saturating_duration_since(Instant::now())
     }
 
     pub(crate) fn error(&self, kind: StoreErrorKind, text: impl fmt::Display) -> StoreError {
@@ -120,7 +126,7 @@ impl<'a> Call<'a> {
         during: During,
         step: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, Fault> {
-        match timeout_at(self.deadline, step).await {
+        match timeout_at(self.limits.deadline, step).await {
             Ok(answer) => answer.map_err(|error| fault(self.links.options.name(), &error, during)),
             Err(_) => Err(self.silence(self.links.options.name(), during)),
         }
@@ -133,7 +139,7 @@ impl<'a> Call<'a> {
             During::Commit => StoreErrorKind::Unanswered,
         };
         let why = if self.links.options.is_server() { "" } else { "; another process may be writing" };
-        StoreError::new(kind, format!("{database}: no answer within {:?}{why}", self.timeout)).into()
+        StoreError::new(kind, format!("{database}: no answer within {:?}{why}", self.limits.timeout)).into()
     }
 
     /// Prepares for another attempt after `fault`: waits for others that were in the way, or
@@ -155,8 +161,10 @@ impl<'a> Call<'a> {
             Fault::Again(said) => {
                 let pause = tries.backoff.next_pause();
                 if pause >= self.left() {
-                    let text =
-                        format_args!("not done within {:?}, nothing was changed: {said}", self.timeout);
+                    let text = format_args!(
+                        "not done within {:?}, nothing was changed: {said}",
+                        self.limits.timeout
+                    );
                     return Err(self.error(StoreErrorKind::NotReady, text));
                 }
                 tokio::time::sleep(pause).await;
@@ -184,10 +192,10 @@ impl<'a> Call<'a> {
 
     pub(crate) async fn link(&self) -> Result<Link, Fault> {
         let (place, during) = (|| self.links.options.place(), During::Work);
-        let taken = timeout_at(self.deadline, self.links.take()).await;
+        let taken = timeout_at(self.limits.deadline, self.links.take()).await;
         let taken = taken.map_err(|_| self.silence(&place(), during))?;
         let link = taken.map_err(|error| fault(&place(), &error, during))?;
-        if self.left() < self.timeout / 10 {
+        if self.left() < self.limits.timeout / 10 {
             // It would hardly end in time, and its connection would be closed. When many wait, the
             // others would have to log in anew, and would be late as well.
             link.give_back();

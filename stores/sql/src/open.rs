@@ -20,7 +20,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::links::{Links, Options};
 use crate::records::Sql;
-use crate::stock::SqlStocks;
+use crate::stock::stocks;
 
 /// One manager's handle on a database.
 pub type SqlStore = Records<Sql>;
@@ -81,7 +81,7 @@ fn on_server(options: &Options, abilities: Abilities, settings: &Settings) -> Ar
 
 /// Makes a handle whose stocks have these connections.
 fn handle(sql: Arc<Sql>, links: [Links; 3], settings: &Settings) -> Arc<SqlStore> {
-    let stocks = SqlStocks::new(Arc::clone(&sql), &settings.prefix, links);
+    let stocks = stocks(Arc::clone(&sql), &settings.prefix, links);
     Arc::new(Records::new(sql, &settings.prefix, settings.call_timeout).with_stocks(Arc::new(stocks)))
 }
 

@@ -1,11 +1,11 @@
-//! A process that sells from a stock in SQL, and may die in the middle of it.
+//! A process that sells from a stock in a database, and may die in the middle of it.
 //!
 //! - `sql_seller <database> deed <stock> <deed> <step>` does the [`Deed`] and says `done`.
 //!   If it comes to this step, counted from 0, it kills itself with SIGKILL there.
 //! - `sql_seller <database> sell <stock> <name> <attempts>` makes this many attempts to
 //!   sell one to three units, and says `sold <units>`.
 //!
-//! `<database>` is `sqlite:<file>`, `postgres://…` or `mysql://…`.
+//! `<database>` is `sqlite:<file>`, `postgres://…`, `mysql://…` or `mongodb://…`.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Stocks in SQL: databases for tests, scenarios that run on every database, and tests of servers.
+//! Stocks in databases: files for tests, scenarios for every database, and tests of servers.
 
 pub mod scenarios;
 pub mod servers;

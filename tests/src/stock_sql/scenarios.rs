@@ -14,6 +14,7 @@ use tokio::runtime::Builder;
 use super::{Deed, PATIENCE, drop_at, stock, with_steps};
 use crate::Helper;
 use crate::dice::Dice;
+use crate::mongodb::{Connection, Document, doc, is_ok};
 use crate::stocks::{insist, one_is_new};
 
 async fn start(url: &str) -> LockManager {
@@ -304,7 +305,8 @@ pub async fn mistakes_are_told(url: &str) {
     let replicated =
         stock.clone().replication(lock_runtime::Replication::at_least(1, Duration::from_secs(1)));
     let error = replicated.take("op", 1).await.unwrap_err();
-    assert!(error.to_string().contains("synchronous_commit"), "{error}");
+    let what = if url.starts_with("mongodb") { "majority" } else { "synchronous_commit" };
+    assert!(error.to_string().contains(what), "{error}");
     assert!(!error.is_retryable());
 }
 
@@ -417,7 +419,7 @@ pub async fn an_audit_sees_what_was_changed_behind_its_back(url: &str) {
     let audit = stock.audit().await.unwrap();
     assert!(audit.agrees(), "{audit:?}");
     assert_eq!((audit.held, audit.sold, audit.forgotten), (10, 40, 0));
-    change(url, "UPDATE lock_stock_operation SET quantity = 39 WHERE operation = 'sold'").await;
+    change(url, "sold", Edit::Quantity(39)).await;
     let audit = stock.audit().await.unwrap();
     assert!(audit.counted.balances() && !audit.agrees(), "{audit:?}");
 }
@@ -465,14 +467,14 @@ pub async fn an_unreadable_reservation_is_named(url: &str) {
     stock.initialize(2, 1).await.unwrap();
     let hold = Duration::from_millis(20);
     stock.reserve("edited", 1, hold).await.unwrap();
-    change(url, "UPDATE lock_stock_operation SET parts = 'x' WHERE operation = 'edited'").await;
+    change(url, "edited", Edit::Parts("x")).await;
     tokio::time::sleep(hold * 2).await;
     stock.take("one", 1).await.unwrap();
     let errors = [stock.take("two", 1).await.unwrap_err(), stock.sweep(10).await.unwrap_err()];
     for error in errors.map(|error| error.to_string()) {
         assert!(error.contains("edited") && error.contains("lock_stock_operation"), "{error}");
     }
-    change(url, "UPDATE lock_stock_operation SET parts = '0:1' WHERE operation = 'edited'").await;
+    change(url, "edited", Edit::Parts("0:1")).await;
     stock.take("two", 1).await.unwrap();
     assert!(stock.audit().await.unwrap().agrees());
 }
@@ -563,15 +565,51 @@ macro_rules! with_pool {
     };
 }
 
-/// Changes rows.
-async fn change(url: &str, statement: &str) {
+/// A change of an operation's record, behind the library's back.
+enum Edit {
+    Quantity(i64),
+    Parts(&'static str),
+}
+
+/// Changes the record of an operation.
+async fn change(url: &str, operation: &str, edit: Edit) {
+    if url.starts_with("mongodb") {
+        let set = match edit {
+            Edit::Quantity(quantity) => doc! { "quantity": quantity },
+            Edit::Parts(parts) => doc! { "parts": parts },
+        };
+        let update = doc! { "q": { "_id.operation": operation }, "u": { "$set": set } };
+        let concern = doc! { "w": "majority" };
+        run(url, doc! { "update": RECORDS, "updates": [update], "writeConcern": concern });
+        return;
+    }
+    let set = match edit {
+        Edit::Quantity(quantity) => format!("quantity = {quantity}"),
+        Edit::Parts(parts) => format!("parts = '{parts}'"),
+    };
+    let statement = format!("UPDATE {RECORDS} SET {set} WHERE operation = '{operation}'");
     with_pool!(url, |pool| {
-        sqlx::query(statement).execute(&pool).await.unwrap();
+        sqlx::query(&statement).execute(&pool).await.unwrap();
     });
 }
 
 /// Returns the number of operation records.
 async fn records(url: &str) -> i64 {
-    let count = "SELECT COUNT(*) FROM lock_stock_operation WHERE operation <> ''";
-    with_pool!(url, |pool| sqlx::query_scalar(count).fetch_one(&pool).await.unwrap())
+    if url.starts_with("mongodb") {
+        return run(url, doc! { "count": RECORDS }).get_i32("n").unwrap().into();
+    }
+    let count = format!("SELECT COUNT(*) FROM {RECORDS} WHERE operation <> ''");
+    with_pool!(url, |pool| sqlx::query_scalar(&count).fetch_one(&pool).await.unwrap())
+}
+
+/// Where records are.
+const RECORDS: &str = "lock_stock_operation";
+
+/// Runs a command in MongoDB.
+fn run(url: &str, mut command: Document) -> Document {
+    let addr = url.trim_start_matches("mongodb://").split('/').next().unwrap();
+    command.insert("$db", "locks");
+    let answer = Connection::open(addr.parse().unwrap(), PATIENCE).unwrap().run(command).unwrap();
+    assert!(is_ok(&answer), "{answer}");
+    answer
 }

@@ -10,17 +10,24 @@ use lock_runtime::LockManager;
 use lock_runtime::segmented::StockError;
 
 use super::{Deed, PATIENCE, stock, with_steps};
-use crate::database_server::url;
+use crate::database_server::{LockServer, url};
 use crate::sql_commit::Notes;
 use crate::sql_server::{SqlServer, pool};
 use crate::stock_model::check_on;
 use crate::wire::Fate;
 use crate::{DatabaseServer, Offset, ServerClock, Wire, eventually};
 
-/// Makes the tests of stocks for one product, each on a server of its own.
+/// Makes the tests of stocks for one product, each on a server of its own. `databases` are those
+/// that also a database without SQL has.
 #[macro_export]
 macro_rules! stock_on_servers {
     ($product:ty) => {
+        $crate::stock_on_servers! { $product, databases }
+        $crate::stock_on_servers! { $product, servers:
+            fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over();
+        }
+    };
+    ($product:ty, databases) => {
         $crate::stock_on_servers! { $product, scenarios:
             fn a_dropped_future_has_done_all_or_nothing();
             fn a_killed_seller_leaves_all_or_nothing(env!("CARGO_BIN_EXE_sql_seller"));
@@ -45,20 +52,19 @@ macro_rules! stock_on_servers {
             fn a_commit_without_an_answer_is_told_by_the_same_again();
             #[cfg(target_os = "linux")]
             fn the_servers_clock_decides_what_is_too_late_and_what_is_over();
-            fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over();
         }
 
         /// In one thread, so that the call is seen between two of its steps.
         #[tokio::test]
         async fn a_caller_who_is_not_polled_keeps_nobody_out() {
-            let server = $crate::DatabaseServer::<$product>::start();
+            let server = $crate::stock_sql::servers::start::<$product>();
             let url = $crate::database_server::url(&server);
             $crate::stock_sql::scenarios::a_caller_who_is_not_polled_keeps_nobody_out(&url).await;
         }
 
         #[test]
         fn a_call_that_was_dropped_keeps_nobody_out() {
-            let server = $crate::DatabaseServer::<$product>::start();
+            let server = $crate::stock_sql::servers::start::<$product>();
             let url = $crate::database_server::url(&server);
             $crate::stock_sql::scenarios::a_call_that_was_dropped_keeps_nobody_out(&url);
         }
@@ -71,7 +77,7 @@ macro_rules! stock_on_servers {
     ($product:ty, scenarios: $(fn $name:ident($($arg:expr)?);)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            let server = $crate::DatabaseServer::<$product>::start();
+            let server = $crate::stock_sql::servers::start::<$product>();
             let url = $crate::database_server::url(&server);
             $crate::stock_sql::scenarios::$name(&url $(, $arg)?).await;
         }
@@ -85,8 +91,14 @@ macro_rules! stock_on_servers {
     )*};
 }
 
+/// Starts a server that soon ends the transactions of clients that have died.
+#[must_use]
+pub fn start<P: LockServer>() -> DatabaseServer<P> {
+    P::start_with_short_transactions()
+}
+
 /// Its commits are durable: the data agrees with the answers to clients.
-pub async fn a_crash_of_the_server_loses_nothing_that_was_answered<P: SqlServer>() {
+pub async fn a_crash_of_the_server_loses_nothing_that_was_answered<P: LockServer>() {
     let mut server = DatabaseServer::<P>::start();
     let locks = LockManager::connect(url(&server)).await.unwrap();
     let stock = stock(&locks, "crash").timeout(Duration::from_millis(500));
@@ -135,8 +147,8 @@ pub async fn a_crash_of_the_server_loses_nothing_that_was_answered<P: SqlServer>
 }
 
 /// Only then is the outcome unknown, and a repetition tells.
-pub async fn a_commit_without_an_answer_is_told_by_the_same_again<P: SqlServer>() {
-    let server = DatabaseServer::<P>::start();
+pub async fn a_commit_without_an_answer_is_told_by_the_same_again<P: LockServer>() {
+    let server = start::<P>();
     let wire = Arc::new(Wire::to(server.addr()));
     let through = P::url_at(wire.addr());
     let direct = LockManager::connect(url(&server)).await.unwrap();
@@ -167,7 +179,7 @@ pub async fn a_commit_without_an_answer_is_told_by_the_same_again<P: SqlServer>(
 
 /// The caller's clock does not matter: the server's clock is stepped, and this process has all the
 /// time it needs.
-pub async fn the_servers_clock_decides_what_is_too_late_and_what_is_over<P: SqlServer>() {
+pub async fn the_servers_clock_decides_what_is_too_late_and_what_is_over<P: LockServer>() {
     const HOUR: Duration = Duration::from_secs(60 * 60);
     let clock = ServerClock::new(Offset::NONE).unwrap();
     let server = DatabaseServer::<P>::start_with_clock(&clock);
@@ -224,7 +236,7 @@ pub async fn a_row_that_is_locked_elsewhere_is_waited_for_until_the_time_is_over
 }
 
 /// Compares stocks with the model of all stores.
-pub fn a_stock_does_what_the_model_does<P: SqlServer>() {
+pub fn a_stock_does_what_the_model_does<P: LockServer>() {
     let (server, runtime) = (DatabaseServer::<P>::start(), tokio::runtime::Runtime::new().unwrap());
     let locks = runtime.block_on(LockManager::connect(url(&server))).unwrap();
     check_on(&runtime, 60, |name| stock(&locks, name));

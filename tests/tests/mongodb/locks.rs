@@ -68,7 +68,7 @@ async fn processes_hand_a_fair_lock_on_in_order() {
 
 /// A waiter of a server alone asks again and again.
 #[tokio::test]
-async fn a_server_alone_hands_locks_on_and_refuses_several() {
+async fn a_server_alone_hands_locks_on_and_refuses_several_and_stocks() {
     let server = MongoDbServer::start_alone();
     let (one, other) = (connect(&server.url()).await, connect(&server.url()).await);
     let mut last = one.mutex("k").acquire().await.unwrap();
@@ -83,6 +83,8 @@ async fn a_server_alone_hands_locks_on_and_refuses_several() {
         LockError::Misconfigured { reason, .. } => assert!(reason.contains("--replSet"), "{reason}"),
         other => panic!("{other:?}"),
     }
+    let error = one.stock("s").initialize(1, 1).await.unwrap_err();
+    assert!(error.to_string().contains("--replSet") && !error.is_retryable(), "{error}");
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
-//! Locks in MongoDB: `cargo xtask test --only mongodb`.
+//! Locks and stocks in MongoDB: `cargo xtask test --only mongodb`.
 
 mod clocks;
 mod count;
 mod elections;
 mod faults;
 mod locks;
+mod stock;

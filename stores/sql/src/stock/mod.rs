@@ -1,15 +1,11 @@
-//! [`SqlStocks`]: stocks in tables of the database, whose rows are changed in transactions.
+//! Stocks in tables of the database, whose rows are changed in transactions. `steps` has the
+//! statements of a transaction; [`lock_store_records::stock`] has what they are for.
 
 mod call;
-mod change;
-mod numbers;
 mod place;
-mod records;
-mod settle;
 mod statements;
-mod stocks;
-mod take;
+mod steps;
 
+pub(crate) use self::place::stocks;
 #[cfg(test)]
 pub(crate) use self::statements::Statements;
-pub(crate) use self::stocks::SqlStocks;

@@ -1,4 +1,4 @@
-//! Numbers in SQL: signed 64-bit integers, and times in microseconds.
+//! Numbers in a database: signed 64-bit integers, and times in microseconds.
 
 use std::time::Duration;
 
@@ -8,7 +8,12 @@ pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
 }
 
-pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
+/// Converts a count.
+///
+/// # Errors
+///
+/// [`StoreErrorKind::ForeignData`] for a negative one.
+pub fn unsigned(number: i64) -> Result<u64, StoreError> {
     u64::try_from(number).map_err(|_| {
         StoreError::new(
             StoreErrorKind::ForeignData,
@@ -18,6 +23,7 @@ pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
 }
 
 /// Converts tokens and quantities, which are far below the limit.
-pub(super) fn signed(number: u64) -> i64 {
+#[must_use]
+pub fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
