@@ -14,7 +14,7 @@ use lock_store_records::{Access, Bell, Change, Changed, Event, Name, Record};
 use mongodb::bson::Document;
 use tokio::sync::SemaphorePermit;
 
-use crate::classify::{During, Fault, answered, fault, fault_of_commit};
+use crate::classify::{During, Fault, answered, failed, fault_of_commit};
 use crate::documents::{self, COLLECTION, Read, TOGETHER, Told, Write, id};
 use crate::records::Mongo;
 use crate::server::Bounds;
@@ -265,7 +265,6 @@ impl<'a> Call<'a> {
     /// Runs commands in a transaction. Each has to write this many documents.
     async fn commit(&self, commands: impl Iterator<Item = (Document, usize)>) -> Result<(), Fault> {
         let connected = self.bounds.connected(&self.mongo.server).await?;
-        let failed = |error| fault(&error, During::Work);
         let begin = async { connected.begin().await.map_err(failed) };
         let mut transaction = self.bounds.within(During::Work, begin).await?;
         for (mut command, count) in commands {

@@ -71,6 +71,12 @@ pub(crate) fn fault(error: &Error, during: During) -> Fault {
     of(meaning, during, format!("{DATABASE}: {}", short(&error.kind.to_string())))
 }
 
+/// Returns the fault of a command that writes nothing, or only in a transaction.
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+pub(crate) fn failed(error: Error) -> Fault {
+    fault(&error, During::Work)
+}
+
 /// Returns the fault of a commit. The driver may have sent it twice, to two primaries, so that its
 /// outcome is known only if the server says that nothing is left of the transaction.
 pub(crate) fn fault_of_commit(error: &Error) -> Fault {

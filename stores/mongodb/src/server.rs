@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::classify::{DATABASE, During, Fault, answered, fault};
+use crate::classify::{DATABASE, During, Fault, answered, failed, fault};
 use crate::documents::COLLECTION;
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
@@ -111,7 +111,6 @@ impl Server {
     }
 
     async fn connect(&self) -> Result<Arc<Connected>, Fault> {
-        let failed = |error| fault(&error, During::Work);
         let options = self.options().await.map_err(failed)?;
         let name = options.default_database.clone().unwrap_or_default();
         let client = Client::with_options(options).map_err(failed)?;
@@ -143,7 +142,7 @@ const ENDS: Duration = Duration::from_secs(60);
 /// Runs a command of the connect.
 async fn run(database: &Database, command: Document) -> Result<Document, Fault> {
     let answer = database.run_command(command).await;
-    answered(answer.map_err(|error| fault(&error, During::Work))?, During::Work)
+    answered(answer.map_err(failed)?, During::Work)
 }
 
 fn refuse<T>(text: impl Display) -> Result<T, Fault> {

@@ -10,10 +10,9 @@ use lock_store_records::rows::{Arrived, LIFE, Station, Wire, read_message, time}
 use lock_store_records::{ListenerId, Listeners, Name};
 use mongodb::ClientSession;
 use mongodb::bson::Document;
-use mongodb::error::Error;
 use tokio::time::timeout;
 
-use crate::classify::{During, Fault, fault};
+use crate::classify::{Fault, failed};
 use crate::documents;
 use crate::server::{Bounds, Connected, Shared};
 
@@ -90,10 +89,6 @@ impl Cursor {
             self.take("nextBatch", &answer);
         }
     }
-}
-
-fn failed(error: Error) -> Fault {
-    fault(&error, During::Work)
 }
 
 impl Wire for Stream {

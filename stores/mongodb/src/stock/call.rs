@@ -15,7 +15,7 @@ use tokio::sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 
 use super::commands;
 use crate::call::{batch_of, count_of};
-use crate::classify::{During, Fault, answered, fault, fault_of_commit};
+use crate::classify::{During, Fault, answered, failed, fault_of_commit};
 use crate::documents;
 use crate::records::Mongo;
 use crate::server::{Bounds, Connected, Transaction};
@@ -171,7 +171,7 @@ impl Call {
             let turn = self.place.turns.turn(&self.terms.stock, segment).await;
             let connected = self.mongo().server.connected().await?;
             let begun = connected.begin().await;
-            let transaction = begun.map_err(|error| fault(&error, During::Work))?;
+            let transaction = begun.map_err(failed)?;
             Ok(Open { transaction, is_clear: true, _turn: turn })
         };
         let open = self.bounds.within(During::Work, begin).await?;
@@ -191,7 +191,7 @@ impl Call {
         let run = async {
             let _permit = self.place.commands.acquire().await;
             open.is_clear = false;
-            let answer = open.transaction.run(command).await.map_err(|error| fault(&error, During::Work))?;
+            let answer = open.transaction.run(command).await.map_err(failed)?;
             open.is_clear = true;
             answered(answer, During::Work)
         };
@@ -231,7 +231,7 @@ impl Call {
     /// Undoes a transaction now, or else when it is dropped.
     pub(super) async fn undo(&self, mut open: Open) {
         if open.is_clear {
-            let undo = async { open.transaction.abort().await.map_err(|error| fault(&error, During::Work)) };
+            let undo = async { open.transaction.abort().await.map_err(failed) };
             let _ = self.bounds.within(During::Work, undo).await;
         }
     }
