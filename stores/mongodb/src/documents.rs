@@ -327,3 +327,10 @@ pub(crate) fn stream(here: &str) -> [Document; 2] {
         doc! { "$project": { "updateDescription.updatedFields.told": 1, "fullDocument.told": 1 } },
     ]
 }
+
+/// Returns the documents of an answer to `find`.
+pub(crate) fn batch_of(answer: &Document) -> Vec<Document> {
+    let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = cursor.map(Vec::as_slice).unwrap_or_default();
+    batch.iter().filter_map(|document| document.as_document().cloned()).collect()
+}
