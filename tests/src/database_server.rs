@@ -19,11 +19,6 @@ pub trait LockServer: Product {
     /// nothing of that, and a busy disk does not end leases.
     fn start_beside_a_busy_disk() -> impl Future<Output = DatabaseServer<Self>>;
 
-    /// Starts a server that soon ends the transactions of clients that have died.
-    fn start_with_short_transactions() -> DatabaseServer<Self> {
-        DatabaseServer::start()
-    }
-
     /// Whether this request of a client writes.
     fn writes(request: &[u8]) -> bool;
 
@@ -38,11 +33,6 @@ impl LockServer for MongoDb {
 
     async fn start_beside_a_busy_disk() -> MongoDbServer {
         MongoDbServer::try_start_in(beside_a_busy_disk(), &[]).unwrap()
-    }
-
-    fn start_with_short_transactions() -> MongoDbServer {
-        let settings = ["setParameter=transactionLifetimeLimitSeconds=1"];
-        MongoDbServer::try_start_in(&std::env::temp_dir(), &settings).unwrap()
     }
 
     fn writes(request: &[u8]) -> bool {

@@ -97,9 +97,7 @@ impl Running {
             Topology::Postgres => Self::Postgres(PostgresServer::try_start()?),
             Topology::MariaDb => Self::MariaDb(MariaDbServer::try_start()?),
             Topology::MongoDb => {
-                // A process that is killed leaves its transactions open.
-                let settings = ["setParameter=transactionLifetimeLimitSeconds=3"];
-                let options = mongodb::Options::default().election_timeout(patience).settings(&settings);
+                let options = mongodb::Options::default().election_timeout(patience);
                 Self::MongoDb(MongoDbSet::try_start_with(options)?)
             }
         })

@@ -15,7 +15,7 @@ use mongodb::bson::Document;
 use tokio::sync::SemaphorePermit;
 
 use crate::classify::{During, Fault, answered, failed, fault_of_commit};
-use crate::documents::{self, COLLECTION, Read, TOGETHER, Told, Write, id};
+use crate::documents::{self, COLLECTION, Read, TOGETHER, Told, Write, batch_of, id};
 use crate::records::Mongo;
 use crate::server::Bounds;
 
@@ -423,13 +423,6 @@ impl Call<'_> {
 /// Returns the number of documents that an answer to `update` says.
 pub(crate) fn count_of(answer: &Document) -> Option<usize> {
     answer.get_i32("n").ok().and_then(|n| usize::try_from(n).ok())
-}
-
-/// Returns the documents of an answer to `find`.
-pub(crate) fn batch_of(answer: &Document) -> Vec<Document> {
-    let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
-    let batch = cursor.map(Vec::as_slice).unwrap_or_default();
-    batch.iter().filter_map(|document| document.as_document().cloned()).collect()
 }
 
 impl Swaps for Call<'_> {

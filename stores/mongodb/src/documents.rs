@@ -336,3 +336,10 @@ pub(crate) fn more(cursor: i64, wait: Duration) -> Document {
     let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
     doc! { "getMore": cursor, "collection": COLLECTION, "maxTimeMS": wait }
 }
+
+/// Returns the documents of an answer to `find`.
+pub(crate) fn batch_of(answer: &Document) -> Vec<Document> {
+    let cursor = answer.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = cursor.map(Vec::as_slice).unwrap_or_default();
+    batch.iter().filter_map(|document| document.as_document().cloned()).collect()
+}

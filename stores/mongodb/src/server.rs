@@ -20,7 +20,7 @@ use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, failed, fault};
-use crate::documents::COLLECTION;
+use crate::documents::{COLLECTION, batch_of};
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
 /// stocks, renewals, sweeping, and the change stream.
@@ -80,7 +80,7 @@ impl Server {
         // So that the error of a call says why there is no server.
         options.server_selection_timeout = Some(self.timeout * 9 / 10);
         options.max_pool_size = Some(options.max_pool_size.map_or(CONNECTIONS, |most| most.max(CONNECTIONS)));
-        options.app_name.get_or_insert_with(|| "lock-runtime".to_owned());
+        options.app_name.get_or_insert_with(|| NAME.to_owned());
         Ok(options)
     }
 
@@ -136,6 +136,12 @@ impl Server {
 /// The wire version of MongoDB 4.4, which has expressions in projections.
 const OLDEST: i32 = 9;
 
+/// The name of clients at the server, unless they have another one.
+const NAME: &str = "lock-runtime";
+
+/// Time in microseconds after which the client of a transaction has died, or stands still.
+const IDLE: i64 = 1_000_000;
+
 /// Time for ending a transaction whose caller has gone.
 const ENDS: Duration = Duration::from_secs(60);
 
@@ -183,6 +189,26 @@ impl Connected {
     /// Begins a session.
     pub(crate) async fn session(&self) -> Result<ClientSession, Error> {
         self.client.start_session().causal_consistency(false).await
+    }
+
+    /// Ends transactions of clients of this user that have [`NAME`] and have died. The server would
+    /// keep their documents locked for a minute.
+    pub(crate) async fn end_abandoned(&self) -> Result<(), Fault> {
+        let admin = self.client.database("admin");
+        let idle = doc! {
+            "type": "idleSession", "appName": NAME, "transaction.timeInactiveMicros": { "$gt": IDLE },
+        };
+        let pipeline = vec![
+            doc! { "$currentOp": {} },
+            doc! { "$match": idle },
+            doc! { "$project": { "id": "$lsid.id" } },
+        ];
+        let found = run(&admin, doc! { "aggregate": 1, "pipeline": pipeline, "cursor": {} }).await?;
+        let sessions = batch_of(&found);
+        if !sessions.is_empty() {
+            run(&admin, doc! { "killSessions": sessions }).await?;
+        }
+        Ok(())
     }
 
     /// Begins a transaction.

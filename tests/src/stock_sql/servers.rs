@@ -57,14 +57,14 @@ macro_rules! stock_on_servers {
         /// In one thread, so that the call is seen between two of its steps.
         #[tokio::test]
         async fn a_caller_who_is_not_polled_keeps_nobody_out() {
-            let server = $crate::stock_sql::servers::start::<$product>();
+            let server = $crate::DatabaseServer::<$product>::start();
             let url = $crate::database_server::url(&server);
             $crate::stock_sql::scenarios::a_caller_who_is_not_polled_keeps_nobody_out(&url).await;
         }
 
         #[test]
         fn a_call_that_was_dropped_keeps_nobody_out() {
-            let server = $crate::stock_sql::servers::start::<$product>();
+            let server = $crate::DatabaseServer::<$product>::start();
             let url = $crate::database_server::url(&server);
             $crate::stock_sql::scenarios::a_call_that_was_dropped_keeps_nobody_out(&url);
         }
@@ -77,7 +77,7 @@ macro_rules! stock_on_servers {
     ($product:ty, scenarios: $(fn $name:ident($($arg:expr)?);)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            let server = $crate::stock_sql::servers::start::<$product>();
+            let server = $crate::DatabaseServer::<$product>::start();
             let url = $crate::database_server::url(&server);
             $crate::stock_sql::scenarios::$name(&url $(, $arg)?).await;
         }
@@ -89,12 +89,6 @@ macro_rules! stock_on_servers {
             $crate::stock_sql::servers::$name::<$product>().await;
         }
     )*};
-}
-
-/// Starts a server that soon ends the transactions of clients that have died.
-#[must_use]
-pub fn start<P: LockServer>() -> DatabaseServer<P> {
-    P::start_with_short_transactions()
 }
 
 /// Its commits are durable: the data agrees with the answers to clients.
@@ -148,7 +142,7 @@ pub async fn a_crash_of_the_server_loses_nothing_that_was_answered<P: LockServer
 
 /// Only then is the outcome unknown, and a repetition tells.
 pub async fn a_commit_without_an_answer_is_told_by_the_same_again<P: LockServer>() {
-    let server = start::<P>();
+    let server = DatabaseServer::<P>::start();
     let wire = Arc::new(Wire::to(server.addr()));
     let through = P::url_at(wire.addr());
     let direct = LockManager::connect(url(&server)).await.unwrap();

@@ -2,9 +2,11 @@
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use lock_core::internal::clock::Tick;
+use lock_core::internal::clock::{Clock, Tick};
+use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::stock::StockCall;
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::RecordStore;
@@ -14,14 +16,18 @@ use mongodb::bson::Document;
 use tokio::sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, Semaphore};
 
 use super::commands;
-use crate::call::{batch_of, count_of};
+use crate::call::count_of;
 use crate::classify::{During, Fault, answered, failed, fault_of_commit};
-use crate::documents;
+use crate::documents::{self, batch_of};
 use crate::records::Mongo;
 use crate::server::{Bounds, Connected, Transaction};
 
 /// Maximum number of commands that are under way at once.
 const COMMANDS: usize = 4;
+
+/// Time after which a call that is undone again and again looks for abandoned transactions, and
+/// time between two looks.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Number of turns. Stocks, or segments, that share one by chance wait for each other.
 const TURNS: usize = 64;
@@ -35,6 +41,8 @@ pub(crate) struct Place {
     made: OnceCell<()>,
     commands: Semaphore,
     turns: Turns,
+    /// When abandoned transactions were looked for last.
+    looked: Mutex<Option<Tick>>,
 }
 
 /// Transactions that change the same document undo each other. So those of one manager take turns:
@@ -72,7 +80,8 @@ impl Turns {
 /// Makes the stocks of a database.
 pub(crate) fn stocks(mongo: Arc<Mongo>, prefix: &str) -> Stocks<Place> {
     let (made, commands, turns) = (OnceCell::new(), Semaphore::new(COMMANDS), Turns::new());
-    Stocks::new(Place { mongo, prefix: prefix.to_owned(), made, commands, turns })
+    let looked = Mutex::default();
+    Stocks::new(Place { mongo, prefix: prefix.to_owned(), made, commands, turns, looked })
 }
 
 impl StockDatabase for Place {
@@ -143,6 +152,25 @@ impl Call {
     /// Records that the primary reported the time `now` in answer to a command sent at `sent`.
     pub(super) fn observe(&self, now: i64, sent: Tick) {
         self.mongo().rows.observe(time(now), sent);
+    }
+
+    /// Ends transactions of processes that have died, if this call has been undone for long.
+    pub(super) async fn end_abandoned(&self) {
+        let Bounds { timeout, .. } = self.bounds;
+        if timeout.saturating_sub(self.left()) < PATIENCE.min(timeout / 2) {
+            return;
+        }
+        let now = Clock::Boot.now();
+        {
+            let mut looked = lock(&self.place.looked);
+            if looked.is_some_and(|looked| now.since(looked) < PATIENCE) {
+                return;
+            }
+            *looked = Some(now);
+        }
+        let end = async { self.mongo().server.connected().await?.end_abandoned().await };
+        // They end by themselves, only later.
+        let _ = self.bounds.within(During::Work, end).await;
     }
 
     /// Begins one step of the call, if there is time.

@@ -84,7 +84,9 @@ impl Calls for Call {
     }
 
     async fn retry(&self, tries: &mut Backoff, fault: Fault) -> Result<(), StoreError> {
-        self.on_records().pause(tries, fault).await
+        self.on_records().pause(tries, fault).await?;
+        self.end_abandoned().await;
+        Ok(())
     }
 
     async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {

@@ -138,8 +138,8 @@ pub enum Ending {
     Commit,
     /// Without changes. The caller is told what it has read, so no failover may undo that.
     Answer,
-    /// Without changes, because it has failed.
-    Fail,
+    /// Without changes.
+    Undo,
 }
 
 /// One call on a stock, and the steps of its transactions. A step that depends on what an earlier
@@ -368,7 +368,10 @@ pub async fn pass(_when: &str, _what: &str) {}
 /// The answer of a transaction, and whether its changes are kept.
 enum Done<T> {
     Commit(T),
+    /// Not, and the caller is told so.
     RollBack(T),
+    /// Not, and the call goes on.
+    Undo(T),
 }
 
 /// An open transaction of a call.
@@ -388,9 +391,10 @@ impl<'a, C: Calls> Work<'a, C> {
         match done {
             Ok(Done::Commit(answer)) => call.end(open, Ending::Commit).await.map(|()| answer),
             Ok(Done::RollBack(answer)) => call.end(open, Ending::Answer).await.map(|()| answer),
+            Ok(Done::Undo(answer)) => call.end(open, Ending::Undo).await.map(|()| answer),
             Err(fault) => {
                 // Whether it is undone now or later makes no difference.
-                let _ = call.end(open, Ending::Fail).await;
+                let _ = call.end(open, Ending::Undo).await;
                 Err(fault)
             }
         }

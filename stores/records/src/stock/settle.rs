@@ -164,9 +164,9 @@ impl<C: Calls> Work<'_, C> {
             over.push((operation.as_str(), read_parts(call, operation, parts)?));
         }
         if over.is_empty() {
-            return Ok(Done::RollBack((0, false)));
+            return Ok(Done::Undo((0, false)));
         }
-        let Some(stock) = self.locked().await? else { return Ok(Done::RollBack((0, false))) };
+        let Some(stock) = self.locked().await? else { return Ok(Done::Undo((0, false))) };
         call.in_time(stock.now)?;
         let mut moves = Moves::default();
         for (_, parts) in &over {

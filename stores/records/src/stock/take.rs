@@ -145,7 +145,7 @@ impl<C: Calls> Work<'_, C> {
             kept: request.hold.is_none().then_some(self.call.terms().retention),
         };
         if !self.note(&note).await? {
-            return Ok(Done::RollBack(None));
+            return Ok(Done::Undo(None));
         }
         match source {
             Source::One(segment, token) => {
@@ -154,12 +154,13 @@ impl<C: Calls> Work<'_, C> {
                 let token_number = token.map(|token| signed(token.get()));
                 let units = Units { segment, quantity: units, sold, held, token: token_number };
                 if !self.call.take(&mut self.open, units).await? {
-                    return self.why_not(request, segment, token_number).await.map(Done::RollBack);
+                    let why = self.why_not(request, segment, token_number).await?;
+                    return Ok(if why.is_some() { Done::RollBack(why) } else { Done::Undo(None) });
                 }
             }
             Source::Several(_) => match self.merge(request, &parts, state).await? {
                 Some(taken) => parts = taken,
-                None => return Ok(Done::RollBack(None)),
+                None => return Ok(Done::Undo(None)),
             },
         }
         let remaining = request.hold;
