@@ -27,7 +27,7 @@ use crate::documents::{COLLECTION, batch_of};
 const STEPS: usize = 8;
 
 /// Maximum number of connections to a server.
-const CONNECTIONS: u32 = 16;
+const CONNECTIONS: u32 = 20;
 
 /// A server or a replica set, and how to log in there.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub(crate) struct Connected {
     /// Whether it belongs to a replica set, and so has transactions and change streams.
     pub(crate) is_set: bool,
     /// When a call has ended last that was not given up.
-    heard: Mutex<Tick>,
+    heard: Arc<Mutex<Tick>>,
 }
 
 impl Server {
@@ -127,7 +127,8 @@ impl Server {
             return refuse(format!("the server is too old (wire version {version}); it takes MongoDB 4.4"));
         }
         let is_set = hello.contains_key("setName");
-        let connected = Connected { client, database, is_set, heard: Mutex::new(Clock::Boot.now()) };
+        let connected =
+            Connected { client, database, is_set, heard: Arc::new(Mutex::new(Clock::Boot.now())) };
         connected.make(COLLECTION).await?;
         Ok(Arc::new(connected))
     }
@@ -216,8 +217,8 @@ impl Connected {
         let mut session = self.session().await?;
         let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
         session.start_transaction().read_concern(ReadConcern::snapshot()).write_concern(concern).await?;
-        let (database, runtime) = (self.database.clone(), Handle::current());
-        Ok(Transaction { session: Some(session), database, runtime })
+        let (database, heard, runtime) = (self.database.clone(), Arc::clone(&self.heard), Handle::current());
+        Ok(Transaction { session: Some(session), database, heard, runtime })
     }
 }
 
@@ -227,6 +228,8 @@ pub(crate) struct Transaction {
     /// `None` if it has ended.
     session: Option<ClientSession>,
     database: Database,
+    /// As that of the connection.
+    heard: Arc<Mutex<Tick>>,
     /// Its caller may leave outside of the runtime.
     runtime: Handle,
 }
@@ -236,6 +239,7 @@ impl Transaction {
     pub(crate) async fn run(&mut self, command: Document) -> Result<Document, Error> {
         let Some(session) = &mut self.session else { return Err(Error::custom("the transaction is over")) };
         let answer = self.database.run_command(command).session(session).await;
+        *lock(&self.heard) = Clock::Boot.now();
         // The server has ended it.
         if answer.as_ref().is_err_and(|error| matches!(*error.kind, ErrorKind::Command(_))) {
             self.session = None;
@@ -253,7 +257,9 @@ impl Transaction {
 
     pub(crate) async fn commit(&mut self) -> Result<(), Error> {
         let Some(session) = &mut self.session else { return Err(Error::custom("the transaction is over")) };
-        session.commit_transaction().await?;
+        let answer = session.commit_transaction().await;
+        *lock(&self.heard) = Clock::Boot.now();
+        answer?;
         self.session = None;
         Ok(())
     }

@@ -134,8 +134,7 @@ impl Database for Mongo {
 
     fn unlock_rows(&self) -> io::Result<()> {
         let Some(session) = self.open.take() else { return Ok(()) };
-        // A primary that has stepped down has undone it, and refuses. What is still open in the end is
-        // found by `left`.
+        // A primary that has stepped down has undone it, and refuses. `left` finds what stays open.
         let _ = self.set.member(self.set.primary()).try_command(doc! {
             "abortTransaction": 1, "lsid": { "id": session }, "txnNumber": 1_i64, "autocommit": false,
         });

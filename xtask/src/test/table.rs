@@ -64,8 +64,7 @@ impl Finished {
 }
 
 impl fmt::Display for Finished {
-    /// Prints the table, the failures in full, and their names last: a reader sees the end of a long
-    /// output first, and perhaps nothing else.
+    /// Prints the table, the failures in full, and their names last. A reader sees the end first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max("part".len());
         writeln!(f, "{:width$}  {:7}  {:>7}  {:>7}", "part", "result", "seconds", "cpu")?;

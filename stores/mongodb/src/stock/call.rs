@@ -12,7 +12,7 @@ use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::RecordStore;
 use lock_store_records::rows::time;
 use lock_store_records::stock::{Calls, StockDatabase, Stocks, Terms, pass};
-use mongodb::bson::Document;
+use mongodb::bson::{Document, doc};
 use tokio::sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, Semaphore};
 
 use super::commands;
@@ -22,8 +22,8 @@ use crate::documents::{self, batch_of};
 use crate::records::Mongo;
 use crate::server::{Bounds, Connected, Transaction};
 
-/// Maximum number of commands that are under way at once.
-const COMMANDS: usize = 4;
+/// Maximum number of commands that are under way at once. Others of the connections are for locks.
+const COMMANDS: usize = 8;
 
 /// Time after which a call that is undone again and again looks for abandoned transactions, and
 /// time between two looks.
@@ -250,6 +250,8 @@ impl Call {
             self.undo(open).await;
             return Err(fault);
         }
+        let permit = async { Ok(self.place.commands.acquire().await) };
+        let _permit = self.bounds.within(During::Work, permit).await?;
         let commit = async { open.transaction.commit().await.map_err(|error| fault_of_commit(&error)) };
         self.bounds.within(During::Commit, commit).await?;
         pass("after", "commit").await;
@@ -259,17 +261,29 @@ impl Call {
     /// Undoes a transaction now, or else when it is dropped.
     pub(super) async fn undo(&self, mut open: Open) {
         if open.is_clear {
-            let undo = async { open.transaction.abort().await.map_err(failed) };
+            let undo = async {
+                let _permit = self.place.commands.acquire().await;
+                open.transaction.abort().await.map_err(failed)
+            };
             let _ = self.bounds.within(During::Work, undo).await;
         }
     }
 
-    /// Waits until a majority has everything that was read. No failover undoes it then.
-    pub(super) async fn settled(&self) -> Result<(), Fault> {
-        match self.bounds.write(&self.mongo().server, documents::look("")).await {
-            Err(Fault::Failed(error)) if error.outcome_unknown() => Err(Fault::Again(error.to_string())),
-            other => other.map(drop),
-        }
+    /// Waits until a majority has everything that an open transaction has read. No failover undoes
+    /// it then.
+    pub(super) async fn settle(&self, open: &mut Open) -> Result<(), Fault> {
+        let settle = async {
+            let _permit = self.place.commands.acquire().await;
+            self.bounds.write(&self.mongo().server, documents::look("")).await
+        };
+        match self.bounds.within(During::Work, settle).await {
+            Err(Fault::Failed(error)) if error.outcome_unknown() => {
+                return Err(Fault::Again(error.to_string()));
+            }
+            other => other?,
+        };
+        // A primary that is deposed ends its transactions. So it was this one that has waited.
+        self.find(open, commands::find_one(commands::STOCKS, "", doc! { "_id": 1 })).await.map(drop)
     }
 
     pub(super) fn int(&self, document: &Document, field: &str) -> Result<i64, StoreError> {

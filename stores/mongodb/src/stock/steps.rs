@@ -124,12 +124,13 @@ impl Calls for Call {
         self.open(segment).await
     }
 
-    async fn end(&self, open: Open, ending: Ending) -> Result<(), Fault> {
+    async fn end(&self, mut open: Open, ending: Ending) -> Result<(), Fault> {
         if ending == Ending::Commit {
             return self.commit(open).await;
         }
+        let settled = if ending == Ending::Answer { self.settle(&mut open).await } else { Ok(()) };
         self.undo(open).await;
-        if ending == Ending::Answer { self.settled().await } else { Ok(()) }
+        settled
     }
 
     async fn note(&self, open: &mut Open, note: &Note<'_>) -> Result<bool, Fault> {
@@ -198,14 +199,18 @@ impl Calls for Call {
             Which::Of(operation) => (doc! { "_id": self.id(operation) }, 1),
             Which::AtMost(limit) => (doc! { "_id.stock": self.name() }, limit.min(MOST)),
         };
-        let find = find(OPERATIONS, commands::over(of), doc! {}, doc! { "kept_until": 1 }, most.into());
+        let fields = doc! { "state": 1, "quantity": 1 };
+        let find = find(OPERATIONS, commands::over(of), fields, doc! { "kept_until": 1 }, most.into());
         let over = self.find(open, find).await?;
         let ids: Vec<_> = over.iter().filter_map(|record| record.get("_id")).collect();
         if !ids.is_empty() {
             let delete = doc! { "q": { "_id": { "$in": ids } }, "limit": 0 };
             self.change(open, doc! { "delete": OPERATIONS, "deletes": [delete] }, over.len()).await?;
         }
-        let read = |record| self.columns(record).map(|it| Over { state: it.state, quantity: it.quantity });
+        let read = |record: &Document| {
+            let state = record.get_str("state").map_err(|_| self.unreadable("state", record))?;
+            Ok::<_, StoreError>(Over { state: state.to_owned(), quantity: self.int(record, "quantity")? })
+        };
         Ok(over.iter().map(read).collect::<Result<_, _>>()?)
     }
 

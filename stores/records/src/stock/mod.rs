@@ -332,13 +332,13 @@ pub trait Calls: Send + Sync + Sized {
         self.error(StoreErrorKind::ForeignData, format_args!("stock {stock}: {what}"))
     }
 
-    /// Checks that a step has changed as many rows as it should.
+    /// Checks that a step has changed as many entries as it should.
     fn all(&self, changed: u64, expected: usize) -> Result<(), StoreError> {
         if changed == expected as u64 {
             return Ok(());
         }
         Err(self.broken(format_args!(
-            "{changed} rows were changed instead of {expected}, so its counts do not add up"
+            "{changed} entries were changed instead of {expected}, so its counts do not add up"
         )))
     }
 

@@ -17,7 +17,7 @@ pub fn unsigned(number: i64) -> Result<u64, StoreError> {
     u64::try_from(number).map_err(|_| {
         StoreError::new(
             StoreErrorKind::ForeignData,
-            format!("the tables of a stock contain a negative number, {number}"),
+            format!("the entries of a stock contain a negative number, {number}"),
         )
     })
 }

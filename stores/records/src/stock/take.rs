@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_core::FencingToken;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::plan::few_parts;
+use lock_core::store::kit::Backoff;
 use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use lock_core::store::{Few, StoreError};
 
@@ -59,19 +60,24 @@ fn plan(available: &[Part], quantity: u64, first: u32) -> Result<Source, u64> {
 
 pub(super) async fn take<C: Calls>(call: &C, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
     let mut tries = C::Tries::default();
-    let mut first = request.first;
+    let (mut first, mut overtaken) = (request.first, Backoff::default());
+    let mut is_again = false;
     loop {
         match try_to_take(call, request, first).await {
             Ok(Some(answer)) => return Ok(answer),
             // Another sale has taken or moved the units that this one had counted on.
             Ok(None) if call.left().is_zero() => return Ok(TakeAnswer::Contended),
-            Ok(None) => {}
-            Err(fault) => {
-                call.retry(&mut tries, fault).await?;
-                // Others may be busy in that segment for long.
-                first = first.wrapping_add(1);
+            Ok(None) => {
+                // The next look may not see that yet.
+                if is_again {
+                    tokio::time::sleep(overtaken.next_pause().min(call.left())).await;
+                }
+                is_again = true;
             }
+            Err(fault) => call.retry(&mut tries, fault).await?,
         }
+        // Others may be busy in that segment for long.
+        first = first.wrapping_add(1);
     }
 }
 
