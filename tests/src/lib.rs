@@ -9,7 +9,7 @@
 //!   of the calls to a store ([`probe`]).
 //! - Helpers for all kinds of locks ([`kinds`]), and for both layouts at a server ([`Layout`]).
 //! - Locks in databases ([`database_locks`]), on servers of any product ([`database_server`]) that
-//!   fail ([`database_faults`]) or whose clocks are set ([`database_clocks`]).
+//!   fail ([`database_faults`](mod@database_faults)) or whose clocks are set ([`database_clocks`]).
 //! - Locks in SQL ([`sql_server`]), whose rows are locked ([`sql_rows`]), and transactions under
 //!   them ([`sql_commit`]).
 //! - Stocks: a model ([`stock_model`]), their places and sellers ([`stocks`]), databases
