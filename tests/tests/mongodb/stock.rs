@@ -41,7 +41,7 @@ async fn elections_and_killed_primaries_lose_no_sale_and_make_none_twice() {
                             Err(error) => panic!("{error}"),
                         }
                     }
-                    if number % 3 == 0 {
+                    if number.is_multiple_of(3) {
                         while let Err(error) = stock.confirm(&*id).await {
                             assert!(error.is_retryable(), "{error}");
                         }
