@@ -1,4 +1,4 @@
-//! Stocks in databases: files for tests, scenarios for every database, and tests of servers.
+//! Tests of stocks in databases: files, scenarios for every database, and faults of servers.
 
 pub mod scenarios;
 pub mod servers;

@@ -179,16 +179,23 @@ impl Call {
         if self.left().is_zero() { Err(self.too_late().into()) } else { Ok(()) }
     }
 
+    /// Runs a command beside few others, within the time of the call.
+    async fn bounded<T>(
+        &self,
+        during: During,
+        command: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let permit = async { Ok(self.place.commands.acquire().await) };
+        let _permit = self.bounds.within(During::Work, permit).await?;
+        self.bounds.within(during, command).await
+    }
+
     /// Runs one command that reads what a majority has, at one moment. Returns also when it was
     /// sent, and the first document of its answer.
     pub(super) async fn read(&self, command: Document) -> Result<(Tick, Option<Document>), Fault> {
         self.before("look").await?;
-        let server = &self.mongo().server;
-        let read = async {
-            let _permit = self.place.commands.acquire().await;
-            self.bounds.read_at(server, "snapshot", command).await
-        };
-        let (sent, answer) = self.bounds.within(During::Work, read).await?;
+        let read = self.bounds.read_at(&self.mongo().server, "snapshot", command);
+        let (sent, answer) = self.bounded(During::Work, read).await?;
         pass("after", "look").await;
         Ok((sent, batch_of(&answer).into_iter().next()))
     }
@@ -217,13 +224,12 @@ impl Call {
         self.before(what).await?;
         command.insert("maxTimeMS", self.bounds.milliseconds());
         let run = async {
-            let _permit = self.place.commands.acquire().await;
             open.is_clear = false;
             let answer = open.transaction.run(command).await.map_err(failed)?;
             open.is_clear = true;
             answered(answer, During::Work)
         };
-        let answer = self.bounds.within(During::Work, run).await?;
+        let answer = self.bounded(During::Work, run).await?;
         pass("after", what).await;
         Ok(answer)
     }
@@ -250,10 +256,8 @@ impl Call {
             self.undo(open).await;
             return Err(fault);
         }
-        let permit = async { Ok(self.place.commands.acquire().await) };
-        let _permit = self.bounds.within(During::Work, permit).await?;
         let commit = async { open.transaction.commit().await.map_err(|error| fault_of_commit(&error)) };
-        self.bounds.within(During::Commit, commit).await?;
+        self.bounded(During::Commit, commit).await?;
         pass("after", "commit").await;
         Ok(())
     }
@@ -261,22 +265,16 @@ impl Call {
     /// Undoes a transaction now, or else when it is dropped.
     pub(super) async fn undo(&self, mut open: Open) {
         if open.is_clear {
-            let undo = async {
-                let _permit = self.place.commands.acquire().await;
-                open.transaction.abort().await.map_err(failed)
-            };
-            let _ = self.bounds.within(During::Work, undo).await;
+            let undo = async { open.transaction.abort().await.map_err(failed) };
+            let _ = self.bounded(During::Work, undo).await;
         }
     }
 
     /// Waits until a majority has everything that an open transaction has read. No failover undoes
     /// it then.
     pub(super) async fn settle(&self, open: &mut Open) -> Result<(), Fault> {
-        let settle = async {
-            let _permit = self.place.commands.acquire().await;
-            self.bounds.write(&self.mongo().server, documents::look("")).await
-        };
-        match self.bounds.within(During::Work, settle).await {
+        let settle = self.bounds.write(&self.mongo().server, documents::look(""));
+        match self.bounded(During::Work, settle).await {
             Err(Fault::Failed(error)) if error.outcome_unknown() => {
                 return Err(Fault::Again(error.to_string()));
             }

@@ -7,7 +7,7 @@ use lock_core::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest};
 
 use super::numbers::signed;
 use super::record::Record;
-use super::{Calls, Done, Note, Shift, Work};
+use super::{Calls, Done, Note, Shift, Work, transaction};
 
 /// The segments of a stock, locked.
 pub(super) struct Segments {
@@ -18,21 +18,15 @@ pub(super) struct Segments {
 }
 
 pub(super) async fn make<C: Calls>(call: &C, units: &[u64]) -> Result<bool, C::Fault> {
-    let mut work = Work::begin(call, None).await?;
-    let done = work.create(units).await;
-    work.end(done).await
+    transaction!(call, |work| work.create(units))
 }
 
 pub(super) async fn even_out<C: Calls>(call: &C) -> Result<Option<()>, C::Fault> {
-    let mut work = Work::begin(call, None).await?;
-    let done = work.even_out().await;
-    work.end(done).await
+    transaction!(call, |work| work.even_out())
 }
 
 pub(super) async fn change_size<C: Calls>(call: &C, segments: u32) -> Result<Option<()>, C::Fault> {
-    let mut work = Work::begin(call, None).await?;
-    let done = work.change_size(segments).await;
-    work.end(done).await
+    transaction!(call, |work| work.change_size(segments))
 }
 
 pub(super) async fn put_in<C: Calls>(call: &C, request: &RestockRequest) -> Result<RestockAnswer, C::Fault> {
@@ -46,9 +40,7 @@ pub(super) async fn put_in<C: Calls>(call: &C, request: &RestockRequest) -> Resu
         });
     }
     call.in_time(look.now)?;
-    let mut work = Work::begin(call, None).await?;
-    let done = work.put_in(request).await;
-    work.end(done).await
+    transaction!(call, |work| work.put_in(request))
 }
 
 impl<C: Calls> Work<'_, C> {

@@ -401,6 +401,16 @@ impl<'a, C: Calls> Work<'a, C> {
     }
 }
 
+/// Makes the steps of a transaction, and ends it.
+macro_rules! transaction {
+    ($call:expr, |$work:ident| $steps:expr) => {{
+        let mut $work = Work::begin($call, None).await?;
+        let done = $steps.await;
+        $work.end(done).await
+    }};
+}
+use transaction;
+
 /// Makes attempts until one succeeds or no other would.
 macro_rules! attempts {
     ($call:expr, $attempt:expr) => {{

@@ -80,7 +80,8 @@ pub(super) fn read_parts(call: &impl Calls, operation: &str, text: &str) -> Resu
 }
 
 impl Record {
-    /// Reads a record. Returns `None` if there is none, or its retention is over at `now`.
+    /// Reads the record of an operation. Returns `None` if the operation has none, or one whose
+    /// retention is over at `now`.
     pub(super) fn read(
         call: &impl Calls,
         operation: &str,

@@ -9,7 +9,7 @@ use lock_core::store::stock::{OperationId, Part, Settle, SettleAnswer, SettleReq
 
 use super::numbers::signed;
 use super::record::{Record, letter, read_parts};
-use super::{Calls, Done, Note, Over, Shift, Stock, Which, Work, attempts};
+use super::{Calls, Done, Note, Over, Shift, Stock, Which, Work, attempts, transaction};
 
 /// Maximum number of reservations that one transaction ends.
 const BATCH: u32 = 100;
@@ -93,15 +93,11 @@ pub(super) async fn end<C: Calls>(
     operation: &OperationId,
     end: End,
 ) -> Result<SettleAnswer, C::Fault> {
-    let mut work = Work::begin(call, None).await?;
-    let done = work.settle(operation, end).await;
-    work.end(done).await
+    transaction!(call, |work| work.settle(operation, end))
 }
 
 async fn purge<C: Calls>(call: &C, limit: u32) -> Result<u64, C::Fault> {
-    let mut work = Work::begin(call, None).await?;
-    let done = work.purge(limit).await.map(Done::Commit);
-    work.end(done).await
+    transaction!(call, |work| work.purge(limit))
 }
 
 /// Ends overdue reservations because too few units are left. Returns whether there were any.
@@ -111,9 +107,7 @@ pub(super) async fn make_room<C: Calls>(call: &C) -> Result<bool, C::Fault> {
 
 /// Ends at most `limit` overdue reservations. Returns how many, and whether there are more.
 async fn expire_some<C: Calls>(call: &C, limit: u32) -> Result<(u64, bool), C::Fault> {
-    let mut work = Work::begin(call, None).await?;
-    let done = work.expire(limit).await;
-    work.end(done).await
+    transaction!(call, |work| work.expire(limit))
 }
 
 impl<C: Calls> Work<'_, C> {
@@ -185,10 +179,10 @@ impl<C: Calls> Work<'_, C> {
     }
 
     /// Deletes records whose retention is over.
-    async fn purge(&mut self, limit: u32) -> Result<u64, C::Fault> {
+    async fn purge(&mut self, limit: u32) -> Result<Done<u64>, C::Fault> {
         let over = self.call.purge(&mut self.open, Which::AtMost(limit)).await?;
         self.forget(&over).await?;
-        Ok(over.len() as u64)
+        Ok(Done::Commit(over.len() as u64))
     }
 
     /// Adds up what deleted records have sold.

@@ -60,20 +60,17 @@ fn plan(available: &[Part], quantity: u64, first: u32) -> Result<Source, u64> {
 
 pub(super) async fn take<C: Calls>(call: &C, request: &TakeRequest) -> Result<TakeAnswer, StoreError> {
     let mut tries = C::Tries::default();
-    let (mut first, mut overtaken) = (request.first, Backoff::default());
-    let mut is_again = false;
+    let (mut first, mut overtaken) = (request.first, None::<Backoff>);
     loop {
         match try_to_take(call, request, first).await {
             Ok(Some(answer)) => return Ok(answer),
             // Another sale has taken or moved the units that this one had counted on.
             Ok(None) if call.left().is_zero() => return Ok(TakeAnswer::Contended),
-            Ok(None) => {
+            Ok(None) => match &mut overtaken {
+                None => overtaken = Some(Backoff::default()),
                 // The next look may not see that yet.
-                if is_again {
-                    tokio::time::sleep(overtaken.next_pause().min(call.left())).await;
-                }
-                is_again = true;
-            }
+                Some(backoff) => tokio::time::sleep(backoff.next_pause().min(call.left())).await,
+            },
             Err(fault) => call.retry(&mut tries, fault).await?,
         }
         // Others may be busy in that segment for long.

@@ -68,12 +68,8 @@ async fn tls_checks_the_certificate() {
     let folders = [&authority, &stranger].map(|it| it.certificate_for("127.0.0.1").unwrap());
     let [files, others] = folders.each_ref().map(|folder| folder.path().display());
     // The test itself uses none.
-    let tls = ["tlsMode=preferTLS", "tlsAllowConnectionsWithoutCertificates"].map(str::to_owned);
-    let tls = tls
-        .into_iter()
-        .chain([format!("tlsCertificateKeyFile={files}/both.pem"), format!("tlsCAFile={files}/ca.pem")]);
-    let tls: Vec<String> = tls.collect();
-    let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+    let [key, ca] = [format!("tlsCertificateKeyFile={files}/both.pem"), format!("tlsCAFile={files}/ca.pem")];
+    let tls = ["tlsMode=preferTLS", "tlsAllowConnectionsWithoutCertificates", &key, &ca];
     let server = MongoDbServer::try_start_in(&std::env::temp_dir(), &tls).unwrap();
     let url = |ca| format!("{}&tls=true&tlsCAFile={ca}/ca.pem", server.url());
     let plain = store(&server.url(), "");
