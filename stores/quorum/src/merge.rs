@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::store::{LockStatus, Renewed};
+use lock_core::store::{Kind, LockStatus, Renewed};
 
 use super::votes::majority;
 
@@ -62,7 +62,9 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
     merged.last_token = known.iter().filter_map(|status| status.last_token).max();
     let holding: Vec<&&LockStatus> =
         known.iter().filter(|status| merged.holders.iter().any(|(owner, _)| has(status, owner))).collect();
-    merged.kind = holding.first().and_then(|status| status.kind);
+    // A store that missed a downgrade still says `Write`.
+    let times = |kind: Option<Kind>| holding.iter().filter(|status| status.kind == kind).count();
+    merged.kind = holding.iter().map(|status| status.kind).max_by_key(|kind| times(*kind)).flatten();
     // The hold ends when fewer than a majority have it.
     let mut ends: Vec<Duration> = holding.iter().filter_map(|status| status.remaining).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
@@ -74,7 +76,6 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
 mod tests {
     use super::*;
     use lock_core::FencingToken;
-    use lock_core::store::Kind;
 
     const R: Option<Renewed> = Some(Renewed::Held);
     const G: Option<Renewed> = Some(Renewed::Gone);
@@ -134,5 +135,19 @@ mod tests {
 
         // The third may have it too.
         assert!(status(&[holding("a", 30, 7), Some(LockStatus::free()), None]).is_locked());
+    }
+
+    #[test]
+    fn the_kind_is_that_of_most_stores() {
+        let of = |kind| {
+            let mut status = holding("a", 30, 7)?;
+            status.kind = Some(kind);
+            Some(status)
+        };
+        for late in 0..3 {
+            let mut answers = vec![of(Kind::Read); 3];
+            answers[late] = of(Kind::Write);
+            assert_eq!(status(&answers).kind, Some(Kind::Read), "{late}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! [`Mongo`]: a replica set with locks.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,14 +20,14 @@ const CLASS: &str = "lock:";
 /// A replica set of three members.
 pub(super) struct Mongo {
     pub(super) set: MongoDbSet,
-    /// The session of the transaction that locks all documents.
-    open: Cell<Option<Uuid>>,
+    /// The sessions of the transactions that lock all documents.
+    open: RefCell<Vec<Uuid>>,
 }
 
 impl Mongo {
     pub(super) fn start(clocks: &[ServerClock]) -> io::Result<Self> {
         let set = MongoDbSet::try_start_with(Options::default().clocks(clocks))?;
-        Ok(Self { set, open: Cell::new(None) })
+        Ok(Self { set, open: RefCell::default() })
     }
 
     /// Does something to a member.
@@ -78,14 +78,15 @@ impl Mongo {
         Ok(rows_of(&self.set.member(self.set.primary()).try_command(find())?))
     }
 
-    /// Begins a transaction that writes all documents.
-    fn try_lock(&self, session: Uuid) -> io::Result<()> {
-        let update = doc! { "q": {}, "u": { "$set": { "locked": true } }, "multi": true };
+    /// Begins a transaction that writes a document.
+    fn try_lock(&self, name: &str) -> io::Result<()> {
+        let session = Uuid::new();
+        let update = doc! { "q": { "_id": format!("{CLASS}{name}") }, "u": { "$set": { "locked": true } } };
         self.set.member(self.set.primary()).try_command(doc! {
             "update": "lock_records", "updates": [update], "$db": "locks", "lsid": { "id": session },
             "txnNumber": 1_i64, "startTransaction": true, "autocommit": false,
         })?;
-        self.open.set(Some(session));
+        self.open.borrow_mut().push(session);
         Ok(())
     }
 }
@@ -115,15 +116,19 @@ impl Database for Mongo {
             .map(drop)
     }
 
+    /// Locks each in a transaction of its own. A conflict ends a transaction, so one for all hardly
+    /// ever succeeds.
     fn lock_rows(&self) -> io::Result<()> {
         let deadline = now_nanos() + u64::try_from(TRIES.as_nanos()).unwrap_or(u64::MAX);
-        // It fails if another write comes between.
-        loop {
-            match self.try_lock(Uuid::new()) {
-                Err(_) if now_nanos() < deadline => std::thread::sleep(Duration::from_millis(1)),
-                outcome => return outcome,
+        for row in self.rows()? {
+            while let Err(error) = self.try_lock(&row.name) {
+                if now_nanos() > deadline {
+                    return Err(error);
+                }
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
+        Ok(())
     }
 
     /// Locks nothing: no hold ends until the clock is stepped, which comes at once.
@@ -133,11 +138,13 @@ impl Database for Mongo {
     }
 
     fn unlock_rows(&self) -> io::Result<()> {
-        let Some(session) = self.open.take() else { return Ok(()) };
-        // A primary that has stepped down has undone it, and refuses. `left` finds what stays open.
-        let _ = self.set.member(self.set.primary()).try_command(doc! {
-            "abortTransaction": 1, "lsid": { "id": session }, "txnNumber": 1_i64, "autocommit": false,
-        });
+        for session in self.open.take() {
+            // A primary that has stepped down has undone it, and refuses. `left` finds what stays
+            // open.
+            let _ = self.set.member(self.set.primary()).try_command(doc! {
+                "abortTransaction": 1, "lsid": { "id": session }, "txnNumber": 1_i64, "autocommit": false,
+            });
+        }
         Ok(())
     }
 
