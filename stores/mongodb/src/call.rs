@@ -22,6 +22,10 @@ use crate::server::Bounds;
 /// Number of documents that are written side by side, each by itself.
 const ABREAST: u32 = 4;
 
+/// Maximum pause after a transaction that has lost against other steps. Steps on one document go on
+/// meanwhile, and win.
+const LOST: Duration = Duration::from_millis(80);
+
 /// One call and its deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
@@ -61,9 +65,8 @@ impl<'a> Call<'a> {
 
     /// Prepares for another attempt after `fault`. Fails if there is no time, or if another attempt
     /// would not help.
-    pub(crate) async fn pause(&self, backoff: &mut Backoff, fault: Fault) -> Result<(), StoreError> {
+    pub(crate) async fn pause(&self, pause: Duration, fault: Fault) -> Result<(), StoreError> {
         let Fault::Again(said) = fault else { return Err(fault.error()) };
-        let pause = backoff.next_pause();
         if pause >= self.bounds.left() {
             let within = self.bounds.timeout;
             let text = format_args!("not done within {within:?}, nothing was changed: {said}");
@@ -82,7 +85,7 @@ impl<'a> Call<'a> {
         loop {
             match attempt().await {
                 Ok(done) => return Ok(done),
-                Err(fault) => self.pause(&mut backoff, fault).await?,
+                Err(fault) => self.pause(backoff.next_pause(), fault).await?,
             }
         }
     }
@@ -133,9 +136,9 @@ impl<'a> Call<'a> {
                 Ok(Tried::Refused(error)) => return Err(error),
                 Ok(Tried::Overtaken) => {
                     let others = "other processes have changed the record".to_owned();
-                    self.pause(&mut backoff, Fault::Again(others)).await?;
+                    self.pause(backoff.next_pause(), Fault::Again(others)).await?;
                 }
-                Err(fault) => self.pause(&mut backoff, fault).await?,
+                Err(fault) => self.pause(backoff.next_pause(), fault).await?,
             }
         }
     }
@@ -229,7 +232,7 @@ impl<'a> Call<'a> {
         loop {
             match self.transact(change, step).await {
                 Ok(changed) => return Ok(changed),
-                Err(fault) => self.pause(&mut backoff, fault).await?,
+                Err(fault) => self.pause(backoff.next_pause().min(LOST), fault).await?,
             }
         }
     }

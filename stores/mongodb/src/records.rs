@@ -132,12 +132,17 @@ impl Grouped for Mongo {
             Access::Each => None,
             _ => call.permit().await?,
         };
-        match (&*change.names, change.access) {
-            (_, Access::Look) => call.look_at(&change, &mut step).await,
-            ([name], _) => call.one(&change, name, &mut step).await,
-            (_, Access::Each) => batch(&call, &change, &mut step).await,
-            _ => call.several(&change, &mut step).await,
+        if change.access == Access::Look {
+            return call.look_at(&change, &mut step).await;
         }
+        let made = async {
+            match (&*change.names, change.access) {
+                ([name], _) => call.one(&change, name, &mut step).await,
+                (_, Access::Each) => batch(&call, &change, &mut step).await,
+                _ => call.several(&change, &mut step).await,
+            }
+        };
+        call.bounds.patiently(&self.server, made).await
     }
 }
 

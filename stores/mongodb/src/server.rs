@@ -1,9 +1,11 @@
 //! [`Server`]: the connection to a server or a replica set.
 
 use std::fmt::Display;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
@@ -46,6 +48,8 @@ pub(crate) struct Server {
     timeout: Duration,
     connected: Mutex<Arc<OnceCell<Arc<Connected>>>>,
     steps: Semaphore,
+    /// When abandoned transactions were looked for last. Locked during a look.
+    looked: tokio::sync::Mutex<Option<Tick>>,
 }
 
 /// The server, as it describes itself.
@@ -62,7 +66,13 @@ pub(crate) struct Connected {
 impl Server {
     /// Creates the connection. `timeout` is that of calls.
     pub(crate) fn new(target: Target, timeout: Duration) -> Self {
-        Self { target, timeout, connected: Mutex::default(), steps: Semaphore::new(STEPS) }
+        Self {
+            target,
+            timeout,
+            connected: Mutex::default(),
+            steps: Semaphore::new(STEPS),
+            looked: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Returns the options of the client.
@@ -94,6 +104,22 @@ impl Server {
     pub(crate) async fn connected(&self) -> Result<Arc<Connected>, Fault> {
         let connected = Arc::clone(&lock(&self.connected));
         connected.get_or_try_init(|| self.connect()).await.map(Arc::clone)
+    }
+
+    /// Ends transactions of processes that have died, if this call has been under way for a long
+    /// time, and nobody else has just done that.
+    pub(crate) async fn end_abandoned(&self, bounds: Bounds) {
+        if bounds.timeout.saturating_sub(bounds.left()) < bounds.patience() {
+            return;
+        }
+        let Ok(mut looked) = self.looked.try_lock() else { return };
+        if looked.is_some_and(|looked| Clock::Boot.now().since(looked) < PATIENCE) {
+            return;
+        }
+        let end = async { self.connected().await?.end_abandoned().await };
+        // They end by themselves, only later.
+        let _ = bounds.within(During::Work, end).await;
+        *looked = Some(Clock::Boot.now());
     }
 
     /// Replaces the client if no call has had an answer since this one was sent, which was given
@@ -142,6 +168,10 @@ const NAME: &str = "lock-runtime";
 
 /// Time in microseconds after which the client of a transaction has died, or stands still.
 const IDLE: i64 = 1_000_000;
+
+/// Time between two looks for abandoned transactions. A call that has not ended begins to look
+/// after this time, or half of its time-out.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Time for ending a transaction whose caller has gone.
 const ENDS: Duration = Duration::from_secs(60);
@@ -299,6 +329,27 @@ impl Bounds {
     /// Returns a part of the call, until its own deadline.
     pub(crate) fn part(&self, limit: Duration) -> Self {
         Self { deadline: self.deadline.min(Instant::now() + limit), ..*self }
+    }
+
+    /// Returns the time after which the call looks for abandoned transactions.
+    fn patience(&self) -> Duration {
+        PATIENCE.min(self.timeout / 2).max(Duration::from_millis(1))
+    }
+
+    /// Makes a call. If it takes long, ends transactions of processes that have died: it may wait
+    /// for their documents.
+    pub(crate) async fn patiently<T>(&self, server: &Server, call: impl Future<Output = T>) -> T {
+        let (mut call, mut pause) = (pin!(call), self.patience());
+        loop {
+            if let Ok(done) = timeout(pause, &mut call).await {
+                return done;
+            }
+            pause = PATIENCE / 4;
+            let looks = pin!(server.end_abandoned(*self));
+            if let Either::Left((done, _)) = select(&mut call, looks).await {
+                return done;
+            }
+        }
     }
 
     pub(crate) fn left(&self) -> Duration {

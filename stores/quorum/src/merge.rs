@@ -64,7 +64,8 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
         known.iter().filter(|status| merged.holders.iter().any(|(owner, _)| has(status, owner))).collect();
     // A store that missed a downgrade still says `Write`.
     let times = |kind: Option<Kind>| holding.iter().filter(|status| status.kind == kind).count();
-    merged.kind = holding.iter().map(|status| status.kind).max_by_key(|kind| times(*kind)).flatten();
+    let order = |kind: &Option<Kind>| (times(*kind), *kind == Some(Kind::Read));
+    merged.kind = holding.iter().map(|status| status.kind).max_by_key(order).flatten();
     // The hold ends when fewer than a majority have it.
     let mut ends: Vec<Duration> = holding.iter().filter_map(|status| status.remaining).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
@@ -147,6 +148,8 @@ mod tests {
         for late in 0..3 {
             let mut answers = vec![of(Kind::Read); 3];
             answers[late] = of(Kind::Write);
+            assert_eq!(status(&answers).kind, Some(Kind::Read), "{late}");
+            answers[(late + 1) % 3] = None;
             assert_eq!(status(&answers).kind, Some(Kind::Read), "{late}");
         }
     }

@@ -264,7 +264,8 @@ impl Arena {
     }
 
     /// Returns an action for the way to each server, which asks that for something harmless. In a
-    /// database each step waits for the disk, so there is one for that too.
+    /// database each step waits for the disk, and in a replica set for the other members, so there
+    /// are some for that too.
     pub(super) fn pings(&self) -> io::Result<Vec<Ping>> {
         let ping = |proxy: &Proxy| -> Ping {
             match self.database() {
@@ -276,6 +277,7 @@ impl Arena {
         if self.topology.is_database() {
             pings.push(Box::new(witness::disk()?));
         }
+        pings.extend(self.mongo().into_iter().flat_map(Mongo::pulses));
         Ok(pings)
     }
 

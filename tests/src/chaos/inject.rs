@@ -153,8 +153,9 @@ impl Stage<'_> {
             Fault::MovedSlot | Fault::HalfMovedSlot => self.move_slot(fault, &key),
             Fault::ClockAhead => self.step(fault, at, self.arena.is_replicated()).map(|()| true),
             Fault::ClockBehind => {
-                // A hold of a process that was killed a moment ago would last another minute.
-                self.rest(LEASE + Duration::from_secs(1))?;
+                // A hold that nobody renews any more would last another minute.
+                let forgotten = self.forgotten.saturating_duration_since(Instant::now());
+                self.rest(forgotten.max(LEASE + Duration::from_secs(1)))?;
                 let is_alone = self.arena.topology == Topology::Single || self.arena.database().is_some();
                 self.step(fault, at, !is_alone).map(|()| true)
             }

@@ -11,7 +11,7 @@ use super::observe::Observer;
 use crate::clock::now_nanos;
 use crate::history::{Event, Log, Remains};
 use crate::mongodb::{self, Bson, Connection, Document, Options, Uuid, doc};
-use crate::witness::Ping;
+use crate::witness::{self, Ping};
 use crate::{MongoDbSet, Proxy, ServerClock};
 
 /// The name of a lock's document is this and its name in the store.
@@ -49,6 +49,20 @@ impl Mongo {
     pub(super) fn step_down(&self) -> io::Result<()> {
         let command = doc! { "replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5, "force": true };
         self.set.member(self.set.primary()).try_command(command).map(drop)
+    }
+
+    /// Returns an action for each member that waits until a majority has everything, if that member
+    /// is the primary. Members may find no majority for a minute after a step of their clocks.
+    pub(super) fn pulses(&self) -> Vec<Ping> {
+        let pulse = |addr| -> Ping {
+            let mut line = Line::new(addr, witness::PATIENCE);
+            let nothing = doc! { "q": { "_id": "" }, "limit": 1 };
+            let wait = doc! {
+                "delete": "witness", "deletes": [nothing], "$db": "locks", "writeConcern": { "w": "majority" },
+            };
+            Box::new(move || drop(line.ask(wait.clone())))
+        };
+        self.addrs().into_iter().map(pulse).collect()
     }
 
     /// Runs a command in the database of the locks, on the primary. Waits for some time until a
@@ -123,7 +137,8 @@ impl Database for Mongo {
         for row in self.rows()? {
             while let Err(error) = self.try_lock(&row.name) {
                 if now_nanos() > deadline {
-                    return Err(error);
+                    let left = self.left().map(|left| format!("{left:?}"));
+                    return Err(io::Error::other(format!("{error}; it has {left:?}")));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -40,6 +40,8 @@ pub(super) struct Stage<'a> {
     lives: Vec<u64>,
     /// The server of a quorum that may have lost data, and until when.
     pub(super) weak: Option<(usize, Instant)>,
+    /// When the last place in a queue and the last hold of killed workers have ended.
+    pub(super) forgotten: Instant,
     interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -70,6 +72,7 @@ pub fn run(
         workers: Vec::new(),
         lives: vec![0; plan.processes],
         weak: None,
+        forgotten: Instant::now(),
         interrupted,
     };
     for place in 0..plan.processes {
@@ -236,6 +239,8 @@ impl Stage<'_> {
         let at = self.any_worker();
         self.workers[at].helper.send(how);
         self.workers[at].helper.process().wait(STARTS + self.plan.patience());
+        // A dead waiter may be granted the lock at the end of its place.
+        self.forgotten = Instant::now() + QUEUE_LIFE + self.plan.lease + Duration::from_secs(1);
         self.lives[at] += 1;
         self.workers[at] = self.start_worker(at)?;
         self.rest(Duration::from_millis(500))

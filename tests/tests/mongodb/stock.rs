@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lock_runtime::LockManager;
 use lock_runtime::segmented::StockError;
 use lock_tests::database_server::beside_a_busy_disk;
@@ -80,6 +81,42 @@ async fn elections_and_killed_primaries_lose_no_sale_and_make_none_twice() {
     assert!(audit.agrees(), "{audit:?}");
     assert_eq!(audit.counted.sold(), sold.load(Ordering::Relaxed), "{audit:?}");
     assert_eq!(audit.counted.held(), 0, "{audit:?}");
+}
+
+/// Units of a retired segment go to another one, also while many buy from that.
+#[tokio::test]
+async fn reservations_of_retired_segments_end_while_others_buy() {
+    let server = MongoDbServer::start();
+    let locks = LockManager::connect(server.url()).await.unwrap();
+    let stock = stock(&locks, "retired").timeout(PATIENCE);
+    assert!(stock.initialize(1_000_000, 8).await.unwrap());
+    let ids: Vec<_> = (0..24).map(|number| format!("reserved {number}")).collect();
+    for id in &ids {
+        stock.reserve(&**id, 2, PATIENCE * 10).await.unwrap();
+    }
+    stock.resize(1).await.unwrap();
+    let counted = stock.snapshot().await.unwrap().segments;
+    assert!(counted.iter().skip(1).any(|segment| segment.held > 0), "{counted:?}");
+    let (bought, ended) = (AtomicU64::new(0), AtomicBool::new(false));
+    let buy = async |task: u64| {
+        while !ended.load(Ordering::Relaxed) {
+            let number = bought.fetch_add(1, Ordering::Relaxed);
+            stock.take(format!("{task}:{number}"), 1).await.unwrap();
+        }
+    };
+    let cancel = async {
+        for id in &ids {
+            stock.cancel(&**id).await.unwrap();
+        }
+        ended.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(cancel, join_all((0..16).map(buy)));
+    let audit = stock.audit().await.unwrap();
+    assert!(audit.agrees(), "{audit:?}");
+    assert_eq!(audit.counted.held(), 0, "{audit:?}");
+    assert_eq!(audit.counted.sold(), bought.load(Ordering::Relaxed), "{audit:?}");
+    let left: Vec<_> = audit.counted.segments.iter().skip(1).map(|segment| segment.available).collect();
+    assert_eq!(left, [0; 7]);
 }
 
 /// However many records are kept.

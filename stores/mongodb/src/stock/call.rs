@@ -1,19 +1,20 @@
 //! [`Call`]: one call on a stock, and its transactions.
 
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, Hash};
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use lock_core::internal::clock::{Clock, Tick};
-use lock_core::internal::sync::{Mutex, lock};
+use lock_core::internal::clock::Tick;
 use lock_core::store::stock::StockCall;
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::RecordStore;
 use lock_store_records::rows::time;
 use lock_store_records::stock::{Calls, StockDatabase, Stocks, Terms, pass};
 use mongodb::bson::{Document, doc};
-use tokio::sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, Semaphore};
+use tokio::sync::{
+    Mutex, OnceCell, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, Semaphore,
+};
 
 use super::commands;
 use crate::call::count_of;
@@ -22,12 +23,13 @@ use crate::documents::{self, batch_of};
 use crate::records::Mongo;
 use crate::server::{Bounds, Connected, Transaction};
 
-/// Maximum number of commands that are under way at once. Others of the connections are for locks.
-const COMMANDS: usize = 8;
+/// Maximum number of commands of transactions that are under way at once. Others of the connections
+/// are for locks.
+const COMMANDS: usize = 6;
 
-/// Time after which a call that is undone again and again looks for abandoned transactions, and
-/// time between two looks.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum number of looks that are under way at once. Open transactions never wait behind those
+/// that have not begun.
+const LOOKS: usize = 2;
 
 /// Number of turns. Stocks, or segments, that share one by chance wait for each other.
 const TURNS: usize = 64;
@@ -40,48 +42,59 @@ pub(crate) struct Place {
     /// Whether there are collections and indexes.
     made: OnceCell<()>,
     commands: Semaphore,
+    looks: Semaphore,
     turns: Turns,
-    /// When abandoned transactions were looked for last.
-    looked: Mutex<Option<Tick>>,
 }
 
 /// Transactions that change the same document undo each other. So those of one manager take turns:
-/// sales from one segment at that segment, and others at their stock.
+/// at the segments that they change, or at their stock.
 struct Turns {
     stocks: Vec<Arc<RwLock<()>>>,
-    segments: Vec<Arc<RwLock<()>>>,
+    segments: Vec<Arc<Mutex<()>>>,
 }
 
 /// The turn of a transaction.
 enum Turn {
     Stock { _stock: OwnedRwLockWriteGuard<()> },
-    Segment { _stock: OwnedRwLockReadGuard<()>, _segment: OwnedRwLockWriteGuard<()> },
+    Segments { _stock: OwnedRwLockReadGuard<()>, _segments: Vec<OwnedMutexGuard<()>> },
 }
 
 impl Turns {
     fn new() -> Self {
-        let turns = || (0..TURNS).map(|_| Arc::default()).collect();
-        Self { stocks: turns(), segments: turns() }
+        Self {
+            stocks: (0..TURNS).map(|_| Arc::default()).collect(),
+            segments: (0..TURNS).map(|_| Arc::default()).collect(),
+        }
     }
 
-    fn of(turns: &[Arc<RwLock<()>>], what: impl Hash) -> Arc<RwLock<()>> {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(what);
-        turns.get((hash % TURNS as u64) as usize).map(Arc::clone).unwrap_or_default()
-    }
-
-    async fn turn(&self, stock: &str, segment: Option<u32>) -> Turn {
-        let turn = Self::of(&self.stocks, stock);
-        let Some(segment) = segment else { return Turn::Stock { _stock: turn.write_owned().await } };
-        let of_segment = Self::of(&self.segments, (stock, segment));
-        Turn::Segment { _stock: turn.read_owned().await, _segment: of_segment.write_owned().await }
+    /// Takes the turn of these segments, or that of the whole stock.
+    async fn turn(&self, stock: &str, segments: Option<Vec<u32>>) -> Turn {
+        let index = |what: (&str, u32)| {
+            let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(what);
+            (hash % TURNS as u64) as usize
+        };
+        let of_stock = self.stocks.get(index((stock, 0))).map(Arc::clone).unwrap_or_default();
+        let Some(segments) = segments else { return Turn::Stock { _stock: of_stock.write_owned().await } };
+        // In one order, and each once. The stock is last: it then waits for no queue of a segment.
+        let indexes: BTreeSet<_> = segments.into_iter().map(|segment| index((stock, segment))).collect();
+        let mut turns = Vec::with_capacity(indexes.len());
+        for turn in indexes.into_iter().filter_map(|index| self.segments.get(index)) {
+            turns.push(Arc::clone(turn).lock_owned().await);
+        }
+        Turn::Segments { _stock: of_stock.read_owned().await, _segments: turns }
     }
 }
 
 /// Makes the stocks of a database.
 pub(crate) fn stocks(mongo: Arc<Mongo>, prefix: &str) -> Stocks<Place> {
-    let (made, commands, turns) = (OnceCell::new(), Semaphore::new(COMMANDS), Turns::new());
-    let looked = Mutex::default();
-    Stocks::new(Place { mongo, prefix: prefix.to_owned(), made, commands, turns, looked })
+    Stocks::new(Place {
+        mongo,
+        prefix: prefix.to_owned(),
+        made: OnceCell::new(),
+        commands: Semaphore::new(COMMANDS),
+        looks: Semaphore::new(LOOKS),
+        turns: Turns::new(),
+    })
 }
 
 impl StockDatabase for Place {
@@ -154,25 +167,6 @@ impl Call {
         self.mongo().rows.observe(time(now), sent);
     }
 
-    /// Ends transactions of processes that have died, if this call has been undone for long.
-    pub(super) async fn end_abandoned(&self) {
-        let Bounds { timeout, .. } = self.bounds;
-        if timeout.saturating_sub(self.left()) < PATIENCE.min(timeout / 2) {
-            return;
-        }
-        let now = Clock::Boot.now();
-        {
-            let mut looked = lock(&self.place.looked);
-            if looked.is_some_and(|looked| now.since(looked) < PATIENCE) {
-                return;
-            }
-            *looked = Some(now);
-        }
-        let end = async { self.mongo().server.connected().await?.end_abandoned().await };
-        // They end by themselves, only later.
-        let _ = self.bounds.within(During::Work, end).await;
-    }
-
     /// Begins one step of the call, if there is time.
     async fn before(&self, what: &str) -> Result<(), Fault> {
         pass("before", what).await;
@@ -182,10 +176,11 @@ impl Call {
     /// Runs a command beside few others, within the time of the call.
     async fn bounded<T>(
         &self,
+        permits: &Semaphore,
         during: During,
         command: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let permit = async { Ok(self.place.commands.acquire().await) };
+        let permit = async { Ok(permits.acquire().await) };
         let _permit = self.bounds.within(During::Work, permit).await?;
         self.bounds.within(during, command).await
     }
@@ -195,15 +190,15 @@ impl Call {
     pub(super) async fn read(&self, command: Document) -> Result<(Tick, Option<Document>), Fault> {
         self.before("look").await?;
         let read = self.bounds.read_at(&self.mongo().server, "snapshot", command);
-        let (sent, answer) = self.bounded(During::Work, read).await?;
+        let (sent, answer) = self.bounded(&self.place.looks, During::Work, read).await?;
         pass("after", "look").await;
         Ok((sent, batch_of(&answer).into_iter().next()))
     }
 
-    pub(super) async fn open(&self, segment: Option<u32>) -> Result<Open, Fault> {
+    pub(super) async fn open(&self, segments: Option<Vec<u32>>) -> Result<Open, Fault> {
         self.before("begin").await?;
         let begin = async {
-            let turn = self.place.turns.turn(&self.terms.stock, segment).await;
+            let turn = self.place.turns.turn(&self.terms.stock, segments).await;
             let connected = self.mongo().server.connected().await?;
             let begun = connected.begin().await;
             let transaction = begun.map_err(failed)?;
@@ -229,7 +224,7 @@ impl Call {
             open.is_clear = true;
             answered(answer, During::Work)
         };
-        let answer = self.bounded(During::Work, run).await?;
+        let answer = self.bounded(&self.place.commands, During::Work, run).await?;
         pass("after", what).await;
         Ok(answer)
     }
@@ -257,7 +252,7 @@ impl Call {
             return Err(fault);
         }
         let commit = async { open.transaction.commit().await.map_err(|error| fault_of_commit(&error)) };
-        self.bounded(During::Commit, commit).await?;
+        self.bounded(&self.place.commands, During::Commit, commit).await?;
         pass("after", "commit").await;
         Ok(())
     }
@@ -266,7 +261,7 @@ impl Call {
     pub(super) async fn undo(&self, mut open: Open) {
         if open.is_clear {
             let undo = async { open.transaction.abort().await.map_err(failed) };
-            let _ = self.bounded(During::Work, undo).await;
+            let _ = self.bounded(&self.place.commands, During::Work, undo).await;
         }
     }
 
@@ -274,7 +269,7 @@ impl Call {
     /// it then.
     pub(super) async fn settle(&self, open: &mut Open) -> Result<(), Fault> {
         let settle = self.bounds.write(&self.mongo().server, documents::look(""));
-        match self.bounded(During::Work, settle).await {
+        match self.bounded(&self.place.commands, During::Work, settle).await {
             Err(Fault::Failed(error)) if error.outcome_unknown() => {
                 return Err(Fault::Again(error.to_string()));
             }

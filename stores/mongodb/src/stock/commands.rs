@@ -126,13 +126,21 @@ fn read_segments(stock: &str, filter: Document) -> (&'static str, &'static str, 
     ("parts", SEGMENTS, vec![filter, doc! { "$sort": { "_id": 1 } }, doc! { "$project": fields }])
 }
 
+fn read_record(stock: &str, operation: &str) -> (&'static str, &'static str, Vec<Document>) {
+    ("record", OPERATIONS, vec![doc! { "$match": { "_id": operation_id(stock, operation) } }])
+}
+
+/// Returns the command that reads a stock and one record.
+pub(super) fn record(stock: &str, operation: &str) -> Document {
+    read(stock, [read_record(stock, operation)])
+}
+
 /// Returns the command that reads active segments, one record, and a reservation that is over.
 pub(super) fn look(stock: &str, operation: &str) -> Document {
-    let record = doc! { "$match": { "_id": operation_id(stock, operation) } };
     let overdue =
         vec![doc! { "$match": overdue(stock) }, doc! { "$limit": 1 }, doc! { "$project": { "_id": 1 } }];
     let segments = read_segments(stock, doc! { "active": true });
-    read(stock, [segments, ("record", OPERATIONS, vec![record]), ("overdue", OPERATIONS, overdue)])
+    read(stock, [segments, read_record(stock, operation), ("overdue", OPERATIONS, overdue)])
 }
 
 /// Returns the command that reads all segments, and the sums of all records.

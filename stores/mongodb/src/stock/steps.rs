@@ -1,11 +1,11 @@
 //! The steps of a call on a stock, as commands.
 //!
 //! A transaction reads a snapshot, and fails if another one has changed a document that it changes.
-//! That is enough, since each document on which a step depends is also changed. A sale from one
-//! segment, and a confirmation, depend on the record and on segments, and change them. All others
-//! depend on the number of segments, or on many segments: they change the stock's document first.
-//! A resize changes it as well, and each segment that begins or ends to take part. Two calls on one
-//! operation, and a sweep that ends or deletes its record, change or make the same document.
+//! A sale from one segment depends on that segment, and changes it. The end of an operation reads
+//! the number of segments, to find where units go, and changes that segment. A resize that retires
+//! it changes it, too, so one of them fails. Whatever else depends on the number of segments
+//! changes the stock's document first, as a resize does. Two calls on one operation, and a sweep
+//! that ends or deletes its record, change or make the same document.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use lock_core::store::kit::Backoff;
 use lock_core::store::stock::{Audit, MAX_QUANTITY, OperationId, Part, SegmentCounts, Snapshot};
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::stock::{
-    Calls, Columns, Ending, Look, Note, Over, Shift, Stock, Terms, Units, Which, signed, unsigned,
+    Calls, Columns, Ending, Look, Note, Over, Scope, Shift, Stock, Terms, Units, Which, signed, unsigned,
 };
 use mongodb::bson::{Document, doc};
 
@@ -53,6 +53,17 @@ impl Call {
         })
     }
 
+    /// Returns the segments that the units of an operation are from, or may go to. They hardly ever
+    /// change.
+    async fn segments_of(&self, operation: &OperationId) -> Result<Vec<u32>, Fault> {
+        let (_, found) = self.read(commands::record(self.name(), operation.as_str())).await?;
+        let Some(stock) = found else { return Ok(Vec::new()) };
+        let all = self.number(self.int(&stock, "segments")?)?.max(1);
+        let columns = list(&stock, "record").next().and_then(|record| self.columns(record).ok());
+        let each = columns.iter().flat_map(Columns::segments);
+        Ok(each.flat_map(|segment| [segment, segment % all]).collect())
+    }
+
     fn is_active(&self, segment: &Document) -> Result<bool, StoreError> {
         segment.get_bool("active").map_err(|_| self.unreadable("active", segment))
     }
@@ -63,6 +74,8 @@ impl Call {
 }
 
 impl Calls for Call {
+    const SNAPSHOT: bool = true;
+
     type Fault = Fault;
     type Tries = Backoff;
     type Open = Open;
@@ -84,8 +97,8 @@ impl Calls for Call {
     }
 
     async fn retry(&self, tries: &mut Backoff, fault: Fault) -> Result<(), StoreError> {
-        self.on_records().pause(tries, fault).await?;
-        self.end_abandoned().await;
+        self.on_records().pause(tries.next_pause(), fault).await?;
+        self.mongo().server.end_abandoned(self.bounds).await;
         Ok(())
     }
 
@@ -120,8 +133,14 @@ impl Calls for Call {
         Ok(Some(Audit { counted, held: sum("held")?, sold: sum("sold")?, forgotten: count("forgotten")? }))
     }
 
-    async fn begin(&self, segment: Option<u32>) -> Result<Open, Fault> {
-        self.open(segment).await
+    async fn begin(&self, scope: Scope<'_>) -> Result<Open, Fault> {
+        let segments = match scope {
+            Scope::Segment(segment) => Some(vec![segment]),
+            Scope::Operation(operation) => Some(self.segments_of(operation).await?),
+            Scope::Records => Some(Vec::new()),
+            Scope::Stock => None,
+        };
+        self.open(segments).await
     }
 
     async fn end(&self, mut open: Open, ending: Ending) -> Result<(), Fault> {

@@ -7,7 +7,7 @@ use lock_core::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest};
 
 use super::numbers::signed;
 use super::record::Record;
-use super::{Calls, Done, Note, Shift, Work, transaction};
+use super::{Calls, Done, Note, Scope, Shift, Work, transaction};
 
 /// The segments of a stock, locked.
 pub(super) struct Segments {
@@ -18,15 +18,15 @@ pub(super) struct Segments {
 }
 
 pub(super) async fn make<C: Calls>(call: &C, units: &[u64]) -> Result<bool, C::Fault> {
-    transaction!(call, |work| work.create(units))
+    transaction!(call, Scope::Stock, |work| work.create(units))
 }
 
 pub(super) async fn even_out<C: Calls>(call: &C) -> Result<Option<()>, C::Fault> {
-    transaction!(call, |work| work.even_out())
+    transaction!(call, Scope::Stock, |work| work.even_out())
 }
 
 pub(super) async fn change_size<C: Calls>(call: &C, segments: u32) -> Result<Option<()>, C::Fault> {
-    transaction!(call, |work| work.change_size(segments))
+    transaction!(call, Scope::Stock, |work| work.change_size(segments))
 }
 
 pub(super) async fn put_in<C: Calls>(call: &C, request: &RestockRequest) -> Result<RestockAnswer, C::Fault> {
@@ -40,7 +40,7 @@ pub(super) async fn put_in<C: Calls>(call: &C, request: &RestockRequest) -> Resu
         });
     }
     call.in_time(look.now)?;
-    transaction!(call, |work| work.put_in(request))
+    transaction!(call, Scope::Stock, |work| work.put_in(request))
 }
 
 impl<C: Calls> Work<'_, C> {

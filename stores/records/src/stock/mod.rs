@@ -131,6 +131,19 @@ pub struct Shift {
     pub counts: [i64; 3],
 }
 
+/// What a transaction changes, as far as that is known when it begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// This segment, and the record of a sale.
+    Segment(u32),
+    /// This record, and the segments that its units are from or go to.
+    Operation(&'a OperationId),
+    /// Records, and the stock.
+    Records,
+    /// Anything of the stock.
+    Stock,
+}
+
 /// How a transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -143,8 +156,13 @@ pub enum Ending {
 }
 
 /// One call on a stock, and the steps of its transactions. A step that depends on what an earlier
-/// one of the same transaction has read is either not made, or that is still so at the commit.
+/// one of the same transaction has read is either not made, or that is still so at the commit, or
+/// the difference does not matter.
 pub trait Calls: Send + Sync + Sized {
+    /// Whether a transaction sees one moment, and fails if it changes what has been changed since
+    /// then.
+    const SNAPSHOT: bool;
+
     /// Why a step was not made.
     type Fault: From<StoreError> + Send;
 
@@ -182,8 +200,8 @@ pub trait Calls: Send + Sync + Sized {
     /// `None` if there is no such stock.
     fn audit(&self, with_records: bool) -> impl Future<Output = Result<Option<Audit>, Self::Fault>> + Send;
 
-    /// Begins a transaction. `segment` is the only one whose counts it changes, if that is known.
-    fn begin(&self, segment: Option<u32>) -> impl Future<Output = Result<Self::Open, Self::Fault>> + Send;
+    /// Begins a transaction.
+    fn begin(&self, scope: Scope<'_>) -> impl Future<Output = Result<Self::Open, Self::Fault>> + Send;
 
     /// Ends a transaction. Succeeds if it has ended in this way; after a failure nothing is said.
     fn end(&self, open: Self::Open, ending: Ending) -> impl Future<Output = Result<(), Self::Fault>> + Send;
@@ -381,8 +399,8 @@ struct Work<'a, C: Calls> {
 }
 
 impl<'a, C: Calls> Work<'a, C> {
-    async fn begin(call: &'a C, segment: Option<u32>) -> Result<Self, C::Fault> {
-        Ok(Self { call, open: call.begin(segment).await? })
+    async fn begin(call: &'a C, scope: Scope<'_>) -> Result<Self, C::Fault> {
+        Ok(Self { call, open: call.begin(scope).await? })
     }
 
     /// Commits or rolls back.
@@ -403,8 +421,8 @@ impl<'a, C: Calls> Work<'a, C> {
 
 /// Makes the steps of a transaction, and ends it.
 macro_rules! transaction {
-    ($call:expr, |$work:ident| $steps:expr) => {{
-        let mut $work = Work::begin($call, None).await?;
+    ($call:expr, $scope:expr, |$work:ident| $steps:expr) => {{
+        let mut $work = Work::begin($call, $scope).await?;
         let done = $steps.await;
         $work.end(done).await
     }};

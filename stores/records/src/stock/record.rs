@@ -24,6 +24,14 @@ pub struct Columns {
     pub kept_until: Option<i64>,
 }
 
+impl Columns {
+    /// Returns the segments that the units are from.
+    pub fn segments(&self) -> impl Iterator<Item = u32> {
+        let segment = |part: &str| part.split_once(':')?.0.parse().ok();
+        self.parts.split_ascii_whitespace().filter_map(segment)
+    }
+}
+
 /// A stock and one of its operations at one moment.
 #[derive(Debug)]
 pub struct Look {

@@ -9,7 +9,7 @@ use lock_core::store::stock::{OperationId, Part, Settle, SettleAnswer, SettleReq
 
 use super::numbers::signed;
 use super::record::{Record, letter, read_parts};
-use super::{Calls, Done, Note, Over, Shift, Stock, Which, Work, attempts, transaction};
+use super::{Calls, Done, Note, Over, Scope, Shift, Stock, Which, Work, attempts, transaction};
 
 /// Maximum number of reservations that one transaction ends.
 const BATCH: u32 = 100;
@@ -93,11 +93,11 @@ pub(super) async fn end<C: Calls>(
     operation: &OperationId,
     end: End,
 ) -> Result<SettleAnswer, C::Fault> {
-    transaction!(call, |work| work.settle(operation, end))
+    transaction!(call, Scope::Operation(operation), |work| work.settle(operation, end))
 }
 
 async fn purge<C: Calls>(call: &C, limit: u32) -> Result<u64, C::Fault> {
-    transaction!(call, |work| work.purge(limit))
+    transaction!(call, Scope::Records, |work| work.purge(limit))
 }
 
 /// Ends overdue reservations because too few units are left. Returns whether there were any.
@@ -107,7 +107,7 @@ pub(super) async fn make_room<C: Calls>(call: &C) -> Result<bool, C::Fault> {
 
 /// Ends at most `limit` overdue reservations. Returns how many, and whether there are more.
 async fn expire_some<C: Calls>(call: &C, limit: u32) -> Result<(u64, bool), C::Fault> {
-    transaction!(call, |work| work.expire(limit))
+    transaction!(call, Scope::Stock, |work| work.expire(limit))
 }
 
 impl<C: Calls> Work<'_, C> {
@@ -135,8 +135,9 @@ impl<C: Calls> Work<'_, C> {
         if now == before {
             return Ok(Done::RollBack(answer));
         }
-        if now != State::Sold {
-            // Units go to segments that are active when this is committed.
+        // Units go to segments that are active when this is committed. In a snapshot, a resize that
+        // retires one has changed it, so this transaction fails.
+        if now != State::Sold && !C::SNAPSHOT {
             stock = self.locked().await?.unwrap_or(stock);
         }
         if !call.finish(&mut self.open, operation, [letter(before), letter(now)]).await? {
@@ -160,7 +161,8 @@ impl<C: Calls> Work<'_, C> {
         if over.is_empty() {
             return Ok(Done::Undo((0, false)));
         }
-        let Some(stock) = self.locked().await? else { return Ok(Done::Undo((0, false))) };
+        let stock = if C::SNAPSHOT { call.stock(&mut self.open).await? } else { self.locked().await? };
+        let Some(stock) = stock else { return Ok(Done::Undo((0, false))) };
         call.in_time(stock.now)?;
         let mut moves = Moves::default();
         for (_, parts) in &over {
@@ -210,7 +212,7 @@ impl<C: Calls> Work<'_, C> {
 
     async fn make(&mut self, Moves(moves): &Moves) -> Result<(), C::Fault> {
         let shifts: Vec<_> = moves.iter().map(|(&segment, &counts)| Shift { segment, counts }).collect();
-        if shifts.len() > 1 {
+        if shifts.len() > 1 && !C::SNAPSHOT {
             // A single update could lock them in any order; this step locks them in ascending
             // order.
             self.call.segments(&mut self.open).await?;

@@ -12,7 +12,7 @@ use lock_core::store::{Few, StoreError};
 use super::numbers::{micros, signed};
 use super::record::{Record, letter, write_parts};
 use super::settle::{End, end, make_room};
-use super::{Calls, Done, Note, Shift, Units, Work, sum};
+use super::{Calls, Done, Note, Scope, Shift, Units, Work, sum};
 
 /// Where the units come from.
 enum Source {
@@ -100,8 +100,8 @@ async fn try_to_take<C: Calls>(
     };
     let answer = match planned {
         Ok(source) => {
-            let segment = if let Source::One(segment, _) = source { Some(segment) } else { None };
-            let mut work = Work::begin(call, segment).await?;
+            let scope = if let Source::One(segment, _) = source { Scope::Segment(segment) } else { Scope::Stock };
+            let mut work = Work::begin(call, scope).await?;
             // The deadline counts from when the record is written; later steps may still have to
             // wait.
             let noted = Clock::Boot.now();

@@ -7,7 +7,7 @@ use lock_core::internal::clock::Clock;
 use lock_core::store::stock::{Audit, MAX_QUANTITY, OperationId, Part, SegmentCounts, Snapshot};
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::stock::{
-    Calls, Columns, Ending, Look, Note, Over, Shift, Stock, Terms, Units, Which, pass, signed, unsigned,
+    Calls, Columns, Ending, Look, Note, Over, Scope, Shift, Stock, Terms, Units, Which, pass, signed, unsigned,
 };
 
 use super::call::Call;
@@ -35,6 +35,9 @@ impl Call {
 }
 
 impl Calls for Call {
+    // A statement sees what was committed before it, and locks what it relies on.
+    const SNAPSHOT: bool = false;
+
     type Fault = Fault;
     type Tries = Tries;
     type Open = Link;
@@ -97,7 +100,7 @@ impl Calls for Call {
         Ok(Some(Audit { counted, held, sold, forgotten }))
     }
 
-    async fn begin(&self, _segment: Option<u32>) -> Result<Link, Fault> {
+    async fn begin(&self, _: Scope<'_>) -> Result<Link, Fault> {
         self.before("begin").await?;
         let link = self.bounded().begin().await?;
         pass("after", "begin").await;

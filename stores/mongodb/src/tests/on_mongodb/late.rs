@@ -5,6 +5,7 @@ use lock_store_records::rows::{Found, Swap};
 use lock_store_records::{Class, Name, Row};
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, DateTime};
+use mongodb::options::ClientOptions;
 
 use super::*;
 use crate::documents;
@@ -186,6 +187,24 @@ async fn a_program_that_stops_in_a_transaction_keeps_documents_for_a_while() {
         assert!(stopped.commit_transaction().await.is_err(), "its transaction was ended");
         assert!(is_held(&store, keys[0]).await);
         assert!(released(&store, "free", "owner:1").await);
+    }
+}
+
+/// A process of ours that stands still in a transaction keeps a document until somebody needs it.
+#[tokio::test]
+async fn a_transaction_of_ours_that_is_abandoned_is_ended_by_who_waits_for_it() {
+    let prefix = new_prefix();
+    let store = store(&SERVER.url(), &prefix);
+    let mut options = ClientOptions::parse(SERVER.url()).await.unwrap();
+    options.app_name = Some("lock-runtime".to_owned());
+    let client = Client::with_options(options).unwrap();
+    for keys in [&["a"][..], &["b", "c"]] {
+        store.check().await.unwrap();
+        let mut stopped = locking(&client, &prefix, &keys[..1], doc! { "note": 1 }).await;
+        // The server alone would end it only after a minute.
+        let answer = store.acquire(request(keys, "owner:2", 60 * SECOND, 30 * SECOND)).await.unwrap();
+        assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+        assert!(stopped.commit_transaction().await.is_err(), "its transaction was ended");
     }
 }
 
