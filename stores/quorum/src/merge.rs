@@ -62,10 +62,13 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
     merged.last_token = known.iter().filter_map(|status| status.last_token).max();
     let holding: Vec<&&LockStatus> =
         known.iter().filter(|status| merged.holders.iter().any(|(owner, _)| has(status, owner))).collect();
-    // A store that missed a downgrade still says `Write`.
-    let times = |kind: Option<Kind>| holding.iter().filter(|status| status.kind == kind).count();
-    let order = |kind: &Option<Kind>| (times(*kind), *kind == Some(Kind::Read));
-    merged.kind = holding.iter().map(|status| status.kind).max_by_key(order).flatten();
+    merged.kind = holding.first().and_then(|status| status.kind);
+    let times = |kind| holding.iter().filter(|status| status.kind == Some(kind)).count();
+    let (readers, writers) = (times(Kind::Read), times(Kind::Write));
+    if readers + writers > 0 {
+        // A store that missed a downgrade still says `Write`.
+        merged.kind = Some(if readers >= writers { Kind::Read } else { Kind::Write });
+    }
     // The hold ends when fewer than a majority have it.
     let mut ends: Vec<Duration> = holding.iter().filter_map(|status| status.remaining).collect();
     ends.sort_unstable_by(|a, b| b.cmp(a));
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_is_that_of_most_stores() {
+    fn a_downgrade_counts_once_most_stores_know_it() {
         let of = |kind| {
             let mut status = holding("a", 30, 7)?;
             status.kind = Some(kind);

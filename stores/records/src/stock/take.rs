@@ -100,7 +100,8 @@ async fn try_to_take<C: Calls>(
     };
     let answer = match planned {
         Ok(source) => {
-            let scope = if let Source::One(segment, _) = source { Scope::Segment(segment) } else { Scope::Stock };
+            let scope =
+                if let Source::One(segment, _) = source { Scope::Segment(segment) } else { Scope::Stock };
             let mut work = Work::begin(call, scope).await?;
             // The deadline counts from when the record is written; later steps may still have to
             // wait.

@@ -7,7 +7,8 @@ use lock_core::internal::clock::Clock;
 use lock_core::store::stock::{Audit, MAX_QUANTITY, OperationId, Part, SegmentCounts, Snapshot};
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::stock::{
-    Calls, Columns, Ending, Look, Note, Over, Scope, Shift, Stock, Terms, Units, Which, pass, signed, unsigned,
+    Calls, Columns, Ending, Look, Note, Over, Scope, Shift, Stock, Terms, Units, Which, pass, signed,
+    unsigned,
 };
 
 use super::call::Call;
