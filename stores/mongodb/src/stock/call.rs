@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use lock_core::internal::clock::Tick;
+use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::stock::StockCall;
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_records::RecordStore;
@@ -54,7 +54,7 @@ struct Turns {
 }
 
 /// The turn of a transaction.
-enum Turn {
+pub(super) enum Turn {
     Stock { _stock: OwnedRwLockWriteGuard<()> },
     Segments { _stock: OwnedRwLockReadGuard<()>, _segments: Vec<OwnedMutexGuard<()>> },
 }
@@ -149,7 +149,7 @@ pub(crate) struct Open {
     transaction: Transaction,
     /// Whether its last command was answered, so that the driver can end it.
     is_clear: bool,
-    _turn: Turn,
+    _turn: Option<Turn>,
 }
 
 impl Call {
@@ -195,13 +195,32 @@ impl Call {
         Ok((sent, batch_of(&answer).into_iter().next()))
     }
 
-    pub(super) async fn open(&self, segments: Option<Vec<u32>>) -> Result<Open, Fault> {
+    /// As [`read`](Self::read). Shows everything that was committed before, even if another primary
+    /// was elected meanwhile: a transaction reads what a primary has, and then all of that is
+    /// committed, or the transaction is not there any more.
+    pub(super) async fn read_current(&self, command: Document) -> Result<(Tick, Option<Document>), Fault> {
+        let mut open = self.open(None).await?;
+        let sent = Clock::Boot.now();
+        let found = match self.find(&mut open, command).await {
+            Ok(found) => self.settle(&mut open).await.map(|()| found),
+            Err(fault) => Err(fault),
+        };
+        self.undo(open).await;
+        Ok((sent, found?.into_iter().next()))
+    }
+
+    /// Takes the turn of these segments, or that of the whole stock.
+    pub(super) async fn turn(&self, segments: Option<Vec<u32>>) -> Result<Turn, Fault> {
+        let turn = async { Ok(self.place.turns.turn(&self.terms.stock, segments).await) };
+        self.bounds.within(During::Work, turn).await
+    }
+
+    /// Begins a transaction. One that only reads needs no turn.
+    pub(super) async fn open(&self, turn: Option<Turn>) -> Result<Open, Fault> {
         self.before("begin").await?;
         let begin = async {
-            let turn = self.place.turns.turn(&self.terms.stock, segments).await;
             let connected = self.mongo().server.connected().await?;
-            let begun = connected.begin().await;
-            let transaction = begun.map_err(failed)?;
+            let transaction = connected.begin().await.map_err(failed)?;
             Ok(Open { transaction, is_clear: true, _turn: turn })
         };
         let open = self.bounds.within(During::Work, begin).await?;

@@ -76,6 +76,9 @@ impl Call {
 impl Calls for Call {
     const SNAPSHOT: bool = true;
 
+    // A new primary shows what a majority has had for a while.
+    const CURRENT: bool = false;
+
     type Fault = Fault;
     type Tries = Backoff;
     type Open = Open;
@@ -102,8 +105,10 @@ impl Calls for Call {
         Ok(())
     }
 
-    async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
-        let (sent, found) = self.read(commands::look(self.name(), operation.as_str())).await?;
+    async fn look(&self, operation: &OperationId, current: bool) -> Result<Option<Look>, Fault> {
+        let command = commands::look(self.name(), operation.as_str());
+        let (sent, found) =
+            if current { self.read_current(command).await? } else { self.read(command).await? };
         let Some(stock) = found else { return Ok(None) };
         let now = self.int(&stock, "now")?;
         self.observe(now, sent);
@@ -117,7 +122,7 @@ impl Calls for Call {
     }
 
     async fn audit(&self, with_records: bool) -> Result<Option<Audit>, Fault> {
-        let (_, found) = self.read(commands::audit(self.name(), with_records)).await?;
+        let (_, found) = self.read_current(commands::audit(self.name(), with_records)).await?;
         let Some(stock) = found else { return Ok(None) };
         let each = list(&stock, "parts").map(|segment| {
             let count = |field| self.count(segment, field);
@@ -140,7 +145,8 @@ impl Calls for Call {
             Scope::Records => Some(Vec::new()),
             Scope::Stock => None,
         };
-        self.open(segments).await
+        let turn = self.turn(segments).await?;
+        self.open(Some(turn)).await
     }
 
     async fn end(&self, mut open: Open, ending: Ending) -> Result<(), Fault> {

@@ -6,8 +6,8 @@ use lock_core::internal::plan::fill;
 use lock_core::store::stock::{MAX_QUANTITY, RestockAnswer, RestockRequest};
 
 use super::numbers::signed;
-use super::record::Record;
-use super::{Calls, Done, Note, Scope, Shift, Work, transaction};
+use super::record::{Look, Record};
+use super::{Calls, Done, Note, Scope, Shift, Work, decided, transaction};
 
 /// The segments of a stock, locked.
 pub(super) struct Segments {
@@ -30,16 +30,23 @@ pub(super) async fn change_size<C: Calls>(call: &C, segments: u32) -> Result<Opt
 }
 
 pub(super) async fn put_in<C: Calls>(call: &C, request: &RestockRequest) -> Result<RestockAnswer, C::Fault> {
-    let Some(look) = call.look(&request.operation).await? else { return Ok(RestockAnswer::Missing) };
-    if let Some(record) = Record::read(call, request.operation.as_str(), look.record, look.now)? {
+    // What is known already.
+    let known = |look: Option<Look>| {
+        let Some(look) = look else { return Ok(Some(RestockAnswer::Missing)) };
+        let Some(record) = Record::read(call, request.operation.as_str(), look.record, look.now)? else {
+            call.in_time(look.now)?;
+            return Ok(None);
+        };
         let is_same = record.state.is_none() && record.quantity == request.quantity;
-        return Ok(if is_same {
+        Ok(Some(if is_same {
             RestockAnswer::Done { repeated: true }
         } else {
             RestockAnswer::Different { quantity: record.quantity }
-        });
+        }))
+    };
+    if let Some(answer) = decided(call, &request.operation, known, Option::is_some).await? {
+        return Ok(answer);
     }
-    call.in_time(look.now)?;
     transaction!(call, Scope::Stock, |work| work.put_in(request))
 }
 

@@ -163,6 +163,10 @@ pub trait Calls: Send + Sync + Sized {
     /// then.
     const SNAPSHOT: bool;
 
+    /// Whether a look shows everything that was committed before it. Otherwise one of a new primary
+    /// may not.
+    const CURRENT: bool;
+
     /// Why a step was not made.
     type Fault: From<StoreError> + Send;
 
@@ -192,9 +196,12 @@ pub trait Calls: Send + Sync + Sized {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Reads a stock and the record of an operation at one moment. Returns `None` if there is no
-    /// such stock.
-    fn look(&self, operation: &OperationId)
-    -> impl Future<Output = Result<Option<Look>, Self::Fault>> + Send;
+    /// such stock. If `current` is true, shows everything that was committed before.
+    fn look(
+        &self,
+        operation: &OperationId,
+        current: bool,
+    ) -> impl Future<Output = Result<Option<Look>, Self::Fault>> + Send;
 
     /// Reads the counts at one moment, and the totals of the records if they are asked for. Returns
     /// `None` if there is no such stock.
@@ -428,6 +435,20 @@ macro_rules! transaction {
     }};
 }
 use transaction;
+
+/// Decides by a look. What the caller is told at once (`is_told`) is decided by a current one.
+async fn decided<C: Calls, T>(
+    call: &C,
+    operation: &OperationId,
+    decide: impl Fn(Option<Look>) -> Result<T, StoreError>,
+    is_told: impl Fn(&T) -> bool,
+) -> Result<T, C::Fault> {
+    let decision = decide(call.look(operation, C::CURRENT).await?)?;
+    if C::CURRENT || !is_told(&decision) {
+        return Ok(decision);
+    }
+    Ok(decide(call.look(operation, true).await?)?)
+}
 
 /// Makes attempts until one succeeds or no other would.
 macro_rules! attempts {

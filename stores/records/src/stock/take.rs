@@ -10,9 +10,9 @@ use lock_core::store::stock::{Part, State, TakeAnswer, TakeRequest};
 use lock_core::store::{Few, StoreError};
 
 use super::numbers::{micros, signed};
-use super::record::{Record, letter, write_parts};
+use super::record::{Look, Record, letter, write_parts};
 use super::settle::{End, end, make_room};
-use super::{Calls, Done, Note, Scope, Shift, Units, Work, sum};
+use super::{Calls, Done, Note, Scope, Shift, Units, Work, decided, sum};
 
 /// Where the units come from.
 enum Source {
@@ -78,6 +78,27 @@ pub(super) async fn take<C: Calls>(call: &C, request: &TakeRequest) -> Result<Ta
     }
 }
 
+/// What a look says is to be done.
+enum Step {
+    Answer(TakeAnswer),
+    /// The reservation of this very operation is overdue, and ends first.
+    End,
+    Sell(Source),
+}
+
+fn decide(call: &impl Calls, request: &TakeRequest, first: u32, look: Look) -> Result<Step, StoreError> {
+    if let Some(record) = Record::read(call, request.operation.as_str(), look.record, look.now)? {
+        return Ok(again(&record, request, look.now).map_or(Step::End, Step::Answer));
+    }
+    call.in_time(look.now)?;
+    let planned = match request.only {
+        Some((segment, token)) => Ok(Source::One(segment, token)),
+        None => plan(&look.available, request.quantity, first),
+    };
+    let short = |available| Step::Answer(TakeAnswer::Short { available });
+    Ok(planned.map_or_else(short, Step::Sell))
+}
+
 /// Makes one attempt. Returns `None` if others came in between.
 async fn try_to_take<C: Calls>(
     call: &C,
@@ -85,21 +106,21 @@ async fn try_to_take<C: Calls>(
     first: u32,
 ) -> Result<Option<TakeAnswer>, C::Fault> {
     let operation = &request.operation;
-    let Some(look) = call.look(operation).await? else { return Ok(Some(TakeAnswer::Missing)) };
-    if let Some(record) = Record::read(call, operation.as_str(), look.record, look.now)? {
-        let answer = again(&record, request, look.now);
-        if answer.is_none() {
-            end(call, operation, End::Expire).await?;
+    let by = |look: Option<Look>| match look {
+        None => Ok((Step::Answer(TakeAnswer::Missing), false)),
+        Some(look) => {
+            let overdue = look.overdue;
+            Ok((decide(call, request, first, look)?, overdue))
         }
-        return Ok(answer);
-    }
-    call.in_time(look.now)?;
-    let planned = match request.only {
-        Some((segment, token)) => Ok(Source::One(segment, token)),
-        None => plan(&look.available, request.quantity, first),
     };
-    let answer = match planned {
-        Ok(source) => {
+    let (step, overdue) = decided(call, operation, by, |(step, _)| matches!(step, Step::Answer(_))).await?;
+    let answer = match step {
+        Step::Answer(answer) => Some(answer),
+        Step::End => {
+            end(call, operation, End::Expire).await?;
+            return Ok(None);
+        }
+        Step::Sell(source) => {
             let scope =
                 if let Source::One(segment, _) = source { Scope::Segment(segment) } else { Scope::Stock };
             let mut work = Work::begin(call, scope).await?;
@@ -113,9 +134,8 @@ async fn try_to_take<C: Calls>(
             }
             answer
         }
-        Err(available) => Some(TakeAnswer::Short { available }),
     };
-    if !look.overdue || !matches!(answer, Some(TakeAnswer::Short { .. })) {
+    if !overdue || !matches!(answer, Some(TakeAnswer::Short { .. })) {
         return Ok(answer);
     }
     // Look again once overdue reservations have ended.

@@ -39,6 +39,8 @@ impl Calls for Call {
     // A statement sees what was committed before it, and locks what it relies on.
     const SNAPSHOT: bool = false;
 
+    const CURRENT: bool = true;
+
     type Fault = Fault;
     type Tries = Tries;
     type Open = Link;
@@ -63,7 +65,7 @@ impl Calls for Call {
         self.bounded().retry(tries, fault).await
     }
 
-    async fn look(&self, operation: &OperationId) -> Result<Option<Look>, Fault> {
+    async fn look(&self, operation: &OperationId, _: bool) -> Result<Option<Look>, Fault> {
         let args = [self.name(), operation.as_str().into()];
         let (sent, rows) = self.look_up(&self.place.reads, &self.sql().look, &args).await?;
         let Some(first) = rows.first() else { return Ok(None) };
