@@ -195,9 +195,8 @@ impl Call {
         Ok((sent, batch_of(&answer).into_iter().next()))
     }
 
-    /// As [`read`](Self::read). Shows everything that was committed before, even if another primary
-    /// was elected meanwhile: a transaction reads what a primary has, and then all of that is
-    /// committed, or the transaction is not there any more.
+    /// As [`read`](Self::read). Shows everything that was committed before, also after an election:
+    /// a transaction reads whatever a primary has, and lasts only if all of that gets committed.
     pub(super) async fn read_current(&self, command: Document) -> Result<(Tick, Option<Document>), Fault> {
         let mut open = self.open(None).await?;
         let sent = Clock::Boot.now();

@@ -131,7 +131,7 @@ pub struct Shift {
     pub counts: [i64; 3],
 }
 
-/// What a transaction changes, as far as that is known when it begins.
+/// The part of a stock that a transaction changes, as far as that is known when it begins.
 #[derive(Clone, Copy, Debug)]
 pub enum Scope<'a> {
     /// This segment, and the record of a sale.
@@ -155,9 +155,9 @@ pub enum Ending {
     Undo,
 }
 
-/// One call on a stock, and the steps of its transactions. A step that depends on what an earlier
-/// one of the same transaction has read is either not made, or that is still so at the commit, or
-/// the difference does not matter.
+/// One call on a stock, and the steps of its transactions. A step may depend on what an earlier one
+/// of the same transaction has read. Then it is only made if that is still so at the commit, or the
+/// difference does not matter.
 pub trait Calls: Send + Sync + Sized {
     /// Whether a transaction sees one moment, and fails if it changes what has been changed since
     /// then.
@@ -436,7 +436,7 @@ macro_rules! transaction {
 }
 use transaction;
 
-/// Decides by a look. What the caller is told at once (`is_told`) is decided by a current one.
+/// Decides by a look, or by a current one if the caller is told the decision at once (`is_told`).
 async fn decided<C: Calls, T>(
     call: &C,
     operation: &OperationId,

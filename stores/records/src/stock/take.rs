@@ -78,7 +78,7 @@ pub(super) async fn take<C: Calls>(call: &C, request: &TakeRequest) -> Result<Ta
     }
 }
 
-/// What a look says is to be done.
+/// The next step, according to a look.
 enum Step {
     Answer(TakeAnswer),
     /// The reservation of this very operation is overdue, and ends first.
