@@ -3,9 +3,9 @@
 //! A transaction reads a snapshot, and fails if another one has changed a document that it changes.
 //! A sale from one segment depends on that segment, and changes it. The end of an operation reads
 //! the number of segments, to find where units go, and changes that segment. A resize that retires
-//! it changes it, too, so one of them fails. Others that depend on the number of
-//! segments change the stock's document first, as a resize does. Two calls on one operation, and a sweep
-//! that ends or deletes its record, change or make the same document.
+//! it changes it, too, so one of them fails. Others that depend on the number of segments change
+//! the stock's document first, as a resize does. Two calls on one operation, and a sweep that ends
+//! or deletes its record, change or make the same document.
 
 use std::fmt;
 use std::time::Duration;
