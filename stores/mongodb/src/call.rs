@@ -22,7 +22,7 @@ use crate::server::Bounds;
 /// Number of documents that are written side by side, each by itself.
 const ABREAST: u32 = 4;
 
-/// Maximum pause after a transaction that has lost against other steps. Steps on one document go on
+/// Maximum pause between two attempts to change several documents. Steps on one of them go on
 /// meanwhile, and win.
 const LOST: Duration = Duration::from_millis(80);
 
@@ -150,13 +150,24 @@ impl<'a> Call<'a> {
         Changed { answer, now, heard: bell.ring(change.handle) }
     }
 
-    /// Reads the documents of a step.
-    async fn read(&self, change: &Change) -> Result<Documents, Fault> {
+    /// Whether every read shows everything that was committed before, as there are no elections.
+    async fn is_current(&self) -> Result<bool, Fault> {
+        Ok(!self.bounds.connected(&self.mongo.server).await?.is_set)
+    }
+
+    /// Reads the documents of a step, also after an election if `current` is true.
+    async fn read(&self, change: &Change, current: bool) -> Result<Documents, Fault> {
         let ids: Vec<String> = change.names.iter().map(id).collect();
         let sent = Clock::Boot.now();
         let mut documents = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(TOGETHER) {
-            documents.extend(self.list(documents::find(ids)).await?);
+        let commands = ids.chunks(TOGETHER).map(documents::find);
+        if current && !self.is_current().await? {
+            let answers = self.bounds.read_current(&self.mongo.server, commands).await?;
+            documents.extend(answers.iter().flat_map(batch_of));
+        } else {
+            for command in commands {
+                documents.extend(self.list(command).await?);
+            }
         }
         let indexes: HashMap<&str, usize> = ids.iter().map(String::as_str).zip(0..).collect();
         let mut found: Vec<Option<Found>> = vec![None; ids.len()];
@@ -211,7 +222,7 @@ impl<'a> Call<'a> {
         change: &Change,
         step: Steps<'_, T>,
     ) -> Result<Changed<T>, StoreError> {
-        let Documents { now, mut records, .. } = self.retrying(|| self.read(change)).await?;
+        let Documents { now, mut records, .. } = self.retrying(|| self.read(change, true)).await?;
         let (answer, bell, _) = self.mongo.rows.run(&change.names, now, &mut records, &[], step);
         Ok(Changed { answer, now, heard: bell.ring(change.handle) })
     }
@@ -238,16 +249,27 @@ impl<'a> Call<'a> {
     }
 
     async fn transact<T>(&self, change: &Change, step: Steps<'_, T>) -> Result<Changed<T>, Fault> {
-        let read = self.read(change).await?;
         let settles = change.access == Access::Settle;
-        let mut records = read.records.clone();
-        let (answer, bell, events) = self.mongo.rows.run(&change.names, read.now, &mut records, &[], step);
-        let writes = self.writes(change, &read, &records, &events, &[]);
-        let writes = writes.map_err(|(_, error)| error)?;
-        let moment = if settles { read.now } else { read.moment };
-        if writes.is_empty() {
-            return Ok(Changed { answer, now: moment, heard: bell.ring(change.handle) });
-        }
+        let mut read = self.read(change, false).await?;
+        let mut is_current = false;
+        let (writes, answer, bell) = loop {
+            let mut records = read.records.clone();
+            let (answer, bell, events) =
+                self.mongo.rows.run(&change.names, read.now, &mut records, &[], step);
+            let writes = self.writes(change, &read, &records, &events, &[]);
+            let writes = writes.map_err(|(_, error)| error)?;
+            if !is_current && writes.len() < change.names.len() {
+                // No write proves that the others were so.
+                read = self.read(change, true).await?;
+                is_current = true;
+                continue;
+            }
+            if writes.is_empty() {
+                let moment = if settles { read.now } else { read.moment };
+                return Ok(Changed { answer, now: moment, heard: bell.ring(change.handle) });
+            }
+            break (writes, answer, bell);
+        };
         let at = read.next();
         let commands = writes.chunks(TOGETHER);
         let latest = change.latest.map(micros);
@@ -291,7 +313,7 @@ impl<'a> Call<'a> {
         change: &'b Change,
         read: &'b Documents,
         records: &[Record],
-        events: &'b [Event],
+        events: &[Event],
         skipped: &[usize],
     ) -> Result<Vec<Write<'b>>, (usize, StoreError)> {
         let mut writes = Vec::new();
@@ -330,11 +352,11 @@ pub(crate) async fn batch<T>(
     change: &Change,
     step: Steps<'_, T>,
 ) -> Result<Changed<T>, StoreError> {
-    let read = call.retrying(|| call.read(change)).await?;
+    let mut read = call.retrying(|| call.read(change, false)).await?;
     let rows = &call.mongo.rows;
-    let mut skipped = read.skipped.clone();
-    let at = read.next();
+    let (mut skipped, mut is_current) = (read.skipped.clone(), false);
     loop {
+        let at = read.next();
         let mut records = read.records.clone();
         let (answer, bell, events) = rows.run(&change.names, read.now, &mut records, &skipped, step);
         let writes = match call.writes(change, &read, &records, &events, &skipped) {
@@ -345,6 +367,12 @@ pub(crate) async fn batch<T>(
                 continue;
             }
         };
+        if !is_current && writes.len() + skipped.len() < change.names.len() {
+            // No write proves that the others were so.
+            read = call.retrying(|| call.read(change, true)).await?;
+            (skipped, is_current) = (read.skipped.clone(), true);
+            continue;
+        }
         let changed = |answer, bell: Bell| Changed { answer, now: time(at), heard: bell.ring(change.handle) };
         if writes.is_empty() {
             return Ok(changed(answer, bell));

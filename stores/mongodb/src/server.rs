@@ -118,7 +118,7 @@ impl Server {
         }
         let end = async { self.connected().await?.end_abandoned().await };
         // They end by themselves, only later.
-        let _ = bounds.within(During::Work, end).await;
+        let _ = bounds.part(PATIENCE).within(During::Work, end).await;
         *looked = Some(Clock::Boot.now());
     }
 
@@ -277,6 +277,15 @@ impl Transaction {
         answer
     }
 
+    /// Waits until a majority has everything that it has read, at the same primary. A command in it
+    /// then tells whether it is still there.
+    pub(crate) async fn settle(&mut self, mut command: Document, left: i64) -> Result<(), Fault> {
+        command.insert("maxTimeMS", left);
+        command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": left });
+        let answer = self.database.run_command(command).await;
+        answered(answer.map_err(failed)?, During::Work).map(drop)
+    }
+
     /// Undoes it.
     pub(crate) async fn abort(&mut self) -> Result<(), Error> {
         let Some(session) = &mut self.session else { return Ok(()) };
@@ -390,6 +399,28 @@ impl Bounds {
         command.insert("maxTimeMS", left);
         command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": left });
         self.run(server, command, During::Commit).await
+    }
+
+    /// Runs commands that only read, and sees everything that was committed before. Other reads may
+    /// miss something after an election: a new primary does not know at once what a majority has.
+    /// A transaction reads what the primary itself has, and is committed once a majority has that.
+    pub(crate) async fn read_current(
+        &self,
+        server: &Server,
+        commands: impl IntoIterator<Item = Document>,
+    ) -> Result<Vec<Document>, Fault> {
+        let connected = self.connected(server).await?;
+        let begin = async { connected.begin().await.map_err(failed) };
+        let mut transaction = self.within(During::Work, begin).await?;
+        let mut answers = Vec::new();
+        for mut command in commands {
+            command.insert("maxTimeMS", self.milliseconds());
+            let run = async { answered(transaction.run(command).await.map_err(failed)?, During::Work) };
+            answers.push(self.within(During::Work, run).await?);
+        }
+        let commit = async { transaction.commit().await.map_err(failed) };
+        self.within(During::Work, commit).await?;
+        Ok(answers)
     }
 
     /// Runs a command that only reads what a majority has.

@@ -58,7 +58,7 @@ impl Mongo {
             let mut line = Line::new(addr, witness::PATIENCE);
             let nothing = doc! { "q": { "_id": "" }, "limit": 1 };
             let wait = doc! {
-                "delete": "witness", "deletes": [nothing], "$db": "locks", "writeConcern": { "w": "majority" },
+                "delete": "witness", "deletes": [nothing], "$db": "locks", "writeConcern": { "w": "majority", "wtimeout": 500 },
             };
             Box::new(move || drop(line.ask(wait.clone())))
         };
@@ -138,7 +138,7 @@ impl Database for Mongo {
             while let Err(error) = self.try_lock(&row.name) {
                 if now_nanos() > deadline {
                     let left = self.left().map(|left| format!("{left:?}"));
-                    return Err(io::Error::other(format!("{error}; it has {left:?}")));
+                    return Err(io::Error::other(format!("{error}; the database has {left:?}")));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }

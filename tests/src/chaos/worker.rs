@@ -48,9 +48,14 @@ pub async fn work(orders: Orders) -> Result<(), String> {
     let locks = connect(&orders).await.map_err(|error| format!("can't connect: {error}"))?;
     let leaked = match orders.broken {
         // No code uses it, and it is still renewed.
-        Broken::Leak if orders.name == "0.0" => {
-            Some(locks.mutex(TOGETHER[0]).acquire().await.map_err(|error| error.to_string())?)
-        }
+        Broken::Leak if orders.name == "0.0" => Some(
+            locks
+                .mutex(TOGETHER[0])
+                .wait(orders.patience)
+                .acquire()
+                .await
+                .map_err(|error| error.to_string())?,
+        ),
         _ => None,
     };
     let dice = Dice::new(orders.seed);

@@ -25,11 +25,10 @@ use crate::server::{Bounds, Connected, Transaction};
 
 /// Maximum number of commands of transactions that are under way at once. Others of the connections
 /// are for locks.
-const COMMANDS: usize = 6;
+const COMMANDS: usize = 5;
 
-/// Maximum number of looks that are under way at once. Open transactions never wait behind those
-/// that have not begun.
-const LOOKS: usize = 2;
+/// Maximum number of looks that are under way at once. Open transactions do not wait behind them.
+const LOOKS: usize = 3;
 
 /// Number of turns. Stocks, or segments, that share one by chance wait for each other.
 const TURNS: usize = 64;
@@ -195,17 +194,15 @@ impl Call {
         Ok((sent, batch_of(&answer).into_iter().next()))
     }
 
-    /// As [`read`](Self::read). Shows everything that was committed before, also after an election:
-    /// a transaction reads whatever a primary has, and lasts only if all of that gets committed.
+    /// Runs one command that reads, and sees everything that was committed before, also after an
+    /// election. Returns the same as [`read`](Self::read).
     pub(super) async fn read_current(&self, command: Document) -> Result<(Tick, Option<Document>), Fault> {
-        let mut open = self.open(None).await?;
+        self.before("look").await?;
         let sent = Clock::Boot.now();
-        let found = match self.find(&mut open, command).await {
-            Ok(found) => self.settle(&mut open).await.map(|()| found),
-            Err(fault) => Err(fault),
-        };
-        self.undo(open).await;
-        Ok((sent, found?.into_iter().next()))
+        let read = self.bounds.read_current(&self.mongo().server, [command]);
+        let answers = self.bounded(&self.place.looks, During::Work, read).await?;
+        pass("after", "look").await;
+        Ok((sent, answers.first().and_then(|answer| batch_of(answer).into_iter().next())))
     }
 
     /// Takes the turn of these segments, or that of the whole stock.
@@ -286,13 +283,13 @@ impl Call {
     /// Waits until a majority has everything that an open transaction has read. No failover undoes
     /// it then.
     pub(super) async fn settle(&self, open: &mut Open) -> Result<(), Fault> {
-        let settle = self.bounds.write(&self.mongo().server, documents::look(""));
+        let settle = open.transaction.settle(documents::look(""), self.bounds.milliseconds());
         match self.bounded(&self.place.commands, During::Work, settle).await {
             Err(Fault::Failed(error)) if error.outcome_unknown() => {
                 return Err(Fault::Again(error.to_string()));
             }
             other => other?,
-        };
+        }
         // A primary that is deposed ends its transactions. So it was this one that has waited.
         self.find(open, commands::find_one(commands::STOCKS, "", doc! { "_id": 1 })).await.map(drop)
     }

@@ -163,8 +163,8 @@ pub trait Calls: Send + Sync + Sized {
     /// then.
     const SNAPSHOT: bool;
 
-    /// Whether a look shows everything that was committed before it. Otherwise one of a new primary
-    /// may not.
+    /// Whether a look shows everything that was committed before it. If false, a look at a new
+    /// primary may miss something.
     const CURRENT: bool;
 
     /// Why a step was not made.

@@ -192,7 +192,7 @@ async fn a_program_that_stops_in_a_transaction_keeps_documents_for_a_while() {
 
 /// A process of ours that stands still in a transaction keeps a document until somebody needs it.
 #[tokio::test]
-async fn a_transaction_of_ours_that_is_abandoned_is_ended_by_who_waits_for_it() {
+async fn a_waiter_ends_an_abandoned_transaction_of_ours() {
     let prefix = new_prefix();
     let store = store(&SERVER.url(), &prefix);
     let mut options = ClientOptions::parse(SERVER.url()).await.unwrap();
