@@ -66,7 +66,7 @@ pub(super) fn status(answers: &[Option<LockStatus>]) -> LockStatus {
     let times = |kind| holding.iter().filter(|status| status.kind == Some(kind)).count();
     let (readers, writers) = (times(Kind::Read), times(Kind::Write));
     if readers + writers > 0 {
-        // A store that missed a downgrade still says `Write`. In a tie, a silent one may have heard.
+        // A store that missed a downgrade still says `Write`. In a tie, a silent one may know.
         merged.kind = Some(if readers >= writers { Kind::Read } else { Kind::Write });
     }
     // The hold ends when fewer than a majority have it.
