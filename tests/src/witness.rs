@@ -4,8 +4,8 @@
 //! A thread in each worker sleeps, and notes when it wakes up late. It does not belong to the
 //! executor: if the executor is kept busy, the library is to blame. For each server, a thread in
 //! the parent sends harmless commands on the way that the workers' requests take. It notes when an
-//! answer is late. Where each step waits for the disk, another thread writes to that. Where it waits
-//! for a majority of a replica set, others do so, too.
+//! answer is late. Where each step waits for the disk, another thread writes to that. Where each
+//! step waits for a majority of a replica set, others do so, too.
 
 #[cfg(feature = "helpers")]
 use std::io;
