@@ -14,7 +14,7 @@ use lock_store_records::{Access, Bell, Change, Changed, Event, Name, Record};
 use mongodb::bson::Document;
 use tokio::sync::SemaphorePermit;
 
-use crate::classify::{During, Fault, answered, failed, fault_of_commit};
+use crate::classify::{During, Fault, failed, fault_of_commit};
 use crate::documents::{self, COLLECTION, Read, TOGETHER, Told, Write, batch_of, id};
 use crate::records::Mongo;
 use crate::server::Bounds;
@@ -289,13 +289,9 @@ impl<'a> Call<'a> {
 
     /// Runs commands in a transaction. Each has to write this many documents.
     async fn commit(&self, commands: impl Iterator<Item = (Document, usize)>) -> Result<(), Fault> {
-        let connected = self.bounds.connected(&self.mongo.server).await?;
-        let begin = async { connected.begin().await.map_err(failed) };
-        let mut transaction = self.bounds.within(During::Work, begin).await?;
-        for (mut command, count) in commands {
-            command.insert("maxTimeMS", self.bounds.milliseconds());
-            let write = async { answered(transaction.run(command).await.map_err(failed)?, During::Work) };
-            let answer = self.bounds.within(During::Work, write).await?;
+        let mut transaction = self.bounds.begin(&self.mongo.server).await?;
+        for (command, count) in commands {
+            let answer = self.bounds.run_in(&mut transaction, command).await?;
             if count_of(&answer) != Some(count) {
                 let undo = async { transaction.abort().await.map_err(failed) };
                 self.bounds.within(During::Work, undo).await?;
@@ -354,7 +350,8 @@ pub(crate) async fn batch<T>(
 ) -> Result<Changed<T>, StoreError> {
     let mut read = call.retrying(|| call.read(change, false)).await?;
     let rows = &call.mongo.rows;
-    let (mut skipped, mut is_current) = (read.skipped.clone(), false);
+    let mut skipped = read.skipped.clone();
+    let mut is_current = call.retrying(|| call.is_current()).await?;
     loop {
         let at = read.next();
         let mut records = read.records.clone();

@@ -22,7 +22,7 @@ use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::classify::{DATABASE, During, Fault, answered, failed, fault};
-use crate::documents::{COLLECTION, batch_of};
+use crate::documents::{self, COLLECTION, batch_of};
 
 /// Maximum number of steps that are under way at once. The others of the connections are for
 /// stocks, renewals, sweeping, and the change stream.
@@ -279,10 +279,8 @@ impl Transaction {
 
     /// Waits until a majority has everything that it has read, at the same primary. A command in it
     /// then tells whether it is still there.
-    pub(crate) async fn settle(&mut self, mut command: Document, left: i64) -> Result<(), Fault> {
-        command.insert("maxTimeMS", left);
-        command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": left });
-        let answer = self.database.run_command(command).await;
+    pub(crate) async fn settle(&self, bounds: Bounds) -> Result<(), Fault> {
+        let answer = self.database.run_command(bounds.for_majority(documents::look(""))).await;
         answered(answer.map_err(failed)?, During::Work).map(drop)
     }
 
@@ -389,16 +387,35 @@ impl Bounds {
         }
     }
 
-    /// Runs a command that writes, and waits until a majority has it.
-    pub(crate) async fn write(
-        &self,
-        server: &Server,
-        mut command: Document,
-    ) -> Result<(Tick, Document), Fault> {
+    /// Returns a command that waits until a majority has what it writes, or everything if it writes
+    /// nothing.
+    fn for_majority(&self, mut command: Document) -> Document {
         let left = self.milliseconds();
         command.insert("maxTimeMS", left);
         command.insert("writeConcern", doc! { "w": "majority", "j": true, "wtimeout": left });
-        self.run(server, command, During::Commit).await
+        command
+    }
+
+    /// Runs a command that writes, and waits until a majority has it.
+    pub(crate) async fn write(&self, server: &Server, command: Document) -> Result<(Tick, Document), Fault> {
+        self.run(server, self.for_majority(command), During::Commit).await
+    }
+
+    /// Begins a transaction.
+    pub(crate) async fn begin(&self, server: &Server) -> Result<Transaction, Fault> {
+        let begin = async { server.connected().await?.begin().await.map_err(failed) };
+        self.within(During::Work, begin).await
+    }
+
+    /// Runs a command in a transaction.
+    pub(crate) async fn run_in(
+        &self,
+        transaction: &mut Transaction,
+        mut command: Document,
+    ) -> Result<Document, Fault> {
+        command.insert("maxTimeMS", self.milliseconds());
+        let run = async { answered(transaction.run(command).await.map_err(failed)?, During::Work) };
+        self.within(During::Work, run).await
     }
 
     /// Runs commands that only read, and sees everything that was committed before. Other reads may
@@ -409,14 +426,10 @@ impl Bounds {
         server: &Server,
         commands: impl IntoIterator<Item = Document>,
     ) -> Result<Vec<Document>, Fault> {
-        let connected = self.connected(server).await?;
-        let begin = async { connected.begin().await.map_err(failed) };
-        let mut transaction = self.within(During::Work, begin).await?;
+        let mut transaction = self.begin(server).await?;
         let mut answers = Vec::new();
-        for mut command in commands {
-            command.insert("maxTimeMS", self.milliseconds());
-            let run = async { answered(transaction.run(command).await.map_err(failed)?, During::Work) };
-            answers.push(self.within(During::Work, run).await?);
+        for command in commands {
+            answers.push(self.run_in(&mut transaction, command).await?);
         }
         let commit = async { transaction.commit().await.map_err(failed) };
         self.within(During::Work, commit).await?;

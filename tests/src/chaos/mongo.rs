@@ -57,8 +57,9 @@ impl Mongo {
         let pulse = |addr| -> Ping {
             let mut line = Line::new(addr, witness::PATIENCE);
             let nothing = doc! { "q": { "_id": "" }, "limit": 1 };
+            let majority = doc! { "w": "majority", "wtimeout": witness::PATIENCE.as_millis() as i64 };
             let wait = doc! {
-                "delete": "witness", "deletes": [nothing], "$db": "locks", "writeConcern": { "w": "majority", "wtimeout": 500 },
+                "delete": "witness", "deletes": [nothing], "$db": "locks", "writeConcern": majority,
             };
             Box::new(move || drop(line.ask(wait.clone())))
         };

@@ -1,4 +1,4 @@
-//! Tests of stocks in databases: files, scenarios for every database, and faults of servers.
+//! Tests stocks in databases. Each database runs the same scenarios, and meets the same faults.
 
 pub mod scenarios;
 pub mod servers;

@@ -19,7 +19,7 @@ use tokio::sync::{
 use super::commands;
 use crate::call::count_of;
 use crate::classify::{During, Fault, answered, failed, fault_of_commit};
-use crate::documents::{self, batch_of};
+use crate::documents::batch_of;
 use crate::records::Mongo;
 use crate::server::{Bounds, Connected, Transaction};
 
@@ -53,7 +53,7 @@ struct Turns {
 }
 
 /// The turn of a transaction.
-pub(super) enum Turn {
+enum Turn {
     Stock { _stock: OwnedRwLockWriteGuard<()> },
     Segments { _stock: OwnedRwLockReadGuard<()>, _segments: Vec<OwnedMutexGuard<()>> },
 }
@@ -74,7 +74,8 @@ impl Turns {
         };
         let of_stock = self.stocks.get(index((stock, 0))).map(Arc::clone).unwrap_or_default();
         let Some(segments) = segments else { return Turn::Stock { _stock: of_stock.write_owned().await } };
-        // In one order, and each once. The stock is last: it then waits for no queue of a segment.
+        // In one order, and each once. The stock comes last, so whoever waits for all of it waits
+        // for no queue of a segment.
         let indexes: BTreeSet<_> = segments.into_iter().map(|segment| index((stock, segment))).collect();
         let mut turns = Vec::with_capacity(indexes.len());
         for turn in indexes.into_iter().filter_map(|index| self.segments.get(index)) {
@@ -148,7 +149,7 @@ pub(crate) struct Open {
     transaction: Transaction,
     /// Whether its last command was answered, so that the driver can end it.
     is_clear: bool,
-    _turn: Option<Turn>,
+    _turn: Turn,
 }
 
 impl Call {
@@ -205,23 +206,14 @@ impl Call {
         Ok((sent, answers.first().and_then(|answer| batch_of(answer).into_iter().next())))
     }
 
-    /// Takes the turn of these segments, or that of the whole stock.
-    pub(super) async fn turn(&self, segments: Option<Vec<u32>>) -> Result<Turn, Fault> {
-        let turn = async { Ok(self.place.turns.turn(&self.terms.stock, segments).await) };
-        self.bounds.within(During::Work, turn).await
-    }
-
-    /// Begins a transaction. One that only reads needs no turn.
-    pub(super) async fn open(&self, turn: Option<Turn>) -> Result<Open, Fault> {
+    /// Begins a transaction in the turn of these segments, or in that of the whole stock.
+    pub(super) async fn open(&self, segments: Option<Vec<u32>>) -> Result<Open, Fault> {
         self.before("begin").await?;
-        let begin = async {
-            let connected = self.mongo().server.connected().await?;
-            let transaction = connected.begin().await.map_err(failed)?;
-            Ok(Open { transaction, is_clear: true, _turn: turn })
-        };
-        let open = self.bounds.within(During::Work, begin).await?;
+        let turn = async { Ok(self.place.turns.turn(&self.terms.stock, segments).await) };
+        let turn = self.bounds.within(During::Work, turn).await?;
+        let transaction = self.bounds.begin(&self.mongo().server).await?;
         pass("after", "begin").await;
-        Ok(open)
+        Ok(Open { transaction, is_clear: true, _turn: turn })
     }
 
     /// Runs one command of a transaction, if there is time.
@@ -283,7 +275,7 @@ impl Call {
     /// Waits until a majority has everything that an open transaction has read. No failover undoes
     /// it then.
     pub(super) async fn settle(&self, open: &mut Open) -> Result<(), Fault> {
-        let settle = open.transaction.settle(documents::look(""), self.bounds.milliseconds());
+        let settle = open.transaction.settle(self.bounds);
         match self.bounded(&self.place.commands, During::Work, settle).await {
             Err(Fault::Failed(error)) if error.outcome_unknown() => {
                 return Err(Fault::Again(error.to_string()));

@@ -145,8 +145,7 @@ impl Calls for Call {
             Scope::Records => Some(Vec::new()),
             Scope::Stock => None,
         };
-        let turn = self.turn(segments).await?;
-        self.open(Some(turn)).await
+        self.open(segments).await
     }
 
     async fn end(&self, mut open: Open, ending: Ending) -> Result<(), Fault> {

@@ -27,8 +27,7 @@ pub struct Columns {
 impl Columns {
     /// Returns the segments that the units are from.
     pub fn segments(&self) -> impl Iterator<Item = u32> {
-        let segment = |part: &str| part.split_once(':')?.0.parse().ok();
-        self.parts.split_ascii_whitespace().filter_map(segment)
+        self.parts.split_ascii_whitespace().filter_map(part).map(|part| part.segment)
     }
 }
 
@@ -73,12 +72,14 @@ pub(super) fn write_parts(parts: &[Part]) -> String {
     words.join(" ")
 }
 
+/// Reads one part of an operation.
+fn part(word: &str) -> Option<Part> {
+    let (segment, quantity) = word.split_once(':')?;
+    Some(Part { segment: segment.parse().ok()?, quantity: quantity.parse().ok()? })
+}
+
 /// Reads the parts of an operation.
 pub(super) fn read_parts(call: &impl Calls, operation: &str, text: &str) -> Result<Few<Part>, StoreError> {
-    let part = |word: &str| {
-        let (segment, quantity) = word.split_once(':')?;
-        Some(Part { segment: segment.parse().ok()?, quantity: quantity.parse().ok()? })
-    };
     text.split_ascii_whitespace().map(part).collect::<Option<_>>().ok_or_else(|| {
         call.broken(format_args!(
             "the operation {operation} has the unreadable parts {text:?}; correct its row in \

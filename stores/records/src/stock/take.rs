@@ -86,9 +86,17 @@ enum Step {
     Sell(Source),
 }
 
-fn decide(call: &impl Calls, request: &TakeRequest, first: u32, look: Look) -> Result<Step, StoreError> {
+/// Decides on the next step. Returns also whether the stock has an overdue reservation.
+fn decide(
+    call: &impl Calls,
+    request: &TakeRequest,
+    first: u32,
+    look: Option<Look>,
+) -> Result<(Step, bool), StoreError> {
+    let Some(look) = look else { return Ok((Step::Answer(TakeAnswer::Missing), false)) };
     if let Some(record) = Record::read(call, request.operation.as_str(), look.record, look.now)? {
-        return Ok(again(&record, request, look.now).map_or(Step::End, Step::Answer));
+        let answer = again(&record, request, look.now);
+        return Ok((answer.map_or(Step::End, Step::Answer), look.overdue));
     }
     call.in_time(look.now)?;
     let planned = match request.only {
@@ -96,7 +104,7 @@ fn decide(call: &impl Calls, request: &TakeRequest, first: u32, look: Look) -> R
         None => plan(&look.available, request.quantity, first),
     };
     let short = |available| Step::Answer(TakeAnswer::Short { available });
-    Ok(planned.map_or_else(short, Step::Sell))
+    Ok((planned.map_or_else(short, Step::Sell), look.overdue))
 }
 
 /// Makes one attempt. Returns `None` if others came in between.
@@ -106,13 +114,7 @@ async fn try_to_take<C: Calls>(
     first: u32,
 ) -> Result<Option<TakeAnswer>, C::Fault> {
     let operation = &request.operation;
-    let by = |look: Option<Look>| match look {
-        None => Ok((Step::Answer(TakeAnswer::Missing), false)),
-        Some(look) => {
-            let overdue = look.overdue;
-            Ok((decide(call, request, first, look)?, overdue))
-        }
-    };
+    let by = |look| decide(call, request, first, look);
     let (step, overdue) = decided(call, operation, by, |(step, _)| matches!(step, Step::Answer(_))).await?;
     let answer = match step {
         Step::Answer(answer) => Some(answer),
