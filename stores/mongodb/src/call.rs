@@ -8,7 +8,7 @@ use lock_core::internal::clock::{Clock, Tick};
 use lock_core::store::kit::Backoff;
 use lock_core::store::{ServerTime, StoreError, StoreErrorKind};
 use lock_store_records::rows::{
-    Found, MARK, Rows, Steps, Swap, Swapped, Swaps, Tried, Was, micros, new_version, swap, time,
+    Found, MARK, Rows, Shared, Steps, Swap, Swapped, Swaps, Tried, Was, micros, new_version, swap, time,
 };
 use lock_store_records::{Access, Bell, Change, Changed, Event, Name, Record};
 use mongodb::bson::Document;
@@ -136,9 +136,9 @@ impl<'a> Call<'a> {
                 Ok(Tried::Refused(error)) => return Err(error),
                 Ok(Tried::Overtaken) => {
                     let others = "other processes have changed the record".to_owned();
-                    self.pause(backoff.next_pause(), Fault::Again(others)).await?;
+                    self.pause(backoff.next_pause().min(LOST), Fault::Again(others)).await?;
                 }
-                Err(fault) => self.pause(backoff.next_pause(), fault).await?,
+                Err(fault) => self.pause(backoff.next_pause().min(LOST), fault).await?,
             }
         }
     }
@@ -456,14 +456,16 @@ pub(crate) fn count_of(answer: &Document) -> Option<usize> {
 impl Swaps for Call<'_> {
     type Fault = Fault;
 
-    // A swap that fails returns the document.
-    const LOOKS: bool = false;
-
     // There is no other way: after a pause it begins again.
-    const CONFLICTS: u32 = 8;
+    const CONFLICTS: u32 = 2;
 
     fn rows(&self) -> &Rows {
         &self.mongo.rows
+    }
+
+    // A swap that fails returns the document.
+    fn shared(&self) -> Shared {
+        Shared::Swap
     }
 
     async fn look(&mut self, name: &Name) -> Result<Was, Fault> {

@@ -336,7 +336,7 @@ impl<'a> Call<'a> {
             let (answer, ..) = self.sql.rows.run(&change.names, time(rows.now), &mut records, &[], step);
             return Ok(Changed { answer, now: time(rows.now), heard: Heard(false) });
         }
-        let mut link = self.begin().await?;
+        let mut link = self.link().await?;
         match self.locked(&mut link, change, &args, step).await {
             Ok((answer, now, bell)) => {
                 link.give_back();
@@ -360,10 +360,21 @@ impl<'a> Call<'a> {
         let statements = &self.sql.statements;
         // One row is waited for: there are no others that it could keep waiting.
         let skips = change.access == Access::Each && change.names.len() > 1;
-        let text = if skips { &statements.lock_free } else { &statements.lock };
+        let seconds = i64::try_from(self.left().as_secs()).unwrap_or(0).max(1);
+        let (text, args) = match args {
+            [class, name] if change.alone().is_some() && !statements.lock_one.is_empty() => {
+                (&statements.lock_one, &[*class, *name, Arg::Int(seconds)][..])
+            }
+            _ if skips => (&statements.lock_free, args),
+            _ => (&statements.lock, args),
+        };
         let sent = Clock::Boot.now();
-        let found = self.bounded(During::Work, link.rows(text, args)).await?;
+        let begin = self.links.options.begin();
+        let found = self.bounded(During::Work, link.begin_with(begin, text, args)).await?;
         let rows = self.rows(change, &found)?;
+        if rows.now == 0 {
+            return Err(Fault::Again("other processes were first".to_owned()));
+        }
         let now = time(rows.now);
         self.sql.observe(now, sent);
         let (before, mut skipped) = self.records(change, &rows)?;

@@ -98,7 +98,7 @@ impl Options {
     pub(crate) fn commit(&self) -> &'static str {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(_) => "COMMIT; SET SESSION wait_timeout = 3600",
+            Self::MySql(_) => MYSQL_COMMIT,
             #[cfg(any(feature = "postgres", feature = "sqlite"))]
             _ => "COMMIT",
         }
@@ -250,7 +250,11 @@ const MYSQL_SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE
 
 /// Undoes a transaction of MariaDB or MySQL.
 #[cfg(feature = "mysql")]
-const MYSQL_ROLL_BACK: &str = "ROLLBACK; SET SESSION wait_timeout = 3600";
+const MYSQL_ROLL_BACK: &str = "ROLLBACK; DO RELEASE_ALL_LOCKS(); SET SESSION wait_timeout = 3600";
+
+/// Commits a transaction of MariaDB or MySQL, and lets the next one go on.
+#[cfg(feature = "mysql")]
+pub(crate) const MYSQL_COMMIT: &str = "COMMIT; DO RELEASE_ALL_LOCKS(); SET SESSION wait_timeout = 3600";
 
 /// Refuses a server with settings that let two in.
 #[cfg(feature = "mysql")]
@@ -516,8 +520,18 @@ impl Link {
         #[cfg(feature = "mysql")]
         if let Some(Connection::MySql(connection)) = &mut self.connection {
             self.is_clean = false;
-            let text = filled(text, args, mysql_literal);
-            let answer = sqlx::Executor::execute(connection, text.as_str()).await;
+            let mut bound = Vec::new();
+            let text = filled(text, args, |arg| {
+                bound.push(*arg);
+                "?".to_owned()
+            });
+            let query = bound.iter().fold(sqlx::query(&text), |query, arg| match *arg {
+                Arg::Int(number) => query.bind(number),
+                // As bytes, like literals.
+                Arg::Text(text) => query.bind(text.as_bytes()),
+                Arg::Maybe(_) | Arg::Names(_) | Arg::Rows(_) => query.bind(None::<i64>),
+            });
+            let answer = query.execute(connection).await;
             self.is_clean = is_answer(&answer);
             let done = answer?;
             let now = i64::try_from(done.last_insert_id()).unwrap_or(0);
@@ -532,6 +546,21 @@ impl Link {
             connection.set_begun(true);
         }
         self.run(begin).await
+    }
+
+    /// Begins a transaction with the statement of [`Options::begin`], and runs a statement in it.
+    pub(crate) async fn begin_with(
+        &mut self,
+        begin: &str,
+        text: &str,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        #[cfg(feature = "mysql")]
+        if let Some(Connection::MySql(_)) = &self.connection {
+            return self.rows(&format!("{begin}; {text}"), args).await;
+        }
+        self.begin(begin).await?;
+        self.rows(text, args).await
     }
 
     /// Runs any number of statements without arguments.

@@ -1,5 +1,7 @@
 //! The table and the statements, in the dialect of each database.
 
+#[cfg(feature = "mysql")]
+use crate::links::MYSQL_COMMIT;
 use crate::links::Options;
 #[cfg(feature = "postgres")]
 use crate::plumbing::quoted;
@@ -42,6 +44,9 @@ pub(crate) struct Statements {
     /// Locks the rows with these names, and reads them and then the clock. The last row of the
     /// answer has the time.
     pub(crate) lock: String,
+    /// As `lock`, for one name and with a maximum wait in seconds. The time is zero if it is over.
+    /// Empty if `lock` is as good.
+    pub(crate) lock_one: String,
     /// As `lock`, but reads only names where somebody else has locked the row. There may be other
     /// rows of the answer with these names.
     pub(crate) lock_free: String,
@@ -60,7 +65,8 @@ pub(crate) struct Statements {
     pub(crate) remove: String,
     /// Writes a row that is absent or over; or reads it.
     pub(crate) swap_over: String,
-    /// Writes a row that still has this version; or reads it.
+    /// Writes a row that still has this version; or reads it. Empty if `update_version` is enough:
+    /// where each write waits for those that came before, one that has failed is not repeated.
     pub(crate) swap_version: String,
     /// Writes a row that is there, and over. This and the next are empty if they would not be
     /// faster.
@@ -229,20 +235,18 @@ impl Statements {
         let table = format!("{TABLE} FORCE INDEX (PRIMARY)");
         let rows = "WHERE class = $1 AND name IN ($2)";
         let time = format!("SELECT {clock}, NULL, NULL, NULL, NULL, NULL, NULL, NULL");
+        // Whoever waits for a row of InnoDB gets another entry in the page's list of locks whenever
+        // the row changes its length, and each commit walks through the list for everybody who
+        // waits. A hundred sessions that change a row stop the server. So they wait for a name.
+        let gate = |wait: &str| {
+            format!("SET @gate = GET_LOCK(MD5(CONCAT_WS(':', '{TABLE}', DATABASE(), $1, $2)), {wait})")
+        };
         // Most rows are written by one statement alone. It has no answer but a number: the time.
         let update_if = |condition: &str| {
             format!(
                 "UPDATE {TABLE} SET version = $3, token = GREATEST(token, $4), \
                  until = IF(LAST_INSERT_ID({clock}), $5, $5), kept_until = GREATEST(kept_until, $6), record = $7 \
                  WHERE class = $1 AND name = $2 AND {condition} AND {clock} BETWEEN $8 AND $9"
-            )
-        };
-        // The row is locked until the commit, if it was written.
-        let swap = |write: &str| {
-            format!(
-                "BEGIN; {write}; SELECT r.version <=> $3, {clock}, NULLIF(r.version, $3), r.token, r.until, \
-                 r.kept_until, r.record FROM (SELECT 1) AS t LEFT JOIN {TABLE} AS r \
-                 ON r.class = $1 AND r.name = $2; COMMIT"
             )
         };
         let insert = format!("INSERT INTO {TABLE} (class, name, {columns}) SELECT $1, w.* FROM");
@@ -274,6 +278,11 @@ impl Statements {
             lock: format!(
                 "SELECT 0, name, {columns}, NULL FROM {table} {rows} ORDER BY name FOR UPDATE; {time}"
             ),
+            lock_one: format!(
+                "{}; SELECT 0, name, {columns}, NULL FROM {table} {rows} AND @gate FOR UPDATE; \
+                 SELECT IF(@gate, {clock}, 0), NULL, NULL, NULL, NULL, NULL, NULL, NULL",
+                gate("$3")
+            ),
             lock_free: format!(
                 "SELECT 0, name, {columns}, NULL FROM {table} {rows} ORDER BY name FOR UPDATE SKIP LOCKED; \
                  SELECT 0, name, NULL, NULL, NULL, NULL, NULL, NULL FROM {TABLE} {rows}; {time}"
@@ -293,15 +302,14 @@ impl Statements {
             ),
             update_over: update_if(&format!("until <= {clock} AND token <= $10")),
             update_version: update_if("version = $10"),
-            swap_over: swap(&format!(
-                "{insert} (SELECT $2 AS name, $3 AS version, $4 AS token, $5 AS until, $6 AS kept_until, \
-                 $7 AS record) AS w WHERE {clock} BETWEEN $8 AND $9 ON DUPLICATE KEY UPDATE {if_over}"
-            )),
-            swap_version: swap(&format!(
-                "UPDATE {TABLE} SET version = $3, token = GREATEST(token, $4), until = $5, \
-                 kept_until = GREATEST(kept_until, $6), record = $7 \
-                 WHERE class = $1 AND name = $2 AND version = $10 AND {clock} BETWEEN $8 AND $9"
-            )),
+            // The row is locked until the commit, if it was written.
+            swap_over: format!(
+                "BEGIN; {}; {insert} (SELECT $2 AS name, $3 AS version, $4 AS token, $5 AS until, $6 AS kept_until, \
+                 $7 AS record) AS w WHERE @gate AND {clock} BETWEEN $8 AND $9 ON DUPLICATE KEY UPDATE {if_over}; \
+                 SELECT r.version <=> $3, {clock}, NULLIF(r.version, $3), r.token, r.until, r.kept_until, r.record \
+                 FROM (SELECT 1) AS t LEFT JOIN {TABLE} AS r ON r.class = $1 AND r.name = $2; {MYSQL_COMMIT}",
+                gate("1")
+            ),
             ..Self::common(clock, "", "", "")
         }
     }
@@ -334,6 +342,7 @@ impl Statements {
             create: none(),
             look: none(),
             lock: none(),
+            lock_one: none(),
             lock_free: none(),
             lock_over: None,
             remove: none(),

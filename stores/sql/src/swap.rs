@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Clock;
 use lock_core::store::ServerTime;
-use lock_store_records::rows::{Found, Rows, Swap, Swapped, Swaps, Was, micros, text_of, time};
+use lock_store_records::rows::{Found, Rows, Shared, Swap, Swapped, Swaps, Was, micros, text_of, time};
 use lock_store_records::{Event, Name};
 use tokio::time::timeout;
 
@@ -34,13 +34,19 @@ impl<'a> Swapping<'a> {
 impl Swaps for Swapping<'_> {
     type Fault = Fault;
 
-    const LOOKS: bool = true;
-
     // Then it is locked.
     const CONFLICTS: u32 = 1;
 
     fn rows(&self) -> &Rows {
         &self.call.sql.rows
+    }
+
+    // In MariaDB a swap waits for all that came before. When it fails, the lock waits again.
+    fn shared(&self) -> Shared {
+        match self.call.sql.statements.swap_version.as_str() {
+            "" => Shared::Leave,
+            _ => Shared::Look,
+        }
     }
 
     async fn look(&mut self, name: &Name) -> Result<Was, Fault> {
@@ -88,6 +94,9 @@ impl Swaps for Swapping<'_> {
             && direct.is_none()
         {
             rows = call.bounded(During::Commit, self.link.update(update, args)).await?;
+            if rows.is_empty() && statements.swap_version.is_empty() {
+                return self.look(name).await.map(Swapped::Conflict);
+            }
         }
         if rows.is_empty() {
             sent = Clock::Boot.now();

@@ -28,7 +28,7 @@ pub use self::message::{message, read_message};
 pub use self::pace::Pace;
 pub use self::spawned::spawned;
 pub use self::station::{Arrived, LIFE, Station, Wire};
-pub use self::swap::{AHEAD, Swap, Swapped, Swaps, Tried, Was, swap};
+pub use self::swap::{AHEAD, Shared, Swap, Swapped, Swaps, Tried, Was, swap};
 use crate::listeners::{Bell, Event, Listeners};
 use crate::record::{Name, Record};
 use crate::store::Work;

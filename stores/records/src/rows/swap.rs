@@ -27,13 +27,24 @@ const BEHIND: Duration = Duration::from_millis(250);
 /// The text of a record about which nothing is known.
 const EMPTY: &str = "{}";
 
+/// How a step on a shared row begins, which others have most likely changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// With a swap, as on other rows.
+    Swap,
+    /// With a look.
+    Look,
+    /// With a look. It is not swapped if there is something to change.
+    Leave,
+}
+
 /// A call on a database that can compare a row and swap it.
 pub trait Swaps: Sync {
     /// Why the database did not do something.
     type Fault: From<StoreError> + Send;
 
-    /// Whether a shared row, which others have most likely changed, is read before it is swapped.
-    const LOOKS: bool;
+    /// How a step on a shared row begins.
+    fn shared(&self) -> Shared;
 
     /// Number of times that a step on a shared row may be overtaken, before it is tried in another
     /// way. On others, of which only two or three processes want to be first, half as many are
@@ -187,7 +198,12 @@ pub async fn swap<S: Swaps, T>(
                 continue;
             }
         };
-        if S::LOOKS && !base.is_seen && conflicts == 0 && before.is_shared() {
+        let shared = if before.is_shared() { call.shared() } else { Shared::Swap };
+        if shared == Shared::Leave && change.access == Access::Each {
+            // Renewals change it.
+            return Ok(Tried::Overtaken);
+        }
+        if shared != Shared::Swap && !base.is_seen && conflicts == 0 {
             base = look(call, name).await?;
             continue;
         }
@@ -205,7 +221,7 @@ pub async fn swap<S: Swaps, T>(
             base = look(call, name).await?;
             continue;
         }
-        if conflicts > S::CONFLICTS {
+        if conflicts > S::CONFLICTS || shared == Shared::Leave {
             return Ok(Tried::Overtaken);
         }
         let mut row = match call.rows().row(name, Some(&base.row), record) {

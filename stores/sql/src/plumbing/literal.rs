@@ -15,14 +15,18 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// Puts the arguments into a statement, whose `$` are all theirs, for a message that has none.
-pub(crate) fn filled(statement: &str, args: &[Arg<'_>], literal: fn(&Arg<'_>) -> String) -> String {
+pub(crate) fn filled<'a>(
+    statement: &str,
+    args: &[Arg<'a>],
+    mut literal: impl FnMut(&Arg<'a>) -> String,
+) -> String {
     let mut pieces = statement.split('$');
     let mut filled = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
         let rest = piece.trim_start_matches(|digit: char| digit.is_ascii_digit());
         let number: Option<usize> = piece.strip_suffix(rest).and_then(|number| number.parse().ok());
         let arg = number.and_then(|number| args.get(number.checked_sub(1)?));
-        filled += &arg.map_or_else(|| "NULL".to_owned(), literal);
+        filled += &arg.map_or_else(|| "NULL".to_owned(), &mut literal);
         filled += rest;
     }
     filled
