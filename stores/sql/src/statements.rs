@@ -238,9 +238,9 @@ impl Statements {
         // Whoever waits for a row of InnoDB gets another entry in the page's list of locks whenever
         // the row changes its length, and each commit walks through the list for everybody who
         // waits. A hundred sessions that change a row stop the server. So they wait for a name.
-        let gate = |wait: &str| {
-            format!("SET @gate = GET_LOCK(MD5(CONCAT_WS(':', '{TABLE}', DATABASE(), $1, $2)), {wait})")
-        };
+        let binary = ["DATABASE()", "$1", "$2"].map(|text| format!("CAST({text} AS BINARY)")).join(", ");
+        let gate =
+            |wait: &str| format!("SET @gate = GET_LOCK(MD5(CONCAT_WS(':', '{TABLE}', {binary})), {wait})");
         // Most rows are written by one statement alone. It has no answer but a number: the time.
         let update_if = |condition: &str| {
             format!(

@@ -77,12 +77,10 @@ fn columns(values: &[String; 6]) -> String {
 
 #[cfg(feature = "mysql")]
 fn bytes(text: &str) -> String {
-    use std::fmt::Write as _;
-
     let mut literal = String::with_capacity(2 * text.len() + 3);
     literal += "X'";
-    for byte in text.bytes() {
-        let _ = write!(literal, "{byte:02x}");
-    }
+    // A record may have 100 kB, for which a formatter takes ten times as long.
+    let digits = text.bytes().flat_map(|byte| [byte >> 4, byte & 15]);
+    literal.extend(digits.map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
     literal + "'"
 }

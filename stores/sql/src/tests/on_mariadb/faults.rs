@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use lock_core::store::{LockStore, RenewItem, RenewRequest, Renewed, StoreErrorKind, Withdrawn};
+use lock_core::store::{
+    AcquireRequest, Acquired, Item, Kind, LockStore, RenewItem, RenewRequest, Renewed, StoreErrorKind,
+    Withdrawn,
+};
 use sqlx::{Connection, Executor, MySqlConnection, Row};
 
 use super::*;
@@ -341,4 +344,46 @@ async fn rights_and_databases_that_are_missing_are_told() {
     assert!(error.kind() == StoreErrorKind::Unsupported && error.to_string().contains("nowhere"), "{error}");
     run(&mut operator, "SET GLOBAL read_only = 1").await;
     assert_eq!(open("app:secret", "/locks").check().await.unwrap_err().kind(), StoreErrorKind::ReadOnly);
+}
+
+/// InnoDB goes through all waiters of a row at each commit. So sessions wait for a name first, and
+/// one of them for the row.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_processes_one_waits_for_the_row() {
+    const MANY: usize = 20;
+
+    let server = MariaDbServer::start();
+    let mut stranger = session(&server).await;
+    let first = store(&server);
+    let of = |owner: &str| {
+        let item = Item { kind: Kind::Read, ..item("a", owner) };
+        Arc::new(AcquireRequest::new(vec![item], 60 * SECOND, 10 * SECOND))
+    };
+    let is_granted = |answer| matches!(answer, Ok(Acquired::Granted(_)));
+    assert!(is_granted(first.acquire(of("reader:first")).await));
+    run(&mut stranger, "BEGIN; SELECT * FROM lock_records FOR UPDATE").await;
+    let others = (0..MANY).map(|number| {
+        let (store, request) = (store(&server), of(&format!("reader:{number}")));
+        tokio::spawn(async move { store.acquire(request).await })
+    });
+    let others: Vec<_> = others.collect();
+    let count = async |session: &mut MySqlConnection, what: &str| -> i64 {
+        let text = format!("SELECT COUNT(*) FROM information_schema.{what}");
+        session.fetch_one(text.as_str()).await.unwrap().get(0)
+    };
+    let mut operator = session(&server).await;
+    let mut waiting = 0;
+    for _ in 0..400 {
+        waiting = count(&mut operator, "processlist WHERE state = 'User lock'").await;
+        if waiting >= MANY as i64 - 1 {
+            break;
+        }
+        tokio::time::sleep(SECOND / 50).await;
+    }
+    let for_the_row = count(&mut operator, "innodb_trx WHERE trx_state = 'LOCK WAIT'").await;
+    assert_eq!((waiting, for_the_row), (MANY as i64 - 1, 1));
+    run(&mut stranger, "COMMIT").await;
+    for other in others {
+        assert!(is_granted(other.await.unwrap()));
+    }
 }
