@@ -22,7 +22,7 @@ use crate::server::Bounds;
 /// Number of documents that are written side by side, each by itself.
 const ABREAST: u32 = 4;
 
-/// Maximum pause between two attempts to change several documents. Steps on one of them go on
+/// Maximum pause between two attempts to change documents that others change. Their steps go on
 /// meanwhile, and win.
 const LOST: Duration = Duration::from_millis(80);
 
@@ -138,7 +138,7 @@ impl<'a> Call<'a> {
                     let others = "other processes have changed the record".to_owned();
                     self.pause(backoff.next_pause().min(LOST), Fault::Again(others)).await?;
                 }
-                Err(fault) => self.pause(backoff.next_pause().min(LOST), fault).await?,
+                Err(fault) => self.pause(backoff.next_pause(), fault).await?,
             }
         }
     }

@@ -92,10 +92,10 @@ impl Queue {
     }
 
     /// Records that `owner` asks again, if it is queued. A waiter that polls does so often: in the
-    /// first third of its life, nothing has to be written.
+    /// first eighth of its life, nothing has to be written.
     pub(super) fn asks_again(&mut self, owner: &OwnerId, sign: Sign) -> Option<&mut Waiter> {
         let waiter = self.live_of(owner, sign.now)?;
-        if waiter.alive_until <= sign.now + sign.life * 2 / 3 {
+        if waiter.alive_until <= sign.now + sign.life * 7 / 8 {
             waiter.alive_until = sign.now + sign.life;
         }
         waiter.listener = sign.listener;

@@ -29,6 +29,9 @@ use crate::swap::Swapping;
 /// more, the insert has waited for another program's, and the step is made again.
 const SAME_TIME: i64 = 100_000;
 
+/// Maximum time for which a renewal or a withdrawal waits before it waits for a row.
+const GATE: Duration = Duration::from_secs(1);
+
 /// Maximum length in bytes of a name at a server, whose index has no room for more.
 const LONGEST_NAME: usize = 2500;
 
@@ -261,12 +264,20 @@ impl<'a> Call<'a> {
         if self.links.options.sessions().is_some() {
             self.check_sessions().await?;
         }
-        let Statements { lock, lock_free, insert, update, remove, .. } = &self.sql.statements;
+        let Statements { lock, lock_one, lock_free, insert, update, remove, .. } = &self.sql.statements;
         let class = Arg::Text("lock");
-        let (names, rows) = ([class, Arg::Names(&[])], [class, Arg::Rows(&[])]);
+        let (names, rows) = (&[class, Arg::Names(&[]), Arg::Int(0)], &[class, Arg::Rows(&[])]);
         let options = &self.links.options;
-        let all = [(lock, names), (lock_free, names), (insert, rows), (update, rows), (remove, names)];
-        let all = all.map(|(text, args)| options.filled(text, &args)).join("; ");
+        let all: [(_, &[Arg<'_>]); 6] = [
+            (lock, names),
+            (lock_one, names),
+            (lock_free, names),
+            (insert, rows),
+            (update, rows),
+            (remove, names),
+        ];
+        let all = all.iter().filter(|(text, _)| !text.is_empty());
+        let all = all.map(|(text, args)| options.filled(text, args)).collect::<Vec<_>>().join("; ");
         let all = format!("{}; {all}; {}", options.begin(), options.commit());
         let mut link = self.link().await?;
         // One message: a server that is slow would end a transaction that waits for the next one.
@@ -360,10 +371,12 @@ impl<'a> Call<'a> {
         let statements = &self.sql.statements;
         // One row is waited for: there are no others that it could keep waiting.
         let skips = change.access == Access::Each && change.names.len() > 1;
-        let seconds = i64::try_from(self.left().as_secs()).unwrap_or(0).max(1);
         let (text, args) = match args {
             [class, name] if change.alone().is_some() && !statements.lock_one.is_empty() => {
-                (&statements.lock_one, &[*class, *name, Arg::Int(seconds)][..])
+                // Renewals share few connections.
+                let most = if change.access == Access::Change { LONGEST } else { GATE };
+                let most = i64::try_from(most.min(self.left() * 3 / 4).as_millis()).unwrap_or(0);
+                (&statements.lock_one, &[*class, *name, Arg::Int(most)][..])
             }
             _ if skips => (&statements.lock_free, args),
             _ => (&statements.lock, args),

@@ -41,8 +41,8 @@ pub(crate) enum Options {
     /// are those of a transaction, no statement is prepared, and nobody listens.
     #[cfg(feature = "postgres")]
     Pooled(Box<PgConnectOptions>),
-    /// MariaDB or MySQL. Nothing is prepared there: a message may have several statements only if
-    /// it is text, and round trips take longer than reading it.
+    /// MariaDB or MySQL. Only an update that is alone in its message is prepared there: a message may
+    /// have several statements only if it is text, and round trips take longer than reading it.
     #[cfg(feature = "mysql")]
     MySql(Box<MySqlConnectOptions>),
 }
@@ -529,7 +529,8 @@ impl Link {
                 Arg::Int(number) => query.bind(number),
                 // As bytes, like literals.
                 Arg::Text(text) => query.bind(text.as_bytes()),
-                Arg::Maybe(_) | Arg::Names(_) | Arg::Rows(_) => query.bind(None::<i64>),
+                Arg::Maybe(number) => query.bind(number),
+                Arg::Names(_) | Arg::Rows(_) => query.bind(None::<i64>),
             });
             let answer = query.execute(connection).await;
             self.is_clean = is_answer(&answer);

@@ -44,7 +44,7 @@ pub(crate) struct Statements {
     /// Locks the rows with these names, and reads them and then the clock. The last row of the
     /// answer has the time.
     pub(crate) lock: String,
-    /// As `lock`, for one name and with a maximum wait in seconds. The time is zero if it is over.
+    /// As `lock`, for one name and with a maximum wait in milliseconds. The time is zero if it is over.
     /// Empty if `lock` is as good.
     pub(crate) lock_one: String,
     /// As `lock`, but reads only names where somebody else has locked the row. There may be other
@@ -237,7 +237,8 @@ impl Statements {
         let time = format!("SELECT {clock}, NULL, NULL, NULL, NULL, NULL, NULL, NULL");
         // Whoever waits for a row of InnoDB gets another entry in the page's list of locks whenever
         // the row changes its length, and each commit walks through the list for everybody who
-        // waits. A hundred sessions that change a row stop the server. So they wait for a name.
+        // waits. A hundred sessions that do so stop the server. So steps that lock or insert a
+        // single row wait for a name first.
         let binary = ["DATABASE()", "$1", "$2"].map(|text| format!("CAST({text} AS BINARY)")).join(", ");
         let gate =
             |wait: &str| format!("SET @gate = GET_LOCK(MD5(CONCAT_WS(':', '{TABLE}', {binary})), {wait})");
@@ -281,7 +282,7 @@ impl Statements {
             lock_one: format!(
                 "{}; SELECT 0, name, {columns}, NULL FROM {table} {rows} AND @gate FOR UPDATE; \
                  SELECT IF(@gate, {clock}, 0), NULL, NULL, NULL, NULL, NULL, NULL, NULL",
-                gate("$3")
+                gate("$3 / 1000")
             ),
             lock_free: format!(
                 "SELECT 0, name, {columns}, NULL FROM {table} {rows} ORDER BY name FOR UPDATE SKIP LOCKED; \

@@ -206,9 +206,9 @@ impl Model {
         let dies = self.now + ms(WAITER_LIFE);
         let direct = wish.items.len() == 1 && wish.floor.is_none();
         let waiter = Waiter { owner: wish.owner, lease_ms: wish.lease_ms, direct, dies };
-        // Whoever asks in the first third of its life gains nothing.
+        // Whoever asks in the first eighth of its life gains nothing.
         let now = self.now;
-        let later = move |before: u64| if before <= now + ms(WAITER_LIFE) * 2 / 3 { dies } else { before };
+        let later = move |before: u64| if before <= now + ms(WAITER_LIFE) * 7 / 8 { dies } else { before };
         let queue = &mut self.key(key).queue;
         match queue.iter_mut().find(|before| before.owner == wish.owner) {
             Some(before) if wish.waits => *before = Waiter { dies: later(before.dies), ..waiter },

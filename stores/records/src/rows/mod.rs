@@ -132,8 +132,14 @@ impl Rows {
         StoreError::new(kind, format!("{}: {text}", self.database))
     }
 
-    /// Records that the database said its time in answer to a message sent at `sent`.
+    /// Records that the database said its time in answer to a message sent at `sent`. An answer that
+    /// had to wait for others says less than what is known already.
     pub fn observe(&self, now: ServerTime, sent: Tick) {
+        let waited = Clock::Boot.now().since(sent);
+        let says_less = |(known, _): (ServerTime, Duration)| (now..now + waited).contains(&known);
+        if waited > AHEAD / 2 && self.estimate(FRESH / 2).is_some_and(says_less) {
+            return;
+        }
         self.clock.observe(now, sent);
         *lock(&self.heard) = Some(sent);
     }

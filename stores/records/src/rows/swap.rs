@@ -34,7 +34,7 @@ pub enum Shared {
     Swap,
     /// With a look.
     Look,
-    /// With a look. It is not swapped if there is something to change.
+    /// With a look if there is nothing to change. It is not swapped.
     Leave,
 }
 
@@ -199,11 +199,7 @@ pub async fn swap<S: Swaps, T>(
             }
         };
         let shared = if before.is_shared() { call.shared() } else { Shared::Swap };
-        if shared == Shared::Leave && change.access == Access::Each {
-            // Renewals change it.
-            return Ok(Tried::Overtaken);
-        }
-        if shared != Shared::Swap && !base.is_seen && conflicts == 0 {
+        if shared == Shared::Look && !base.is_seen && conflicts == 0 {
             base = look(call, name).await?;
             continue;
         }
