@@ -136,7 +136,8 @@ impl<'a> Call<'a> {
                 Ok(Tried::Refused(error)) => return Err(error),
                 Ok(Tried::Overtaken) => {
                     let others = "other processes have changed the record".to_owned();
-                    self.pause(backoff.next_pause().min(LOST), Fault::Again(others)).await?;
+                    // A few milliseconds at first: there may be only one other.
+                    self.pause((backoff.next_pause() / 8).min(LOST), Fault::Again(others)).await?;
                 }
                 Err(fault) => self.pause(backoff.next_pause(), fault).await?,
             }

@@ -354,7 +354,8 @@ const DATABASES: [[Bar; 5]; 7] = [
     database!("mongodb-shm", pair: 1.4, on: " --cpus 1"),
     database!("mongodb-set", pair: 1.4, on: ""),
 ];
-const CROWDS: [[Bar; 9]; 2] = [crowd!("postgres"), crowd!("postgres-shm")];
+const CROWDS: [[Bar; 9]; 4] =
+    [crowd!("postgres"), crowd!("postgres-shm"), crowd!("mariadb"), crowd!("mongodb")];
 const OTHERS: [Bar; 11] = [
     open!("postgres"),
     open!("postgres-shm"),
