@@ -41,8 +41,8 @@ pub(crate) enum Options {
     /// are those of a transaction, no statement is prepared, and nobody listens.
     #[cfg(feature = "postgres")]
     Pooled(Box<PgConnectOptions>),
-    /// MariaDB or MySQL. Only an update that is alone in its message is prepared there: a message may
-    /// have several statements only if it is text, and round trips take longer than reading it.
+    /// MariaDB or MySQL. Only an update that is alone in its message is prepared there. A message
+    /// of several statements has to be text, and round trips take longer than reading it.
     #[cfg(feature = "mysql")]
     MySql(Box<MySqlConnectOptions>),
 }

@@ -44,8 +44,8 @@ pub(crate) struct Statements {
     /// Locks the rows with these names, and reads them and then the clock. The last row of the
     /// answer has the time.
     pub(crate) lock: String,
-    /// As `lock`, for one name and with a maximum wait in milliseconds. The time is zero if it is over.
-    /// Empty if `lock` is as good.
+    /// As `lock`, for one name and with a maximum wait in milliseconds. The time is zero if that is
+    /// over. Empty if `lock` is as good.
     pub(crate) lock_one: String,
     /// As `lock`, but reads only names where somebody else has locked the row. There may be other
     /// rows of the answer with these names.

@@ -132,8 +132,8 @@ impl Rows {
         StoreError::new(kind, format!("{}: {text}", self.database))
     }
 
-    /// Records that the database said its time in answer to a message sent at `sent`. An answer that
-    /// had to wait for others says less than what is known already.
+    /// Records that the database said its time in answer to a message sent at `sent`. An answer
+    /// that had to wait for others says less than what is known already.
     pub fn observe(&self, now: ServerTime, sent: Tick) {
         let waited = Clock::Boot.now().since(sent);
         let says_less = |(known, _): (ServerTime, Duration)| (now..now + waited).contains(&known);

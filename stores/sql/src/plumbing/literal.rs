@@ -81,6 +81,6 @@ fn bytes(text: &str) -> String {
     literal += "X'";
     // A record may have 100 kB, for which a formatter takes ten times as long.
     let digits = text.bytes().flat_map(|byte| [byte >> 4, byte & 15]);
-    literal.extend(digits.map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)])));
+    literal.extend(digits.filter_map(|digit| char::from_digit(digit.into(), 16)));
     literal + "'"
 }
