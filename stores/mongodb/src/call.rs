@@ -137,7 +137,7 @@ impl<'a> Call<'a> {
                 Ok(Tried::Overtaken) => {
                     let others = "other processes have changed the record".to_owned();
                     // A few milliseconds at first: there may be only one other.
-                    self.pause((backoff.next_pause() / 8).min(LOST), Fault::Again(others)).await?;
+                    self.pause((backoff.next_pause() / 12).min(LOST), Fault::Again(others)).await?;
                 }
                 Err(fault) => self.pause(backoff.next_pause(), fault).await?,
             }

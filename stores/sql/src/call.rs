@@ -29,7 +29,7 @@ use crate::swap::Swapping;
 /// more, the insert has waited for another program's, and the step is made again.
 const SAME_TIME: i64 = 100_000;
 
-/// Maximum time for which a renewal or a withdrawal waits before it waits for a row.
+/// Maximum time for which a step waits before it waits for a row. Other rows need its connection.
 const GATE: Duration = Duration::from_secs(1);
 
 /// Maximum length in bytes of a name at a server, whose index has no room for more.
@@ -373,17 +373,14 @@ impl<'a> Call<'a> {
         let skips = change.access == Access::Each && change.names.len() > 1;
         let (text, args) = match args {
             [class, name] if change.alone().is_some() && !statements.lock_one.is_empty() => {
-                // Renewals share few connections.
-                let most = if change.access == Access::Change { LONGEST } else { GATE };
-                let most = i64::try_from(most.min(self.left() * 3 / 4).as_millis()).unwrap_or(0);
+                let most = i64::try_from(GATE.min(self.left() * 3 / 4).as_millis()).unwrap_or(0);
                 (&statements.lock_one, &[*class, *name, Arg::Int(most)][..])
             }
             _ if skips => (&statements.lock_free, args),
             _ => (&statements.lock, args),
         };
-        let sent = Clock::Boot.now();
         let begin = self.links.options.begin();
-        let found = self.bounded(During::Work, link.begin_with(begin, text, args)).await?;
+        let (sent, found) = self.bounded(During::Work, link.begin_with(begin, text, args)).await?;
         let rows = self.rows(change, &found)?;
         if rows.now == 0 {
             return Err(Fault::Again("other processes were first".to_owned()));
@@ -391,6 +388,10 @@ impl<'a> Call<'a> {
         let now = time(rows.now);
         self.sql.observe(now, sent);
         let (before, mut skipped) = self.records(change, &rows)?;
+        // Otherwise the next step on an outdated row would lock it again.
+        if let (Some(name), [found]) = (change.alone(), &*rows.found) {
+            self.sql.rows.see(name, found.clone());
+        }
         loop {
             let mut records = before.clone();
             let (answer, bell, events) = self.sql.rows.run(&change.names, now, &mut records, &skipped, step);

@@ -550,18 +550,21 @@ impl Link {
     }
 
     /// Begins a transaction with the statement of [`Options::begin`], and runs a statement in it.
+    /// Returns also when that was sent.
     pub(crate) async fn begin_with(
         &mut self,
         begin: &str,
         text: &str,
         args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
+    ) -> Result<(Tick, Vec<Row>), sqlx::Error> {
         #[cfg(feature = "mysql")]
         if let Some(Connection::MySql(_)) = &self.connection {
-            return self.rows(&format!("{begin}; {text}"), args).await;
+            let sent = Clock::Boot.now();
+            return Ok((sent, self.rows(&format!("{begin}; {text}"), args).await?));
         }
         self.begin(begin).await?;
-        self.rows(text, args).await
+        let sent = Clock::Boot.now();
+        Ok((sent, self.rows(text, args).await?))
     }
 
     /// Runs any number of statements without arguments.

@@ -141,7 +141,8 @@ impl Rows {
             return;
         }
         self.clock.observe(now, sent);
-        *lock(&self.heard) = Some(sent);
+        let mut heard = lock(&self.heard);
+        *heard = (*heard).max(Some(sent));
     }
 
     /// Returns an upper bound of the database's time, if it is known well enough to limit a

@@ -34,7 +34,7 @@ pub enum Shared {
     Swap,
     /// With a look.
     Look,
-    /// With a look if there is nothing to change. It is not swapped.
+    /// It is not swapped. If the step would change nothing, the row is read.
     Leave,
 }
 
