@@ -235,10 +235,10 @@ impl Statements {
         let table = format!("{TABLE} FORCE INDEX (PRIMARY)");
         let rows = "WHERE class = $1 AND name IN ($2)";
         let time = format!("SELECT {clock}, NULL, NULL, NULL, NULL, NULL, NULL, NULL");
-        // Whoever waits for a row of InnoDB gets another entry in the page's list of locks whenever
-        // the row changes its length, and each commit walks through the list for everybody who
-        // waits. A hundred sessions that do so stop the server. So steps that lock or insert a
-        // single row wait for a name first.
+        // InnoDB gives each waiter for a row another entry in the page's list of locks whenever the
+        // row changes its length. Each commit walks through that list once for each waiter. A
+        // hundred waiters stop the server. So steps that lock or insert a single row wait for a
+        // name first.
         let binary = ["DATABASE()", "$1", "$2"].map(|text| format!("CAST({text} AS BINARY)")).join(", ");
         let gate =
             |wait: &str| format!("SET @gate = GET_LOCK(MD5(CONCAT_WS(':', '{TABLE}', {binary})), {wait})");

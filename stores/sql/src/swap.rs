@@ -43,10 +43,7 @@ impl Swaps for Swapping<'_> {
 
     // In MariaDB a swap waits for all that came before. When it fails, the lock waits again.
     fn shared(&self) -> Shared {
-        match self.call.sql.statements.swap_version.as_str() {
-            "" => Shared::Leave,
-            _ => Shared::Look,
-        }
+        if self.call.sql.statements.swap_version.is_empty() { Shared::Leave } else { Shared::Look }
     }
 
     async fn look(&mut self, name: &Name) -> Result<Was, Fault> {
@@ -94,7 +91,7 @@ impl Swaps for Swapping<'_> {
             && direct.is_none()
         {
             rows = call.bounded(During::Commit, self.link.update(update, args)).await?;
-            if rows.is_empty() && statements.swap_version.is_empty() {
+            if rows.is_empty() && self.shared() == Shared::Leave {
                 return self.look(name).await.map(Swapped::Conflict);
             }
         }
