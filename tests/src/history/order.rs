@@ -18,10 +18,16 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
         let leases = history.requests.iter().filter(|request| request.key == *key);
         let leases = leases.map(|request| request.lease.unwrap_or(limits.lease));
         let shortest = nanos(leases.min().unwrap_or(limits.lease));
-        let pairs = looks.iter().zip(looks.iter().skip(1));
-        for (before, after) in pairs.filter(|(before, after)| !lost(before.since, after.at)) {
+        let mut held: &[String] = &[];
+        for (before, after) in looks.iter().zip(looks.iter().skip(1)) {
+            if !before.holders.is_empty() {
+                held = &before.holders;
+            }
+            if lost(before.since, after.at) {
+                continue;
+            }
             let holder = after.holders.first().map_or("", String::as_str);
-            for id in passed_over(before, after, shortest) {
+            for id in passed_over(held, before, after, shortest) {
                 found.push(format!(
                     "{key}: {holder} was granted before {id}, which had waited longer, at {} ns",
                     after.at
@@ -36,14 +42,17 @@ pub(super) fn out_of_turn(history: &History, limits: &Limits) -> Vec<String> {
 /// Returns the waiters that were passed over by the holder that appeared between two observations.
 /// They were before it in the queue, count as alive and still wait. One that has joined the queue
 /// again does not, if there was time for the shortest lease, `lease`. It may have had its turn, and
-/// not heard of it in time.
-fn passed_over(before: &Seen, after: &Seen, lease: u64) -> Vec<String> {
+/// not heard of it in time. `held` are the last holders that were seen until then. One of them that
+/// appears again has renewed its lock in time: nobody could have the row before the renewal's
+/// commit, which came late. An owner's name is never used for a second grant.
+fn passed_over(held: &[String], before: &Seen, after: &Seen, lease: u64) -> Vec<String> {
     let [holder] = &after.holders[..] else { return Vec::new() };
-    if before.holders.contains(holder) {
+    let place = before.queue.iter().position(|(id, _)| id == holder);
+    if before.holders.contains(holder) || (place.is_none() && held.contains(holder)) {
         return Vec::new();
     }
+    let place = place.unwrap_or(before.queue.len());
     let still: HashSet<&str> = after.queue.iter().map(|(id, _)| id.as_str()).collect();
-    let place = before.queue.iter().position(|(id, _)| id == holder).unwrap_or(before.queue.len());
     let had_time = after.at - before.since >= lease;
     let waits = |(id, until): &&(String, u64)| {
         let came_back = || had_time && came_back(before, after, id);
@@ -106,7 +115,7 @@ mod tests {
     #[test]
     fn who_comes_before_a_living_waiter_is_found() {
         let before = look("x", 10, &[("a", 100), ("b", 100), ("c", 100)]);
-        let passed = |after: Seen| passed_over(&before, &after, LEASE).len();
+        let passed = |after: Seen| passed_over(&[], &before, &after, LEASE).len();
         assert_eq!(passed(look("x", 20, &[("a", 100), ("b", 100)])), 0, "the same holder");
         assert_eq!(passed(look("", 20, &[("a", 100), ("b", 100)])), 0, "free");
         assert_eq!(passed(look("a", 20, &[("b", 100), ("c", 100)])), 0, "in turn");
@@ -116,12 +125,12 @@ mod tests {
         assert_eq!(passed(look("b", 200, &[("a", 300)])), 0, "the first counted as dead meanwhile");
         let late = look("x", 10, &[("a", 5), ("b", 100)]);
         assert_eq!(
-            passed_over(&late, &look("a", 20, &[("b", 100)]), LEASE).len(),
+            passed_over(&[], &late, &look("a", 20, &[("b", 100)]), LEASE).len(),
             0,
             "the first was late, and asked again"
         );
         assert_eq!(
-            passed_over(&late, &look("b", 20, &[("a", 5)]), LEASE).len(),
+            passed_over(&[], &late, &look("b", 20, &[("a", 5)]), LEASE).len(),
             0,
             "the first counted as dead before"
         );
@@ -130,14 +139,28 @@ mod tests {
     #[test]
     fn who_may_have_had_its_turn_meanwhile_is_not_passed_over() {
         let before = look("x", 10, &[("a", 900), ("b", 900), ("c", 900)]);
-        let at = |at: u64, queue: &[(&str, u64)]| passed_over(&before, &look("b", at, queue), LEASE).len();
+        let at =
+            |at: u64, queue: &[(&str, u64)]| passed_over(&[], &before, &look("b", at, queue), LEASE).len();
         let (behind, behind_a_new_one) = ([("c", 900), ("a", 900)], [("new", 900), ("a", 900)]);
         assert_eq!((at(60, &behind), at(60, &behind_a_new_one)), (0, 0));
         assert_eq!((at(59, &behind), at(59, &behind_a_new_one)), (1, 1), "too soon for the end of a hold");
         assert_eq!((at(60, &[("a", 900), ("c", 900)]), at(60, &[("a", 900)])), (1, 1), "it kept its place");
         assert_eq!((at(60, &[("c", 900)]), at(899, &[("c", 900)])), (0, 0));
         let slow = Seen { since: 10, at: 55, ..before.clone() };
-        assert_eq!(passed_over(&slow, &look("b", 60, &behind), LEASE).len(), 0, "a slow look");
+        assert_eq!(passed_over(&[], &slow, &look("b", 60, &behind), LEASE).len(), 0, "a slow look");
+    }
+
+    #[test]
+    fn a_renewal_that_is_seen_late_is_no_grant() {
+        let seen = |looks: [&str; 3]| {
+            let looks = looks.iter().enumerate().map(|(at, look)| format!("0 {at}0 0 seen 90 {look} k"));
+            found(Order, &[("run", &looks.collect::<Vec<_>>().join("\n"))])
+        };
+        let (held, free, again) = ("x:1 a:1@900", "- a:1@900", "x:1 a:1@900");
+        assert_eq!(seen([held, free, again]), 0);
+        assert_eq!(seen([held, free, "x:2 a:1@900"]), 1, "another owner of the same process");
+        assert_eq!(seen([held, "y:1 a:1@900", again]), 2, "somebody held it meanwhile: two grants");
+        assert_eq!(seen([held, "- a:1@900,x:1@900", again]), 1, "it waits again");
     }
 
     #[test]
