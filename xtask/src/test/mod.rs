@@ -270,7 +270,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             // Whatever tests are left by then. No compiler needs the processors any more, and the
             // tests mostly wait: two lanes take them.
             let finish = |lane: Lane<'_>| {
-                while side_by_side && let Some((part, programs)) = next(left, VecDeque::pop_back).zip(programs) {
+                while side_by_side
+                    && let Some((part, programs)) = next(left, VecDeque::pop_back).zip(programs)
+                {
                     parts.test(&lane, part, programs);
                 }
             };
