@@ -51,8 +51,9 @@ impl Docs {
             .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)));
         written.map_err(|error| format!("{}: {error}", script.display()))?;
         let mut doc = crate::cargo();
-        doc.args(["doc", "--no-deps", "--all-features"]);
-        doc.args(libraries.all.iter().flat_map(|library| ["--package", &library.package]));
+        // Of the whole workspace: fewer crates would want other features of what all depend on, which
+        // would be compiled once more for them.
+        doc.args(["doc", "--workspace", "--no-deps", "--all-features"]);
         doc.env("RUSTDOC", script).env("RUSTDOCFLAGS", FLAGS);
         runner::read(&mut doc, output)?;
         let file = |library: &Library| libraries.target.join("doc").join(format!("{}.json", library.name));
