@@ -51,8 +51,8 @@ impl Docs {
             .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)));
         written.map_err(|error| format!("{}: {error}", script.display()))?;
         let mut doc = crate::cargo();
-        // Of the whole workspace: fewer crates would want other features of what all depend on, which
-        // would be compiled once more for them.
+        // Of the whole workspace: fewer crates want other features of what all depend on, which
+        // would be compiled once more.
         doc.args(["doc", "--workspace", "--no-deps", "--all-features"]);
         doc.env("RUSTDOC", script).env("RUSTDOCFLAGS", FLAGS);
         runner::read(&mut doc, output)?;
