@@ -24,6 +24,8 @@ mod notices;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod open;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod options;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod plumbing;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod records;

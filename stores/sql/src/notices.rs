@@ -7,7 +7,7 @@ use lock_store_records::rows::{message, new_version};
 use lock_store_records::rows::{read_message, time};
 use lock_store_records::{Event, ListenerId, Name, What};
 
-use crate::links::Options;
+use crate::options::Options;
 use crate::plumbing::quoted;
 
 /// Beginning of the name of each channel.

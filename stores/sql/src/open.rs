@@ -18,7 +18,8 @@ use sqlx::mysql::MySqlConnectOptions;
 #[cfg(feature = "postgres")]
 use sqlx::postgres::PgConnectOptions;
 
-use crate::links::{Links, Options};
+use crate::links::Links;
+use crate::options::Options;
 use crate::records::Sql;
 use crate::stock::stocks;
 

@@ -1,8 +1,8 @@
 //! The table and the statements, in the dialect of each database.
 
 #[cfg(feature = "mysql")]
-use crate::links::MYSQL_COMMIT;
-use crate::links::Options;
+use crate::options::MYSQL_COMMIT;
+use crate::options::Options;
 #[cfg(feature = "postgres")]
 use crate::plumbing::quoted;
 

@@ -1,6 +1,6 @@
 //! The tables and the statements, in the dialect of each database.
 
-use crate::links::Options;
+use crate::options::Options;
 #[cfg(feature = "mysql")]
 use crate::statements::MYSQL_CLOCK;
 #[cfg(feature = "postgres")]

@@ -14,7 +14,8 @@ use sqlx::{Connection, Row, SqliteConnection};
 use super::*;
 use crate::SqlStore;
 use crate::call::Call;
-use crate::links::{Links, Options};
+use crate::links::Links;
+use crate::options::Options;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 

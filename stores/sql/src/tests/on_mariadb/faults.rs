@@ -10,7 +10,8 @@ use sqlx::{Connection, Executor, MySqlConnection, Row};
 
 use super::*;
 use crate::SqlStore;
-use crate::links::{Links, Options};
+use crate::links::Links;
+use crate::options::Options;
 use crate::plumbing::Arg;
 use crate::statements::Statements;
 use crate::tests::rows::{SECOND, granted, item, released, request};

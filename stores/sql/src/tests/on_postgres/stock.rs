@@ -1,7 +1,8 @@
 //! Plans of the statements of stocks.
 
 use super::*;
-use crate::links::{Links, Options};
+use crate::links::Links;
+use crate::options::Options;
 use crate::plumbing::{Arg, filled, literal};
 use crate::stock::Statements;
 
