@@ -309,15 +309,20 @@ fn flash_sales(lane: &Lane<'_>, program: &Path) {
 fn joint_sale(program: &Path, url: &str, layout: &str, joins: Joins) -> Result<Outcome, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let journals = ["first", "second"].map(|name| folder.path().join(name).display().to_string());
-    let sell = |journal: &str| {
-        let args =
-            ["--sale", "ci", "--layout", layout, "--requests", "600", "--over", "3", "--journal", journal];
-        start(program, &args, Some(url))
+    // One that is to be killed finds enough units and orders, however late it comes.
+    let (units, orders) = match joins {
+        Joins::ToTheEnd => ("1000", "600"),
+        Joins::AndIsKilled => ("50000", "6000"),
+    };
+    let sell = |journal: &str, requests: &str| {
+        let sale = ["--sale", "ci", "--layout", layout, "--units", units];
+        let load = ["--requests", requests, "--over", "3", "--journal", journal];
+        start(program, &[&sale[..], &load].concat(), Some(url))
     };
     let [first, second] = &journals;
-    let mut running = vec![sell(first)?];
+    let mut running = vec![sell(first, "600")?];
     sold_some(&mut running, first, 10)?;
-    running.push(sell(second)?);
+    running.push(sell(second, orders)?);
     if joins == Joins::AndIsKilled {
         sold_some(&mut running, second, 50)?;
         if let Some(mut second) = running.pop() {

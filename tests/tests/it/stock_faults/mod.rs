@@ -17,6 +17,8 @@ use tempfile::TempDir;
 
 /// Extra time that a busy machine may take.
 const SLACK: Duration = Duration::from_secs(20);
+/// An audit of this many orders or fewer shows nothing.
+const ENOUGH: usize = 20;
 const LONG: Duration = Duration::from_secs(600);
 const NAME: &str = "stock:1001";
 
@@ -87,6 +89,15 @@ impl Crew {
         self.sellers.push(seller);
     }
 
+    /// Waits until the sellers have taken enough orders to compare, however slow the disk is.
+    fn sell(&self) {
+        let start = Instant::now();
+        while self.ledger().sum().orders <= ENOUGH {
+            assert!(start.elapsed() < SLACK * 2, "{:?}", self.ledger().sum());
+            std::thread::sleep(ms(20));
+        }
+    }
+
     /// Kills the oldest seller with SIGKILL.
     fn kill_one(&mut self) {
         self.sellers.remove(0).kill();
@@ -97,8 +108,9 @@ impl Crew {
         self.sellers.drain(..).for_each(|mut seller| seller.kill());
     }
 
-    /// Stops all sellers in an orderly way.
+    /// Stops all sellers in an orderly way, after enough orders.
     fn stop(&mut self) {
+        self.sell();
         for seller in &mut self.sellers {
             seller.send("stop");
         }
@@ -121,7 +133,7 @@ impl Crew {
         ledger.close(stock).await;
         let sum = ledger.sum();
         assert_eq!((sum.open, sum.held), (0, 0));
-        assert!(sum.orders > 20, "they have sold: {sum:?}");
+        assert!(sum.orders > ENOUGH, "they have sold: {sum:?}");
         let expected = (units - sum.sold, 0, sum.sold);
         // Operations that a dead seller left half-done are found when they expire.
         let start = Instant::now();

@@ -19,6 +19,7 @@ async fn killed(kept: Kept, url: &str) {
         assert!(snapshot.balances(), "{snapshot:?}");
         crew.hire();
     }
+    crew.sell();
     crew.kill();
     crew.audit(&stock, UNITS).await;
 }

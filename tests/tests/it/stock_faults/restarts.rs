@@ -59,6 +59,7 @@ async fn a_server_that_is_killed_together_with_its_sellers_forgets_nothing_when_
     new_stock(Kept::OneSlot, &server.url(), UNITS).await;
     let mut crew = Crew::of(Kept::OneSlot, &server.url(), Habits::default(), 2);
     tokio::time::sleep(ms(600)).await;
+    crew.sell();
     server.kill();
     crew.kill();
     server.restart(Data::Kept);
