@@ -70,8 +70,8 @@ impl Spec {
     }
 
     /// Whether a waiter keeps a short-lived intent to write at the store.
-    pub(crate) fn has_an_intent(&self) -> bool {
-        self.any(|kind| kind == Kind::Write)
+    pub(crate) fn has_an_intent(&self, store: &Abilities) -> bool {
+        self.any(|kind| kind == Kind::Write && !store.queues(kind))
     }
 
     /// Returns all kinds, in the order of the keys.

@@ -39,6 +39,9 @@ pub struct Abilities {
     /// pushed. Between processes, such a mutex is first in, first out. Asking again tells a waiter
     /// no more than [renewing](super::LockStore::renew) its place.
     pub queues_mutexes: bool,
+    /// Whether it [queues](super::AcquireRequest::queued) readers and writers, too. Then a reader
+    /// comes after the writers that were there before it, and no writer has an intent.
+    pub queues_read_write: bool,
     /// Minimum lease.
     pub shortest_lease: Duration,
     /// Resolution of leases. The store rounds up.
@@ -131,6 +134,7 @@ impl Abilities {
         downgrade: false,
         several: false,
         queues_mutexes: false,
+        queues_read_write: false,
         shortest_lease: Duration::from_millis(100),
         lease_grain: Duration::from_millis(1),
         longest_lease: None,
@@ -167,7 +171,7 @@ impl Abilities {
         match kind {
             Kind::Mutex => self.queues_mutexes,
             Kind::Fair => self.fair,
-            Kind::Read | Kind::Write => false,
+            Kind::Read | Kind::Write => self.read_write && self.queues_read_write,
         }
     }
 
@@ -222,6 +226,9 @@ const PLAIN: &str = "`redis+plain://`";
 /// URLs of the stores in databases.
 const DATABASES: &str = "`postgres://`, `mysql://`, `mongodb://`, `sqlite:`";
 
+/// URL of the store in etcd.
+const ETCD: &str = "`etcd://`";
+
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -267,17 +274,20 @@ impl Lacked {
     fn way_out(self) -> String {
         match self {
             Self::Shortens => {
-                format!("Leave out `min_hold`, or use {REDIS}, {PLAIN}, {DATABASES}, `quorum:` or `memory:`")
+                format!(
+                    "Leave out `min_hold`, or use {REDIS}, {PLAIN}, {DATABASES}, {ETCD}, `quorum:` or `memory:`"
+                )
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
             Self::Semaphores | Self::Latches | Self::Stocks => {
                 format!("Use {REDIS}, {DATABASES} or `memory:`")
             }
-            Self::Fair | Self::ReadWrite | Self::Downgrade => {
-                format!("Use {REDIS}, {DATABASES}, `quorum:` or `memory:`")
+            Self::Downgrade => format!("Use {REDIS}, {DATABASES}, `quorum:` or `memory:`"),
+            Self::Fair | Self::ReadWrite => {
+                format!("Use {REDIS}, {DATABASES}, {ETCD}, `quorum:` or `memory:`")
             }
             Self::Several | Self::Scan => {
-                format!("Use {REDIS}, {PLAIN}, {DATABASES}, `quorum:` or `memory:`")
+                format!("Use {REDIS}, {PLAIN}, {DATABASES}, {ETCD}, `quorum:` or `memory:`")
             }
         }
     }

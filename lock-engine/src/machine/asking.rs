@@ -107,7 +107,8 @@ impl Machine {
         now: Tick,
     ) -> Arc<AcquireRequest> {
         let &Terms { lease, replication, .. } = terms;
-        let queues = self.spec.is_queued(&self.rules.abilities) || self.spec.has_an_intent();
+        let queues =
+            self.spec.is_queued(&self.rules.abilities) || self.spec.has_an_intent(&self.rules.abilities);
         let waits = !terms.is_try() && queues;
         let same = |queued: &&mut Queued| waits && suits(&queued.request, terms);
         if let Some(queued) = self.queued.as_mut().filter(same) {
@@ -219,7 +220,11 @@ impl Machine {
     pub(crate) fn place_due(&self, standing: Standing, random: f64, now: Tick) -> Tick {
         // A tick may be a quarter of that earlier; on average, this is half a life.
         let Abilities { waiter_life, intent_life, .. } = self.rules.abilities;
-        let often = if self.spec.has_an_intent() { intent_life / 3 } else { waiter_life * 9 / 16 };
+        let often = if self.spec.has_an_intent(&self.rules.abilities) {
+            intent_life / 3
+        } else {
+            waiter_life * 9 / 16
+        };
         let pause = match standing {
             // Random, because otherwise the calls of a crowd that came together would come all at
             // once.

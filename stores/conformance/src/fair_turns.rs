@@ -52,8 +52,8 @@ pub async fn a_release_grants_the_key_to_the_first_waiter(Subject { store, other
     let Notice::Granted { token, moment } = notice else { panic!("{notice:?}") };
     assert!(token.get() > before.tokens[0].last && moment >= before.moment);
     let status = status(&store, "a").await;
-    assert_eq!((status.holders, status.waiters), (vec![(owner(1), 1)], 0));
-    assert_eq!(status.last_token, Some(token));
+    assert_eq!((status.holders.clone(), status.waiters), (vec![(owner(1), 1)], 0));
+    assert_last_token(&status, token.get());
     assert!(
         status.remaining.is_some_and(|remaining| remaining <= direct_lease() + grain()),
         "{:?}",
@@ -105,7 +105,15 @@ pub async fn a_waiter_that_missed_its_grant_learns_of_it(Subject { store, other,
     let request = waiter("a", 1);
     let _unread = wait_in_line(&other, &request).await;
     give_back(&store, &wish(queued(), "a", 9)).await;
-    assert_eq!(keep_waiter(&other, fair("a", 1)).await, Renewed::Held);
+    // A store whose messages bring the grant learns of it soon.
+    let mut kept = keep_waiter(&other, fair("a", 1)).await;
+    while abilities(|store| store.late_requests == LateRequests::BySession)
+        && matches!(kept, Renewed::Waiting(_))
+    {
+        rest(Duration::from_millis(5)).await;
+        kept = keep_waiter(&other, fair("a", 1)).await;
+    }
+    assert_eq!(kept, Renewed::Held);
     grant(&other, request).await;
     assert_held_by(&store, "a", 1).await;
     assert_remaining(&store, "a", long()).await;

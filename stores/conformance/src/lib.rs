@@ -95,7 +95,7 @@
 //! | `fair_turns` | `Fair` | how the key passes to the first of the queue |
 //! | `mutex_queue`, `mutex_turns` | `Queues` | the same for mutexes |
 //! | `read_write` | `ReadWrite` | many readers or one writer |
-//! | `intent` | `ReadWrite` | a waiting writer keeps new readers out |
+//! | `intent` | `ReadWrite`, `Intents` | a waiting writer keeps new readers out |
 //! | `downgrade` | `Downgrade` | a writer becomes a reader |
 //! | `several` | `Several` | requests for several keys: all or nothing, in every queue |
 //! | `scan` | `Scan` | every lock that stays is listed |
@@ -127,6 +127,8 @@
 //! | `Floors` | [`member`](LockStore::member) | |
 //! | `Queues` | [`queues_mutexes`](Abilities::queues_mutexes) | |
 //! | `Races` | no [`queues_mutexes`](Abilities::queues_mutexes) | |
+//! | `Intents` | no [`queues_read_write`](Abilities::queues_read_write) | |
+//! | `FreeQueues` | [`late_requests`](Abilities::late_requests) by another rule than the session's | |
 //!
 //! Refused means [`Unsupported`][unsupported], and that nothing is taken or changed. Each test that
 //! is left out prints a line, such as `left out: my store has no fair locks`.
@@ -185,6 +187,7 @@ mod refusals;
 pub mod release;
 #[doc(hidden)]
 pub mod renew;
+mod routed;
 mod run;
 #[doc(hidden)]
 pub mod scan;
@@ -266,6 +269,15 @@ impl Subject {
             sealed.acquire(request)
         });
         Self { store, other, send_late, skips: &[], _keeps: Box::new(()) }
+    }
+
+    /// Creates a subject from two handles whose holds belong to their
+    /// [sessions](LateRequests::BySession). The calls of an owner go to the handle that it was
+    /// first seen on, as they do in reality.
+    #[must_use]
+    pub fn of_sessions(store: Arc<dyn LockStore>, other: Arc<dyn LockStore>) -> Self {
+        let [store, other] = routed::pair(store, other);
+        Self::new(store, other)
     }
 
     /// Sets how to send a request late. Without it, tests [seal](AcquireRequest::seal) the request

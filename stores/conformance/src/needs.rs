@@ -40,6 +40,11 @@ pub enum Need {
     Races,
     /// Mutexes that queue.
     Queues,
+    /// Keys that are free although others are in their queues. An entry that ends with a session
+    /// holds its key as soon as it is the first of the queue.
+    FreeQueues,
+    /// Readers and writers that do not queue, and writers with intents.
+    Intents,
     /// Semaphores.
     Semaphores,
     /// Latches.
@@ -55,7 +60,7 @@ pub(super) fn lacked(store: &dyn LockStore, needs: &[Need]) -> Vec<Need> {
 
 impl Need {
     /// All needs.
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::Several,
         Self::Fair,
         Self::ReadWrite,
@@ -72,6 +77,8 @@ impl Need {
         Self::ByClock,
         Self::Races,
         Self::Queues,
+        Self::FreeQueues,
+        Self::Intents,
         Self::Semaphores,
         Self::Latches,
         Self::Scan,
@@ -97,6 +104,8 @@ impl Need {
             Self::ByClock => abilities.late_requests == LateRequests::ByClock,
             Self::Races => !abilities.queues(Kind::Mutex),
             Self::Queues => abilities.queues(Kind::Mutex),
+            Self::FreeQueues => abilities.late_requests != LateRequests::BySession,
+            Self::Intents => !abilities.queues(Kind::Write),
             Self::Semaphores => store.semaphores().is_some(),
             Self::Latches => store.latches().is_some(),
             Self::Scan => abilities.scan,
@@ -125,6 +134,8 @@ impl Need {
             Self::ByClock => return "has no clock that refuses late requests".to_owned(),
             Self::Races => return "has queues for its mutexes".to_owned(),
             Self::Queues => return "has no queues for its mutexes".to_owned(),
+            Self::FreeQueues => return "has no free keys with waiters".to_owned(),
+            Self::Intents => return "has queues for its readers and writers".to_owned(),
         };
         lacked.to_string()
     }

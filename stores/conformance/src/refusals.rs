@@ -28,7 +28,9 @@ pub(super) async fn check(Subject { store, _keeps, .. }: Subject, lacked: Vec<Ne
             | Need::Floors
             | Need::ByClock
             | Need::Races
-            | Need::Queues => {}
+            | Need::Queues
+            | Need::FreeQueues
+            | Need::Intents => {}
         }
     }
 }

@@ -95,7 +95,7 @@ pub async fn scan_takes_its_prefix_literally(Subject { store, .. }: Subject) {
 
 pub async fn scan_goes_through_many_locks(Subject { store, .. }: Subject) {
     let names: Vec<_> = (0..1000).map(|number| format!("many:{number:04}")).collect();
-    for chunk in names.chunks(100) {
+    for chunk in names.chunks(50) {
         let names: Vec<_> = chunk.iter().map(String::as_str).collect();
         grant_each(&store, &names, 1, long()).await;
     }
@@ -106,7 +106,7 @@ pub async fn scan_goes_through_many_locks(Subject { store, .. }: Subject) {
 
 pub async fn a_lock_that_stays_is_found_while_others_come_and_go(Subject { store, other, .. }: Subject) {
     let stays: Vec<_> = (0..600).map(|number| format!("stays:{number:03}")).collect();
-    for chunk in stays.chunks(100) {
+    for chunk in stays.chunks(50) {
         let names: Vec<_> = chunk.iter().map(String::as_str).collect();
         grant_each(&store, &names, 1, long()).await;
     }

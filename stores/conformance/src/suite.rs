@@ -148,18 +148,18 @@ macro_rules! conformance {
             fair [Fair] {
                 a_free_key_is_granted_and_a_held_one_is_busy
                 who_asks_without_waiting_leaves_no_trace
-                who_asks_without_waiting_is_refused_while_others_wait
+                who_asks_without_waiting_is_refused_while_others_wait [FreeQueues]
                 who_asks_again_keeps_its_place
                 a_mutex_passes_the_queue [Races]
                 status_counts_the_queue
-                renew_says_how_long_a_waiter_has_to_wait
+                renew_says_how_long_a_waiter_has_to_wait [FreeQueues]
                 keeping_a_place_outside_the_queue_answers_gone
                 withdraw_gives_up_the_place
                 a_late_request_does_not_join [ByClock]
                 a_place_that_is_not_kept_is_lost
                 a_place_that_is_kept_lasts
                 resent_acquire_of_the_holder_is_the_same_grant
-                a_lingering_release_is_told_and_grants_nothing [Shortens]
+                a_lingering_release_is_told_and_grants_nothing [Shortens FreeQueues]
                 takeover_is_declined
             }
             fair_turns [Fair] {
@@ -174,24 +174,24 @@ macro_rules! conformance {
                 tokens_grow_across_direct_grants [Direct Pushed]
                 waiters_get_their_turns_in_the_order_they_came
                 a_waiter_that_does_not_listen_gets_its_turn
-                an_expired_hold_leaves_the_key_to_the_first_waiter
-                the_next_hears_when_the_first_of_a_free_key_withdraws
-                the_next_hears_when_the_first_of_a_free_key_is_found_dead
+                an_expired_hold_leaves_the_key_to_the_first_waiter [FreeQueues]
+                the_next_hears_when_the_first_of_a_free_key_withdraws [FreeQueues]
+                the_next_hears_when_the_first_of_a_free_key_is_found_dead [FreeQueues]
             }
             mutex_queue [Queues] {
                 a_free_key_is_granted_and_a_held_one_is_busy
                 who_asks_without_waiting_leaves_no_trace
-                who_asks_without_waiting_is_refused_while_others_wait
+                who_asks_without_waiting_is_refused_while_others_wait [FreeQueues]
                 who_asks_again_keeps_its_place
                 status_counts_the_queue
-                renew_says_how_long_a_waiter_has_to_wait
+                renew_says_how_long_a_waiter_has_to_wait [FreeQueues]
                 keeping_a_place_outside_the_queue_answers_gone
                 withdraw_gives_up_the_place
                 a_late_request_does_not_join [ByClock]
                 a_place_that_is_not_kept_is_lost
                 a_place_that_is_kept_lasts
                 resent_acquire_of_the_holder_is_the_same_grant
-                a_lingering_release_is_told_and_grants_nothing [Shortens]
+                a_lingering_release_is_told_and_grants_nothing [Shortens FreeQueues]
             }
             mutex_turns [Queues] {
                 waiters_are_served_in_the_order_they_came [Direct Pushed]
@@ -205,9 +205,9 @@ macro_rules! conformance {
                 tokens_grow_across_direct_grants [Direct Pushed]
                 waiters_get_their_turns_in_the_order_they_came
                 a_waiter_that_does_not_listen_gets_its_turn
-                an_expired_hold_leaves_the_key_to_the_first_waiter
-                the_next_hears_when_the_first_of_a_free_key_withdraws
-                the_next_hears_when_the_first_of_a_free_key_is_found_dead
+                an_expired_hold_leaves_the_key_to_the_first_waiter [FreeQueues]
+                the_next_hears_when_the_first_of_a_free_key_withdraws [FreeQueues]
+                the_next_hears_when_the_first_of_a_free_key_is_found_dead [FreeQueues]
             }
             read_write [ReadWrite] {
                 readers_share_a_key
@@ -218,16 +218,16 @@ macro_rules! conformance {
                 release_of_one_reader_leaves_the_others
                 release_by_a_stranger_touches_nothing
                 calls_go_by_what_the_owner_has
-                a_writer_may_read_too_and_a_reader_may_not_write
-                the_last_reader_and_the_writer_wake_who_waits [Pushed]
+                a_writer_may_read_too_and_a_reader_may_not_write [Intents]
+                the_last_reader_and_the_writer_wake_who_waits [Pushed Intents]
                 an_expired_writer_frees_the_key
-                linger_shortens_and_is_told [Shortens]
-                force_release_frees_readers_and_writers
+                linger_shortens_and_is_told [Shortens Intents]
+                force_release_frees_readers_and_writers [Intents]
                 one_of_many_writers_gets_the_key
                 renew_of_waiters_is_never_gone
                 takeover_is_declined
             }
-            intent [ReadWrite] {
+            intent [ReadWrite Intents] {
                 a_waiting_writer_keeps_new_readers_out
                 a_writer_that_does_not_wait_keeps_nobody_out
                 an_intent_ends_by_itself
@@ -257,11 +257,11 @@ macro_rules! conformance {
                 answers_are_in_the_order_of_the_request
                 a_request_may_have_64_keys
                 busy_names_the_first_busy_item_of_any_kind [Fair ReadWrite]
-                a_refused_request_joins_every_queue [Fair]
+                a_refused_request_joins_every_queue [Fair FreeQueues]
                 a_request_that_lost_one_place_queues_again_for_all_keys [Fair]
                 a_refused_request_that_does_not_wait_leaves_no_trace [Fair ReadWrite]
                 a_refused_request_announces_its_writers [ReadWrite Races]
-                a_request_of_several_is_told_and_not_granted [Fair]
+                a_request_of_several_is_told_and_not_granted [Fair FreeQueues]
                 its_places_are_given_up_when_it_is_granted [Fair]
                 its_places_are_given_up_when_it_is_withdrawn [Fair]
                 a_request_behind_one_of_several_gets_its_turn [Fair]
@@ -269,7 +269,7 @@ macro_rules! conformance {
             }
             scan [Scan] {
                 scan_finds_locks_of_every_kind
-                scan_finds_nothing_that_is_free
+                scan_finds_nothing_that_is_free [FreeQueues]
                 scan_takes_its_prefix_literally
                 scan_goes_through_many_locks
                 a_lock_that_stays_is_found_while_others_come_and_go

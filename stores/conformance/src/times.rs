@@ -59,7 +59,10 @@ pub(super) fn intent_life() -> Duration {
 
 /// Whether `left` may be left of a lease of `lease` that began during this test.
 pub(super) fn is_left_of(left: Duration, lease: Duration) -> bool {
-    left <= lease + grain() && left + slack() > lease
+    // Seen from afar, a hold ends with its session.
+    let most =
+        if abilities(|store| store.late_requests == LateRequests::BySession) { 2 * lease } else { lease };
+    left <= most + grain() && left + slack() > lease
 }
 
 /// Checks that a busy key is free after at most `time`, if the store knows.
