@@ -81,9 +81,9 @@ pub use distance::Distance;
 pub use java::Java;
 pub use layout::Layout;
 pub use lock_test_servers::{
-    Cluster, DatabaseServer, Helper, MariaDbServer, MongoDbServer, MongoDbSet, Offset, PgBouncer,
-    PostgresServer, Product, Quorum, RedisServer, Sentinels, ServerClock, Wire, cluster, eventually_blocking,
-    mariadb, mongodb, pgbouncer, postgres, process, redis, sentinels, wire,
+    Cluster, DatabaseServer, EtcdCluster, EtcdServer, Helper, MariaDbServer, MongoDbServer, MongoDbSet,
+    Offset, PgBouncer, PostgresServer, Product, Quorum, RedisServer, Sentinels, ServerClock, Wire, cluster,
+    etcd, eventually_blocking, mariadb, mongodb, pgbouncer, postgres, process, redis, sentinels, wire,
 };
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

@@ -1,5 +1,6 @@
 //! Finds the programs that the parts need, and installs those that are missing.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use lock_tests::java::jdk;
@@ -26,6 +27,8 @@ pub(crate) enum Tool {
     MariaDb,
     /// MongoDB's server. The program that downloads it is in `tests/servers/mongod`.
     MongoDb,
+    /// etcd's server, and its client `etcdctl`.
+    Etcd,
     /// Python with pip, for redis-py, and to download MongoDB.
     Python,
     /// For redsync.
@@ -63,6 +66,7 @@ impl Tool {
             Self::PgBouncer => "PgBouncer",
             Self::MariaDb => "MariaDB (mariadb-install-db, mariadbd, mariadb)",
             Self::MongoDb => "MongoDB (mongod)",
+            Self::Etcd => "etcd (etcd, etcdctl)",
             Self::Python => "Python 3.10 or newer with pip",
             Self::Go => "Go 1.19 or newer",
             Self::Node => "Node.js 18 or newer with npm",
@@ -99,6 +103,7 @@ impl Tool {
             Self::MongoDb => {
                 mongodb::program().is_some_and(|mongod| runs(Command::new(mongod).arg("--version")))
             }
+            Self::Etcd => lock_tests::etcd::programs().is_some(),
             Self::Python => runs(Command::new("python3").args(["-c", PYTHON])),
             Self::Go => {
                 let output = Command::new("go").args(["env", "GOVERSION"]).stdin(Stdio::null()).output();
@@ -126,6 +131,7 @@ impl Tool {
             | Self::PgBouncer
             | Self::MariaDb
             | Self::MongoDb
+            | Self::Etcd
             | Self::Python
             | Self::Go
             | Self::Node => None,
@@ -144,8 +150,18 @@ impl Tool {
             }
             return with_mongod(manager, packages);
         }
-        Ok(manager.install(packages))
+        let mut commands = manager.install(packages);
+        if self == Self::Etcd && manager == Manager::AptGet && !is_on_path("etcd") && has_systemd() {
+            // Debian's package starts a service.
+            commands.push(manager.with_sudo(words(&["systemctl", "disable", "--now", "etcd"])));
+        }
+        Ok(commands)
     }
+}
+
+/// Whether systemd runs this machine's services, as its sd_booted(3) finds out.
+fn has_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
 }
 
 /// Returns the commands that download `mongod`, after those for what it needs: `packages` with its
@@ -230,6 +246,9 @@ impl Manager {
             (Tool::MongoDb, Self::Dnf) => &["libcurl", "openssl-libs", "xz-libs"],
             (Tool::MongoDb, Self::Pacman) => &["curl", "openssl", "xz"],
             (Tool::MongoDb, Self::Apk | Self::Brew) => &[],
+            (Tool::Etcd, Self::AptGet) => &["etcd-server", "etcd-client"],
+            (Tool::Etcd, Self::Apk) => &["etcd", "etcd-ctl"],
+            (Tool::Etcd, _) => &["etcd"],
             (Tool::Python, Self::AptGet | Self::Dnf) => &["python3", "python3-pip"],
             (Tool::Python, Self::Apk) => &["python3", "py3-pip"],
             (Tool::Python, Self::Pacman) => &["python", "python-pip"],
@@ -265,13 +284,16 @@ impl Manager {
             Self::Brew => &["brew", "install"],
         };
         commands.push(words(&[start, packages].concat()));
+        commands.into_iter().map(|command| self.with_sudo(command)).collect()
+    }
+
+    /// Returns the command with `sudo`, if it needs that.
+    fn with_sudo(self, mut command: Vec<String>) -> Vec<String> {
         // Homebrew refuses to run as root, and needs no root rights.
         if self != Self::Brew && !is_root() {
-            for command in &mut commands {
-                command.insert(0, "sudo".to_owned());
-            }
+            command.insert(0, "sudo".to_owned());
         }
-        commands
+        command
     }
 }
 
@@ -387,6 +409,7 @@ mod tests {
                 Tool::Maven,
                 Tool::PostgreSql,
                 Tool::MariaDb,
+                Tool::Etcd,
                 Tool::Chromium,
                 Tool::Python,
                 Tool::Go,

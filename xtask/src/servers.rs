@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lock_tests::{
-    Cluster, DatabaseServer, MariaDbServer, MongoDbSet, PostgresServer, Product, Quorum, RedisServer,
-    Sentinels, cluster, mongodb, sentinels,
+    Cluster, DatabaseServer, EtcdCluster, MariaDbServer, MongoDbSet, PostgresServer, Product, Quorum,
+    RedisServer, Sentinels, cluster, etcd, mongodb, sentinels,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -21,10 +21,11 @@ pub(crate) enum Topology {
     Postgres,
     MariaDb,
     MongoDb,
+    Etcd,
 }
 
 impl Topology {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Single,
         Self::Sentinel,
         Self::Cluster,
@@ -32,6 +33,7 @@ impl Topology {
         Self::Postgres,
         Self::MariaDb,
         Self::MongoDb,
+        Self::Etcd,
     ];
 
     /// Those of Redis servers.
@@ -46,6 +48,7 @@ impl Topology {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::MongoDb => "mongodb",
+            Self::Etcd => "etcd",
         }
     }
 
@@ -63,6 +66,7 @@ impl Topology {
             Self::Postgres => "a PostgreSQL server runs until Ctrl-C",
             Self::MariaDb => "a MariaDB server runs until Ctrl-C",
             Self::MongoDb => "a MongoDB replica set of three members runs until Ctrl-C",
+            Self::Etcd => "an etcd cluster of three members runs until Ctrl-C",
         }
     }
 }
@@ -76,6 +80,7 @@ pub(crate) enum Running {
     Postgres(PostgresServer),
     MariaDb(MariaDbServer),
     MongoDb(MongoDbSet),
+    Etcd(EtcdCluster),
 }
 
 impl Running {
@@ -100,6 +105,11 @@ impl Running {
                 let options = mongodb::Options::default().election_timeout(patience);
                 Self::MongoDb(MongoDbSet::try_start_with(options)?)
             }
+            Topology::Etcd => {
+                // As by default in production: a longer one would lengthen the shortest lease.
+                let options = etcd::Options::default().election_timeout(Duration::from_secs(1));
+                Self::Etcd(EtcdCluster::try_start_with(options)?)
+            }
         })
     }
 
@@ -112,6 +122,7 @@ impl Running {
             Self::Postgres(server) => server.url(),
             Self::MariaDb(server) => server.url(),
             Self::MongoDb(set) => set.url(),
+            Self::Etcd(cluster) => cluster.url(),
         }
     }
 
@@ -124,7 +135,7 @@ impl Running {
                 cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
             }
             Self::Quorum(quorum) => quorum.servers().iter().collect(),
-            Self::Postgres(_) | Self::MariaDb(_) | Self::MongoDb(_) => Vec::new(),
+            Self::Postgres(_) | Self::MariaDb(_) | Self::MongoDb(_) | Self::Etcd(_) => Vec::new(),
         }
     }
 
@@ -142,6 +153,7 @@ impl Running {
             Self::Postgres(server) => database_ended(server),
             Self::MariaDb(server) => database_ended(server),
             Self::MongoDb(set) => set.ended(),
+            Self::Etcd(cluster) => cluster.ended(),
         }
     }
 
@@ -162,6 +174,7 @@ impl Running {
             Self::Postgres(server) => database_process(server),
             Self::MariaDb(server) => database_process(server),
             Self::MongoDb(set) => set.members().flat_map(database_process).collect(),
+            Self::Etcd(cluster) => cluster.members().flat_map(database_process).collect(),
         }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
 //! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, a [`MariaDbServer`],
-//! and a [`MongoDbServer`] or a [`MongoDbSet`] of three. Servers can speak TLS (`tls`) and have
-//! clocks that can be set ([`ServerClock`]). All of them are [processes](process). A [`Wire`]
-//! breaks connections.
+//! a [`MongoDbServer`] or a [`MongoDbSet`] of three, and an [`EtcdServer`] or an [`EtcdCluster`] of
+//! three. Servers can speak TLS (`tls`) and have clocks that can be set ([`ServerClock`]). All of
+//! them are [processes](process). A [`Wire`] breaks connections.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under
@@ -12,6 +12,7 @@
 
 pub mod cluster;
 mod database;
+pub mod etcd;
 pub mod folders;
 pub mod mariadb;
 pub mod mongodb;
@@ -29,6 +30,7 @@ pub mod wire;
 
 pub use cluster::Cluster;
 pub use database::{DatabaseServer, Product};
+pub use etcd::{EtcdCluster, EtcdServer};
 pub use mariadb::MariaDbServer;
 pub use mongodb::{MongoDbServer, MongoDbSet};
 pub use pgbouncer::PgBouncer;
