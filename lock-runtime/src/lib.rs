@@ -152,6 +152,7 @@
 //! | `sqlite`, `postgres` | | locks and stocks at `sqlite:` and `postgres://` |
 //! | `mysql` | | the same at `mysql://`, in MariaDB |
 //! | `mongodb` | | the same at `mongodb://` |
+//! | `etcd` | | locks at `etcd://` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!
@@ -300,6 +301,7 @@ mod documents {
         Stock = "docs/book/src/stock.md",
         Stores = "docs/book/src/stores/index.md",
         StoresCluster = "docs/book/src/stores/cluster.md",
+        StoresEtcd = "docs/book/src/stores/etcd.md",
         StoresMariaDb = "docs/book/src/stores/mariadb.md",
         StoresMongoDb = "docs/book/src/stores/mongodb.md",
         StoresMemory = "docs/book/src/stores/memory.md",

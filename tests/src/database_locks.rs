@@ -16,10 +16,23 @@ const TOTAL: usize = 10_000;
 /// Lets this many processes of the program `counter` count in one file, under one lock. Not a
 /// single count may be lost.
 pub fn processes_count_exactly(url: &str, counter: &str, processes: usize) {
+    processes_count_exactly_beside(url, counter, processes, 0, |_| {});
+}
+
+/// Like [`processes_count_exactly`], while `rival` adds `of_rival` to the number in the file, in
+/// its own way. The lock is `count`.
+pub fn processes_count_exactly_beside(
+    url: &str,
+    counter: &str,
+    processes: usize,
+    of_rival: usize,
+    rival: impl FnOnce(&str),
+) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("count").display().to_string();
     std::fs::write(&file, "0").unwrap();
-    let args = [url.to_owned(), file.clone(), (TOTAL / processes).to_string()];
+    let times = (TOTAL - of_rival) / processes;
+    let args = [url.to_owned(), file.clone(), times.to_string()];
     let mut running: Vec<_> = (0..processes).map(|_| Helper::spawn(counter, &args)).collect();
     for process in &mut running {
         assert_eq!(process.line(LIMIT), "ready");
@@ -27,6 +40,7 @@ pub fn processes_count_exactly(url: &str, counter: &str, processes: usize) {
     for process in &mut running {
         process.send("go");
     }
+    rival(&file);
     for process in &mut running {
         assert_eq!(process.line(LIMIT), "done");
     }

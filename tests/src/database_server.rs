@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use lock_runtime::LockManager;
 
+use crate::etcd::Etcd;
 use crate::mongodb::{MongoDb, doc};
-use crate::{DatabaseServer, MongoDbServer, Product, eventually};
+use crate::{DatabaseServer, EtcdServer, MongoDbServer, Product, eventually};
 
 /// A product whose servers have locks.
 pub trait LockServer: Product {
@@ -42,6 +43,47 @@ impl LockServer for MongoDb {
     async fn assert_nothing_is_left(server: &MongoDbServer, within: Duration) {
         eventually(async || records(server) == Some(0), within).await;
     }
+}
+
+impl LockServer for Etcd {
+    fn url_at(addr: SocketAddr) -> String {
+        format!("etcd://{addr}/")
+    }
+
+    async fn start_beside_a_busy_disk() -> EtcdServer {
+        EtcdServer::try_start_in(beside_a_busy_disk(), &[]).unwrap()
+    }
+
+    fn writes(request: &[u8]) -> bool {
+        enters(request) || deletes(request)
+    }
+
+    async fn assert_nothing_is_left(server: &EtcdServer, within: Duration) {
+        // Epochs end with their leases, at the latest.
+        let is_empty = async || {
+            tokio::task::block_in_place(|| server.try_etcdctl(ALL_KEYS)).is_ok_and(|keys| keys.is_empty())
+        };
+        eventually(is_empty, within).await;
+    }
+}
+
+/// Lists the names of all keys.
+pub const ALL_KEYS: &[&str] = &["get", "", "--prefix", "--keys-only"];
+
+/// Whether this request to etcd enters a queue, or withdraws.
+#[must_use]
+pub fn enters(request: &[u8]) -> bool {
+    has(request, b"lock-epochs/")
+}
+
+/// Whether this request to etcd deletes a key in a transaction.
+#[must_use]
+pub fn deletes(request: &[u8]) -> bool {
+    // The lengths of the operation, of the deletion in it, and of the key in that.
+    request.windows(6).any(|part| {
+        let [0x12, op, 0x1a, deletion, 0x0a, key] = *part else { return false };
+        op == deletion.wrapping_add(2) && deletion == key.wrapping_add(2)
+    })
 }
 
 /// Returns a folder that is in memory, if the system has one.

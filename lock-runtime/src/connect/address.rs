@@ -39,7 +39,7 @@ pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:pass
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
                                    `postgres://[user:password@]host[:port]/database`, `mysql://…` likewise, `sqlite:FILE`, \
-                                   `mongodb://h1,h2,h3/DATABASE`, \
+                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -63,6 +63,8 @@ pub(crate) enum Address {
     Sqlite(Box<SqliteConnectOptions>),
     #[cfg(feature = "mongodb")]
     MongoDb(Target),
+    #[cfg(feature = "etcd")]
+    Etcd(lock_store_etcd::Target),
     Quorum(Vec<Address>),
 }
 
@@ -90,13 +92,14 @@ impl Address {
             Some(("postgres" | "postgresql", _)) => Self::postgres(url),
             Some(("mysql" | "mariadb", _)) => Self::mysql(url),
             Some(("mongodb" | "mongodb+srv", _)) => Self::mongodb(url),
+            Some(("etcd" | "etcds", _)) => Self::etcd(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
             }
             Some(_) => Err(refused(&format!("this is not a lock URL; use {ACCEPTED}"))),
-            None if ["redis", "postgres", "mysql", "mariadb", "mongodb"]
+            None if ["redis", "postgres", "mysql", "mariadb", "mongodb", "etcd"]
                 .iter()
                 .any(|it| url.starts_with(it))
                 && url.contains(':') =>
@@ -123,7 +126,7 @@ impl Address {
         let each = each.collect::<Result<Vec<_>, _>>()?;
         if each.iter().any(Self::is_database) {
             return Err(refused(
-                "PostgreSQL, MariaDB, SQLite and MongoDB can't be servers of a quorum, because they keep no marker that shows a loss of \
+                "databases and etcd can't be servers of a quorum, because they keep no marker that shows a loss of \
                  locks; use Redis servers",
             ));
         }
@@ -167,7 +170,7 @@ impl Address {
         }
     }
 
-    /// Whether it is a database.
+    /// Whether it is a database or etcd.
     fn is_database(&self) -> bool {
         match self {
             #[cfg(feature = "postgres")]
@@ -178,6 +181,8 @@ impl Address {
             Self::Sqlite(_) => true,
             #[cfg(feature = "mongodb")]
             Self::MongoDb(_) => true,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => true,
             _ => false,
         }
     }
@@ -235,6 +240,16 @@ impl Address {
         Err(refused("this build has no MongoDB store; switch on the feature `mongodb` of lock-runtime"))
     }
 
+    #[cfg(feature = "etcd")]
+    fn etcd(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::Etcd(lock_store_etcd::Target::parse(url)?))
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn etcd(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no etcd store; switch on the feature `etcd` of lock-runtime"))
+    }
+
     /// Returns the clock that a manager on this store goes by.
     pub(crate) fn clock(&self) -> Clock {
         match self {
@@ -242,6 +257,7 @@ impl Address {
             Self::Quorum(each) => each.first().map_or(Clock::Boot, Self::clock),
             #[cfg(any(
                 feature = "redis",
+                feature = "etcd",
                 feature = "mongodb",
                 feature = "mysql",
                 feature = "postgres",
@@ -271,7 +287,7 @@ impl Address {
         #[cfg(feature = "redis")]
         if self.is_database() && store.credentials.is_some() {
             return Err(refused(
-                "`credentials` is for Redis; a database takes user and password from its URL",
+                "`credentials` is for Redis; other stores take user and password from their URLs",
             ));
         }
         Ok(match self {
@@ -316,6 +332,11 @@ impl Address {
             Self::MongoDb(target) => {
                 let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
                 lock_store_mongodb::open(target, &lock_store_mongodb::Settings { prefix, call_timeout })?
+            }
+            #[cfg(feature = "etcd")]
+            Self::Etcd(target) => {
+                let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
+                lock_store_etcd::open(target, &lock_store_etcd::Settings { prefix, call_timeout })?
             }
             Self::Quorum(each) => {
                 if engine.lease > store.max_lease {

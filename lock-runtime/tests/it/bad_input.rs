@@ -608,6 +608,32 @@ fn an_address_of_mongodb_that_is_none_is_refused_and_its_password_not_shown() {
     ]);
 }
 
+#[cfg(not(feature = "etcd"))]
+#[test]
+fn etcd_that_is_not_built_in_is_named() {
+    check_urls(&[
+        ("etcd://ann:hunter2@h/x", "the feature `etcd`"),
+        ("etcds://ann:hunter2@h/x?ca=hunter2", "the feature `etcd`"),
+    ]);
+}
+
+/// The store's own tests have more of them.
+#[cfg(feature = "etcd")]
+#[test]
+fn an_address_of_etcd_that_is_none_is_refused_and_its_password_not_shown() {
+    check_urls(&[
+        ("etcd://ann:hunter2%40@a:1,[::1]:2,c/shop/", ""),
+        ("etcd://ann:hunter2@h:0x1/x", "a bad port"),
+        ("etcd://ann:1/hunter2@h", "an `@` behind"),
+        ("etcd://h/x?ca=hunter2", "only `etcds://`"),
+        ("etcds://h/x?hunter2=1", "option that is not known"),
+        ("etcds://ann:hunter2@h/x?ca=/none", "`ca` of the etcd address names the file \"/none\""),
+        ("etcd:hunter2@h", "`//` is missing"),
+        ("etcds:hunter2@h", "`//` is missing"),
+        ("quorum:etcd://ann:hunter2@a/x|memory:|memory:", "can't be servers of a quorum"),
+    ]);
+}
+
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use super::*;

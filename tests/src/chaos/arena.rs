@@ -1,16 +1,19 @@
 //! [`Arena`]: the servers of a run, the proxies in front of them, and their clocks.
 
 use std::io;
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
 use super::database::{Act, Database};
+use super::etcd::Etcd;
 use super::mongo::Mongo;
 use super::observe::{self, Holders, Observer, Redis};
 use super::sql::Sql;
 use crate::dice::Dice;
+use crate::proxy::{Line, Way};
 use crate::redis::{Connection, Data, Reply};
 use crate::witness::{self, Ping};
 use crate::{Cluster, Layout, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
@@ -36,13 +39,15 @@ pub enum Topology {
     MariaDb,
     /// A MongoDB replica set of three members.
     MongoDb,
+    /// An etcd cluster of three members.
+    Etcd,
     /// A file.
     Sqlite,
 }
 
 impl Topology {
     /// All topologies.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Single,
         Self::Sentinel,
         Self::Cluster,
@@ -50,6 +55,7 @@ impl Topology {
         Self::Postgres,
         Self::MariaDb,
         Self::MongoDb,
+        Self::Etcd,
         Self::Sqlite,
     ];
 
@@ -64,14 +70,15 @@ impl Topology {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::MongoDb => "mongodb",
+            Self::Etcd => "etcd",
             Self::Sqlite => "sqlite",
         }
     }
 
-    /// Whether the locks are in a database, and not in Redis.
+    /// Whether the locks are in a database or in etcd, and not in Redis.
     #[must_use]
     pub fn is_database(self) -> bool {
-        matches!(self, Self::Postgres | Self::MariaDb | Self::MongoDb | Self::Sqlite)
+        matches!(self, Self::Postgres | Self::MariaDb | Self::MongoDb | Self::Etcd | Self::Sqlite)
     }
 }
 
@@ -105,6 +112,7 @@ enum Servers {
     Cluster(Box<Cluster>),
     Sql(Box<Sql>),
     Mongo(Box<Mongo>),
+    Etcd(Box<Etcd>),
 }
 
 /// A server's clock, and its offset.
@@ -124,7 +132,8 @@ impl Arena {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let count = match topology {
             Topology::Single | Topology::Postgres | Topology::MariaDb => 1,
-            Topology::Sqlite => 0,
+            // Programs in Go read the time without the C library, so etcd has no clocks to set.
+            Topology::Sqlite | Topology::Etcd => 0,
             Topology::Sentinel | Topology::Quorum | Topology::MongoDb => 3,
             Topology::Cluster => 6,
         };
@@ -149,6 +158,7 @@ impl Arena {
             Topology::Postgres => Servers::Sql(Box::new(Sql::postgres(&clocks[0], runtime.handle()))),
             Topology::MariaDb => Servers::Sql(Box::new(Sql::mariadb(&clocks[0], runtime.handle()))),
             Topology::MongoDb => Servers::Mongo(Box::new(Mongo::start(&clocks)?)),
+            Topology::Etcd => Servers::Etcd(Box::new(Etcd::start()?)),
             Topology::Sqlite => Servers::Sql(Box::new(Sql::sqlite(runtime.handle())?)),
         };
         let before = |servers: &[RedisServer]| -> Vec<Proxy> {
@@ -174,6 +184,10 @@ impl Arena {
                 mongo.set.stand_behind(&ports(&proxies));
                 proxies
             }
+            Servers::Etcd(etcd) => {
+                let start = |addr| runtime.block_on(Proxy::start_etcd(addr));
+                etcd.addrs().into_iter().map(start).collect()
+            }
         };
         let with_offset = |(place, clock)| {
             let ahead_seconds = offset(place);
@@ -184,8 +198,8 @@ impl Arena {
         Ok(Self { topology, layout, proxies, _runtime: runtime, servers, clocks, resource })
     }
 
-    /// Returns the URL that workers connect to.
-    pub(super) fn url(&self) -> String {
+    /// Returns the URL that a worker connects to. In etcd, each begins with another member.
+    pub(super) fn url(&self, worker: usize) -> String {
         let url = match &self.servers {
             Servers::Loose(_) if self.topology == Topology::Single => self.proxies[0].url(),
             Servers::Loose(_) => {
@@ -196,6 +210,12 @@ impl Arena {
             Servers::Cluster(cluster) => cluster.url(),
             Servers::Sql(sql) => sql.url(self.proxies.first()),
             Servers::Mongo(mongo) => mongo.set.url(),
+            Servers::Etcd(_) => {
+                let mut addrs: Vec<String> =
+                    self.proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+                addrs.rotate_left(worker % self.proxies.len());
+                format!("etcd://{}/", addrs.join(","))
+            }
         };
         self.layout.url(&url)
     }
@@ -206,7 +226,7 @@ impl Arena {
             Servers::Loose(servers) => servers,
             Servers::Sentinels(sentinels) => sentinels.servers(),
             Servers::Cluster(cluster) => cluster.nodes(),
-            Servers::Sql(_) | Servers::Mongo(_) => &[],
+            Servers::Sql(_) | Servers::Mongo(_) | Servers::Etcd(_) => &[],
         }
     }
 
@@ -218,6 +238,7 @@ impl Arena {
             Servers::Cluster(cluster) => &mut cluster.nodes_mut()[at],
             Servers::Sql(sql) => return sql.act(act),
             Servers::Mongo(mongo) => return mongo.act(at, act),
+            Servers::Etcd(etcd) => return etcd.act(at, act),
         };
         match act {
             Act::Stop => server.stop(),
@@ -242,6 +263,7 @@ impl Arena {
         match &self.servers {
             Servers::Sql(sql) => Some(&**sql),
             Servers::Mongo(mongo) => Some(&**mongo),
+            Servers::Etcd(etcd) => Some(&**etcd),
             _ => None,
         }
     }
@@ -249,6 +271,13 @@ impl Arena {
     pub(super) fn mongo(&self) -> Option<&Mongo> {
         match &self.servers {
             Servers::Mongo(mongo) => Some(mongo),
+            _ => None,
+        }
+    }
+
+    pub(super) fn etcd(&self) -> Option<&Etcd> {
+        match &self.servers {
+            Servers::Etcd(etcd) => Some(etcd),
             _ => None,
         }
     }
@@ -286,6 +315,22 @@ impl Arena {
         &self.proxies[at]
     }
 
+    /// Returns one of the servers that answer clients most often, or `at` if none does.
+    pub(super) fn asked(&self, at: usize, dice: &mut Dice) -> usize {
+        let passed = || -> Vec<usize> {
+            self.proxies.iter().map(|proxy| proxy.passed(Line::Commands, Way::ToClient)).collect()
+        };
+        let before = passed();
+        std::thread::sleep(Duration::from_millis(200));
+        let now = passed();
+        let count = |at: &usize| now[*at] - before[*at];
+        let most = (0..now.len()).map(|at| count(&at)).max().unwrap_or(0);
+        // A connection that is not used any more has some messages, too.
+        let asked: Vec<usize> = (0..now.len()).filter(|at| count(at) > most / 4).collect();
+        let one = usize::try_from(dice.below(asked.len().max(1) as u64)).unwrap_or(0);
+        asked.get(one).copied().unwrap_or(at)
+    }
+
     /// Tells the servers which connections have ended, where faults have kept that from them.
     pub(super) fn bury_dead(&self) {
         self.proxies.iter().for_each(Proxy::bury_dead);
@@ -313,6 +358,7 @@ impl Arena {
             Servers::Cluster(cluster) => cluster.node_of(key),
             Servers::Sql(_) => 0,
             Servers::Mongo(mongo) => mongo.set.primary(),
+            Servers::Etcd(etcd) => etcd.cluster.leader(),
         }
     }
 
@@ -346,6 +392,14 @@ impl Arena {
         self.clocks.iter().any(|clock| Some(clock.ahead_seconds) < latest)
     }
 
+    /// Writes what members of etcd have logged beside the histories.
+    pub(super) fn keep_logs(&self, folder: &Path) -> io::Result<()> {
+        let members = self.etcd().into_iter().flat_map(|etcd| etcd.cluster.members());
+        members.enumerate().try_for_each(|(at, member)| {
+            std::fs::write(folder.join(format!("member-{at}.txt")), member.log())
+        })
+    }
+
     /// Waits until the servers of a group are complete and connected again.
     pub(super) fn heal(&self) {
         match &self.servers {
@@ -353,6 +407,7 @@ impl Arena {
             Servers::Sentinels(sentinels) => sentinels.wait_until_ready(),
             Servers::Cluster(cluster) => cluster.wait_until_ready(),
             Servers::Mongo(mongo) => mongo.set.settle(),
+            Servers::Etcd(etcd) => etcd.cluster.wait_until_ready(),
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::history::{ErrorClass, Loses};
 pub enum Fault {
     /// No message passes between the clients and one server, in either direction.
     Partition,
+    /// No message passes between the leader and the other members.
+    PeerPartition,
     /// Requests vanish on their way to one server; its answers and messages pass.
     PartitionToServer,
     /// Requests are carried out, but neither answers nor messages come back.
@@ -44,8 +46,16 @@ pub enum Fault {
     KilledReleaser,
     /// SIGSTOP for a server, for longer than leases.
     StoppedServer,
+    /// SIGSTOP for a member that is not the leader, for longer than leases.
+    StoppedFollower,
+    /// SIGSTOP for the leader and a worker together, for longer than sessions.
+    StoppedLeaderAndWorker,
     /// SIGKILL for a server, which comes back with its data.
     KilledServer,
+    /// SIGKILL for a member that is not the leader, which comes back with its data.
+    KilledFollower,
+    /// SIGKILL for all members, which come back with their data.
+    KilledCluster,
     /// A server restarts without its data.
     LostData,
     /// `FLUSHALL`, `TRUNCATE`, `drop`.
@@ -84,6 +94,8 @@ pub enum Fault {
     Promotion,
     /// The primary steps down by an operator's command, and a member with all its data takes over.
     StepDown,
+    /// The history of the keys is removed, up to the present.
+    Compaction,
     /// The slot of a key moves to another node while it is held and waited for.
     MovedSlot,
     /// The slot of a key begins to move, with half of its keys, stays like that for a while, and
@@ -104,9 +116,26 @@ const ALL: &[Topology] = &Topology::ALL;
 /// Topologies without replicas: each server has the only copy of its data.
 const ALONE: &[Topology] = &[Topology::Single, Topology::Quorum];
 /// Topologies whose servers have their data on disk.
-const LASTING: &[Topology] =
-    &[Topology::Single, Topology::Quorum, Topology::Postgres, Topology::MariaDb, Topology::MongoDb];
+const LASTING: &[Topology] = &[
+    Topology::Single,
+    Topology::Quorum,
+    Topology::Postgres,
+    Topology::MariaDb,
+    Topology::MongoDb,
+    Topology::Etcd,
+];
 const SERVERS: &[Topology] = &[
+    Topology::Single,
+    Topology::Sentinel,
+    Topology::Cluster,
+    Topology::Quorum,
+    Topology::Postgres,
+    Topology::MariaDb,
+    Topology::MongoDb,
+    Topology::Etcd,
+];
+/// Topologies whose servers have clocks that can be set.
+const CLOCKS: &[Topology] = &[
     Topology::Single,
     Topology::Sentinel,
     Topology::Cluster,
@@ -126,7 +155,9 @@ const CLOSING: &[Topology] = &[
 ];
 const REDIS: &[Topology] = &[Topology::Single, Topology::Sentinel, Topology::Cluster, Topology::Quorum];
 const DATABASES: &[Topology] = &[Topology::Postgres, Topology::MariaDb, Topology::MongoDb, Topology::Sqlite];
-const MONGODB: &[Topology] = &[Topology::MongoDb];
+/// Topologies whose members elect another one that has all data.
+const ELECTING: &[Topology] = &[Topology::MongoDb, Topology::Etcd];
+const ETCD: &[Topology] = &[Topology::Etcd];
 const SINGLE: &[Topology] = &[Topology::Single];
 const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];
 const CLUSTER: &[Topology] = &[Topology::Cluster];
@@ -147,8 +178,9 @@ const fn entry(
     Entry { fault, name, loses, errors, at }
 }
 
-const TABLE: [Entry; 40] = [
+const TABLE: [Entry; 46] = [
     entry(Fault::Partition, "partition", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::PeerPartition, "peer-partition", Loses::Nothing, AWAY, ETCD),
     entry(Fault::PartitionToServer, "partition-to-server", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::PartitionToClient, "partition-to-client", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::LostAnswers, "lost-answers", Loses::Nothing, AWAY, SERVERS),
@@ -166,7 +198,11 @@ const TABLE: [Entry; 40] = [
     entry(Fault::KilledWaiter, "killed-waiter", Loses::Nothing, NONE, ALL),
     entry(Fault::KilledReleaser, "killed-releaser", Loses::Nothing, NONE, ALL),
     entry(Fault::StoppedServer, "stopped-server", Loses::Nothing, AWAY, LASTING),
+    entry(Fault::StoppedFollower, "stopped-follower", Loses::Nothing, AWAY, ETCD),
+    entry(Fault::StoppedLeaderAndWorker, "stopped-leader-and-worker", Loses::Nothing, AWAY, ETCD),
     entry(Fault::KilledServer, "killed-server", Loses::Nothing, AWAY, LASTING),
+    entry(Fault::KilledFollower, "killed-follower", Loses::Nothing, AWAY, ETCD),
+    entry(Fault::KilledCluster, "killed-cluster", Loses::Nothing, AWAY, ETCD),
     entry(Fault::LostData, "lost-data", Loses::Keys, AWAY, ALONE),
     entry(Fault::Flush, "flush", Loses::Keys, LOST, ALL),
     entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, REDIS),
@@ -180,12 +216,13 @@ const TABLE: [Entry; 40] = [
     entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, REDIS),
     entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, REDIS),
     entry(Fault::ReadOnly, "read-only", Loses::Nothing, AWAY, SINGLE),
-    entry(Fault::ClockAhead, "clock-ahead", Loses::Keys, AWAY, SERVERS),
-    entry(Fault::ClockBehind, "clock-behind", Loses::Nothing, AWAY, SERVERS),
+    entry(Fault::ClockAhead, "clock-ahead", Loses::Keys, AWAY, CLOCKS),
+    entry(Fault::ClockBehind, "clock-behind", Loses::Nothing, AWAY, CLOCKS),
     entry(Fault::Failover, "failover", Loses::Keys, AWAY, REPLICATED),
     entry(Fault::LossyFailover, "lossy-failover", Loses::Keys, AWAY, REPLICATED),
     entry(Fault::Promotion, "promotion", Loses::Keys, AWAY, REPLICATED),
-    entry(Fault::StepDown, "step-down", Loses::Nothing, AWAY, MONGODB),
+    entry(Fault::StepDown, "step-down", Loses::Nothing, AWAY, ELECTING),
+    entry(Fault::Compaction, "compaction", Loses::Nothing, NONE, ETCD),
     entry(Fault::MovedSlot, "moved-slot", Loses::Nothing, AWAY, CLUSTER),
     entry(Fault::HalfMovedSlot, "half-moved-slot", Loses::Nothing, AWAY, CLUSTER),
 ];

@@ -78,6 +78,12 @@ impl Stage<'_> {
             {
                 Loses::Keys
             }
+            // A leader that goes on after a stop ends the sessions that were kept alive meanwhile,
+            // before it hears of its successor (etcd-io/etcd#15247). Versions with the correction
+            // do so, too: they only notice a leader whose disk was stuck.
+            Fault::StoppedServer | Fault::StoppedLeaderAndWorker if self.arena.etcd().is_some() => {
+                Loses::Keys
+            }
             // The clock is stepped forward again later, and that takes keys.
             Fault::ClockBehind if self.arena.is_replicated() => Loses::Keys,
             // The replica that takes over may not know the latest tokens, and its clock may show an
@@ -102,7 +108,7 @@ impl Stage<'_> {
         Ok(happened)
     }
 
-    fn carry_out(&mut self, fault: Fault, Target { key, at, .. }: Target) -> io::Result<bool> {
+    fn carry_out(&mut self, fault: Fault, Target { wanted, key, at }: Target) -> io::Result<bool> {
         match fault {
             Fault::Partition
             | Fault::PartitionToServer
@@ -121,13 +127,7 @@ impl Stage<'_> {
             Fault::KilledHolder => self.doom_worker("die holding").map(|()| true),
             Fault::KilledWaiter => self.doom_worker("die waiting").map(|()| true),
             Fault::KilledReleaser => self.doom_worker("die releasing").map(|()| true),
-            Fault::StoppedServer => {
-                self.arena.stop(at);
-                let rest = self.rest(LONG);
-                self.arena.cont(at);
-                self.arena.heal();
-                rest.map(|()| true)
-            }
+            Fault::StoppedServer => self.stop_server(fault, at),
             Fault::KilledServer => {
                 self.arena.act(at, Act::Kill, Data::Kept);
                 self.rest(SHORT / 3)?;
@@ -135,9 +135,38 @@ impl Stage<'_> {
                 self.arena.heal();
                 Ok(true)
             }
+            Fault::StoppedFollower => {
+                let at = self.follower(at);
+                self.stop_server(fault, at)
+            }
+            Fault::KilledFollower => {
+                let at = self.follower(at);
+                self.carry_out(Fault::KilledServer, Target { wanted, key, at })
+            }
+            Fault::StoppedLeaderAndWorker => self.stop_server_and_worker(fault, at).map(|()| true),
+            Fault::KilledCluster => {
+                (0..3).for_each(|at| self.arena.act(at, Act::Kill, Data::Kept));
+                self.rest(SHORT / 3)?;
+                (0..3).for_each(|at| self.arena.act(at, Act::Restart, Data::Kept));
+                self.arena.heal();
+                Ok(true)
+            }
+            Fault::PeerPartition => {
+                if let Some(etcd) = self.arena.etcd() {
+                    etcd.peers.cut(at);
+                }
+                let rest = self.rest(LONG * 2);
+                let hits = self.arena.etcd().map_or(0, |etcd| etcd.peers.join());
+                self.arena.heal();
+                rest.map(|()| hits > 0)
+            }
+            Fault::Compaction => self.arena.etcd().map_or(Ok(false), |etcd| etcd.compact().map(|()| true)),
             Fault::StepDown => {
                 if let Some(mongo) = self.arena.mongo() {
                     mongo.step_down()?;
+                }
+                if let Some(etcd) = self.arena.etcd() {
+                    etcd.step_down()?;
                 }
                 self.rest(LONG)?;
                 self.arena.heal();
@@ -177,6 +206,30 @@ impl Stage<'_> {
         }
     }
 
+    /// Returns a member other than the leader.
+    fn follower(&mut self, leader: usize) -> usize {
+        (leader + 1 + usize::from(self.dice.once_in(2))) % 3
+    }
+
+    fn stop_server(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
+        let is_etcd = self.arena.etcd().is_some();
+        // A session in etcd is longer than a lease.
+        let time = if is_etcd { LONG * 2 } else { LONG };
+        let takes = is_etcd && fault == Fault::StoppedServer;
+        self.arena.stop(at);
+        let rest = self.rest(time);
+        if takes {
+            self.strikes(fault);
+        }
+        self.arena.cont(at);
+        self.arena.heal();
+        if takes {
+            self.rest(SHORT)?;
+            self.strikes(fault);
+        }
+        rest.map(|()| true)
+    }
+
     /// Steps a clock, and sets it right again if `and_back` is true. Where replicas take over,
     /// different clocks would keep a key alive after a failover; only runs with a skew test that. A
     /// quorum server that had lost its data before would be without a vote for the same time.
@@ -213,6 +266,8 @@ impl Stage<'_> {
     /// Carries out a fault of the network with the proxy in front of the server.
     fn network(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
         const LINES: [Line; 3] = [Line::Connecting, Line::Commands, Line::PubSub];
+        // A client asks one member of etcd, whoever the leader is.
+        let at = if self.arena.etcd().is_some() { self.arena.asked(at, &mut self.dice) } else { at };
         let proxy = self.arena.proxy(at);
         let whole = |ways: &[Way]| -> Vec<Injection> {
             let each = |way: &Way| LINES.map(|line| proxy.from_now(line, *way, Trouble::BlackHole));
@@ -278,7 +333,12 @@ impl Stage<'_> {
             Fault::OverwrittenKey => {
                 let happened = self.strike(fault, || self.until(|| database.overwrite(key)))?;
                 self.rest(SHORT)?;
-                database.delete_foreign()?;
+                if self.arena.etcd().is_some() {
+                    // The owner had it until now.
+                    self.strike(fault, || database.delete_foreign().map(|()| true))?;
+                } else {
+                    database.delete_foreign()?;
+                }
                 Ok(happened)
             }
             Fault::LockedRows => {

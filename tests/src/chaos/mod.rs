@@ -12,11 +12,13 @@
 
 mod arena;
 mod database;
+mod etcd;
 mod fault;
 mod inject;
 mod mongo;
 mod observe;
 mod orders;
+mod peers;
 mod plan;
 mod report;
 mod run;

@@ -89,7 +89,7 @@ impl Plan {
         let mut errors = fault.errors().to_vec();
         // It stops in the middle of a transaction, which keeps others waiting.
         let stops = matches!(fault, Fault::StoppedWorker | Fault::BlockedExecutor);
-        if stops && self.topology.is_database() {
+        if stops && self.topology.is_database() && self.topology != Topology::Etcd {
             errors.push(ErrorClass::Unavailable);
         }
         if self.replication != Confirmed::ByNobodyElse {
@@ -120,7 +120,9 @@ impl Plan {
         let token_follows = self.layout == Layout::Plain;
         let unanswered = match self.topology {
             // A call may need a new connection, for which the server starts a process or a thread.
-            Topology::Postgres | Topology::MariaDb | Topology::MongoDb => CALL_TIMEOUT * 3 / 5,
+            Topology::Postgres | Topology::MariaDb | Topology::MongoDb | Topology::Etcd => {
+                CALL_TIMEOUT * 3 / 5
+            }
             // One process writes at a time, and which one is next is left to chance. On a busy
             // disk, a call may wait until its time-out, and the machine may be late to end it.
             Topology::Sqlite => CALL_TIMEOUT * 6 / 5,

@@ -139,6 +139,7 @@ pub fn run(
     for worker in stage.workers.drain(..) {
         worker.helper.finish(STARTS);
     }
+    stage.arena.keep_logs(logs)?;
     judge(plan, logs, &missed)
 }
 
@@ -196,7 +197,7 @@ impl Stage<'_> {
         let name = format!("{place}.{life}");
         let log = self.logs.join(format!("{name}.log"));
         let orders = Orders {
-            url: self.arena.url(),
+            url: self.arena.url(place),
             layout: self.plan.layout,
             resource: self.arena.resource.addr(),
             log: log.clone(),
@@ -219,12 +220,44 @@ impl Stage<'_> {
 
     /// Stops a worker for longer than leases.
     pub(super) fn stop_worker(&mut self) -> io::Result<()> {
-        let (at, time) = (self.any_worker(), self.dice.between(LEASE * 6 / 5, LEASE * 2));
+        let at = self.any_worker();
+        let time = match self.arena.etcd() {
+            // For longer than its session.
+            Some(_) => self.dice.between(LEASE * 2, LEASE * 3),
+            None => self.dice.between(LEASE * 6 / 5, LEASE * 2),
+        };
         self.workers[at].log.say(&Event::Paused);
         self.workers[at].helper.stop();
         let rest = self.rest(time);
         self.workers[at].helper.cont();
         self.workers[at].log.say(&Event::Continued);
+        rest
+    }
+
+    /// Stops a server and a worker for longer than sessions. Which one goes on first is left to
+    /// chance.
+    pub(super) fn stop_server_and_worker(&mut self, fault: Fault, server: usize) -> io::Result<()> {
+        let at = self.any_worker();
+        let (time, later) =
+            (self.dice.between(LEASE * 2, LEASE * 4), Duration::from_millis(self.dice.below(300)));
+        let is_worker_first = self.dice.once_in(2);
+        self.workers[at].log.say(&Event::Paused);
+        self.workers[at].helper.stop();
+        self.arena.stop(server);
+        let mut rest = self.rest(time);
+        self.strikes(fault);
+        for is_worker in [is_worker_first, !is_worker_first] {
+            if is_worker {
+                self.workers[at].helper.cont();
+                self.workers[at].log.say(&Event::Continued);
+            } else {
+                self.arena.cont(server);
+            }
+            rest = rest.and(self.rest(later));
+        }
+        self.arena.heal();
+        rest = rest.and(self.rest(Duration::from_secs(1)));
+        self.strikes(fault);
         rest
     }
 

@@ -1,11 +1,12 @@
 //! [`Proxy`]: stands between a client and a server, and breaks messages when told to. The server is
-//! a redis-server, a PostgreSQL, a MariaDB or a `mongod`.
+//! a redis-server, a PostgreSQL, a MariaDB, a `mongod` or an etcd.
 //!
 //! It reads requests one by one. So a fault can hit a request *before* the server sees it
 //! ([`Way::ToServer`]), or its answer after the server has carried it out ([`Way::ToClient`]). The
 //! proxy counts the messages that passed and that were hit, so a test knows that its fault really
 //! happened. It does not understand TLS.
 
+mod http2;
 mod mongodb;
 mod mysql;
 mod postgres;
@@ -165,6 +166,15 @@ impl Proxy {
     /// As [`start`](Self::start).
     pub async fn start_mongodb(server: SocketAddr) -> Self {
         Self::start_with(server, mongodb::parse).await
+    }
+
+    /// Starts a proxy to the etcd at `server`, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_etcd(server: SocketAddr) -> Self {
+        Self::start_with(server, http2::parse).await
     }
 
     async fn start_with(server: SocketAddr, parse: Parse) -> Self {

@@ -14,7 +14,7 @@ const BEGIN: &str = "<!-- The abilities of the stores, made by tests/tests/it/st
 const END: &str = "<!-- The end of the abilities -->";
 
 /// The stores: the head of their column, a URL where no server is, and how errors name them.
-const STORES: [(&str, &str, &str); 10] = [
+const STORES: [(&str, &str, &str); 11] = [
     ("`memory:`", "memory:", "memory:"),
     ("one server", "redis://127.0.0.1:1", "redis://"),
     ("Sentinel", "redis+sentinel://127.0.0.1:1/main", "redis+sentinel://"),
@@ -23,6 +23,7 @@ const STORES: [(&str, &str, &str); 10] = [
     ("[PostgreSQL](postgres.md)", "postgres://127.0.0.1:1/db", "postgres://"),
     ("[MariaDB](mariadb.md)", "mysql://127.0.0.1:1/db", "mysql://"),
     ("[MongoDB](mongodb.md)", "mongodb://127.0.0.1:1/db", "mongodb://"),
+    ("[etcd](etcd.md)", "etcd://127.0.0.1:1/", "etcd://"),
     ("[SQLite](sqlite.md)", "sqlite:/no/such/folder/locks.db", "sqlite:"),
     ("quorum", "quorum:redis://127.0.0.1:1|redis://127.0.0.1:2|redis://127.0.0.1:3", "quorum:"),
 ];
@@ -31,7 +32,7 @@ const STORES: [(&str, &str, &str); 10] = [
 type Read = fn(&dyn LockStore) -> String;
 
 /// The rows: what a user calls it, and how to read it.
-const ROWS: [(&str, Read); 17] = [
+const ROWS: [(&str, Read); 18] = [
     ("[mutexes](../kinds.md#mutex)", |store| yes(store.abilities().has(Kind::Mutex))),
     ("[fair locks](../kinds.md#fair)", |store| yes(has(store, Lacked::Fair))),
     ("[readers and writers](../kinds.md#read-and-write)", |store| yes(has(store, Lacked::ReadWrite))),
@@ -50,6 +51,7 @@ const ROWS: [(&str, Read); 17] = [
         _ => "when it asks again".to_owned(),
     }),
     ("mutexes first in, first out between processes", |store| yes(store.abilities().queues(Kind::Mutex))),
+    ("readers and writers likewise", |store| yes(store.abilities().queues(Kind::Write))),
     ("shortest and longest lease", |store| {
         let Abilities { shortest_lease, longest_lease, .. } = store.abilities();
         let longest = longest_lease.map_or_else(|| "any".to_owned(), words);
@@ -62,7 +64,7 @@ const ROWS: [(&str, Read); 17] = [
     }),
     ("a late copy of a request is refused", |store| match store.abilities().late_requests {
         LateRequests::ByClock => "by its clock".to_owned(),
-        LateRequests::BySession => "with its connection".to_owned(),
+        LateRequests::BySession => "with its session".to_owned(),
         _ => "no".to_owned(),
     }),
     ("can be a server of a [quorum](quorum.md)", |store| yes(store.member().is_some())),

@@ -53,12 +53,13 @@ pub(crate) enum Part {
     Postgres,
     MariaDb,
     MongoDb,
+    Etcd,
     Examples,
     Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -77,6 +78,7 @@ impl Part {
         Self::Postgres,
         Self::MariaDb,
         Self::MongoDb,
+        Self::Etcd,
         Self::Examples,
         Self::Page,
     ];
@@ -101,6 +103,7 @@ impl Part {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
             Self::MongoDb => "mongodb",
+            Self::Etcd => "etcd",
             Self::Examples => "examples",
             Self::Page => "page",
         }
@@ -136,6 +139,7 @@ impl Part {
             | Self::Postgres
             | Self::MariaDb
             | Self::MongoDb
+            | Self::Etcd
             | Self::Examples
             | Self::Page => false,
         }
@@ -155,7 +159,10 @@ impl Part {
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql, Tool::PgBouncer],
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
             Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
-            Self::Examples => &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb, Tool::MongoDb],
+            Self::Etcd => &[Tool::OpenSsl, Tool::Etcd],
+            Self::Examples => {
+                &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb, Tool::MongoDb, Tool::Etcd]
+            }
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
     }
@@ -163,14 +170,16 @@ impl Part {
 
 /// The crates that users compile, and their features. Each crate must work without features, and
 /// with each one alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [(&str, &[&str]); 10] = [
+const FEATURES: [(&str, &[&str]); 12] = [
     ("lock-core", &["testing"]),
     ("lock-engine", &["metrics", "testing"]),
+    ("lock-store-etcd", &[]),
     ("lock-store-memory", &["testing"]),
     ("lock-store-mongodb", &[]),
     ("lock-store-quorum", &[]),
     ("lock-store-records", &["text"]),
     ("lock-store-redis", &["testing", "tls-rustls"]),
+    ("lock-store-sequences", &[]),
     ("lock-store-sql", &["mysql", "postgres", "sqlite"]),
     ("lock-store-conformance", &[]),
     (
@@ -188,6 +197,7 @@ const FEATURES: [(&str, &[&str]); 10] = [
             "postgres",
             "mysql",
             "mongodb",
+            "etcd",
         ],
     ),
 ];
@@ -386,6 +396,7 @@ impl Parts<'_> {
             | Part::Postgres
             | Part::MariaDb
             | Part::MongoDb
+            | Part::Etcd
             | Part::Examples
             | Part::Page => {}
         }
@@ -432,6 +443,11 @@ impl Parts<'_> {
                 });
                 let mut contract = programs.mongodb_store();
                 lane.step(part, "mongodb: the contract", |step| step.run(&mut contract));
+            }
+            Part::Etcd => {
+                lane.step(part, "etcd", |step| step.run(&mut programs.named("etcd")));
+                lane.step(part, "etcd: the server", |step| step.run(&mut programs.server(programs::ON_ETCD)));
+                lane.step(part, "etcd: the contract", |step| step.run(&mut programs.etcd_store()));
             }
             Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {

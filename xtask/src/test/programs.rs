@@ -12,7 +12,7 @@ use crate::runner::{self, Output};
 
 /// The tests that need other languages, a database on a server, or a browser. They only run if they
 /// are named.
-pub(super) const NAMED: [&str; 12] = [
+pub(super) const NAMED: [&str; 14] = [
     "--test",
     "interop",
     "--test",
@@ -23,6 +23,8 @@ pub(super) const NAMED: [&str; 12] = [
     "mariadb",
     "--test",
     "mongodb",
+    "--test",
+    "etcd",
     "--test",
     "flash_sale_page",
 ];
@@ -47,8 +49,11 @@ const SQL: &str = "stores/sql/lib";
 /// Label of the store whose module [`ON_MONGODB`] needs its database.
 const MONGODB: &str = "stores/mongodb/lib";
 
-/// Label of the starter of servers, whose modules [`ON_MARIADB`] and [`ON_MONGODB`] need these
-/// databases.
+/// Label of the store whose module [`ON_ETCD`] needs etcd.
+const ETCD: &str = "stores/etcd/lib";
+
+/// Label of the starter of servers, whose modules [`ON_MARIADB`], [`ON_MONGODB`] and [`ON_ETCD`]
+/// need these databases.
 const SERVERS: &str = "tests/servers/lib";
 
 /// The tests of [`SQL`] that belong to the part `postgres`.
@@ -59,6 +64,9 @@ pub(super) const ON_MARIADB: &str = "on_mariadb::";
 
 /// The tests of [`MONGODB`] and [`SERVERS`] that belong to the part `mongodb`.
 pub(super) const ON_MONGODB: &str = "on_mongodb::";
+
+/// The tests of [`ETCD`] and [`SERVERS`] that belong to the part `etcd`.
+pub(super) const ON_ETCD: &str = "on_etcd::";
 
 /// Label of the program whose `targets` need servers.
 const TELEMETRY: &str = "lock-runtime/telemetry";
@@ -80,8 +88,15 @@ impl Programs {
     pub(super) fn build(lane: &Lane<'_>, parts: &[Part]) -> Option<Self> {
         let mut built = None;
         lane.step(Part::Test, "build", |step| {
-            let named =
-                [Part::Interop, Part::Redlock, Part::Postgres, Part::MariaDb, Part::MongoDb, Part::Page];
+            let named = [
+                Part::Interop,
+                Part::Redlock,
+                Part::Postgres,
+                Part::MariaDb,
+                Part::MongoDb,
+                Part::Etcd,
+                Part::Page,
+            ];
             let named = parts.iter().any(|part| named.contains(part));
             match Self::with(named, step.output()) {
                 Ok(programs) => {
@@ -138,6 +153,11 @@ impl Programs {
         self.labelled(MONGODB, &[ON_MONGODB])
     }
 
+    /// Returns the command that runs the tests of the etcd store on its servers.
+    pub(super) fn etcd_store(&self) -> Command {
+        self.labelled(ETCD, &[ON_ETCD])
+    }
+
     /// Returns the command that runs the tests of a database server that tests start.
     pub(super) fn server(&self, on: &str) -> Command {
         self.labelled(SERVERS, &[on])
@@ -177,8 +197,9 @@ impl Programs {
                 },
             };
             let name = format!("test: {label}");
-            if [SQL, MONGODB, SERVERS].contains(&label.as_str()) {
-                args.extend(["--skip", ON_POSTGRES, "--skip", ON_MARIADB, "--skip", ON_MONGODB]);
+            if [SQL, MONGODB, ETCD, SERVERS].contains(&label.as_str()) {
+                let elsewhere = [ON_POSTGRES, ON_MARIADB, ON_MONGODB, ON_ETCD];
+                args.extend(elsewhere.into_iter().flat_map(|on| ["--skip", on]));
             }
             if !has_servers {
                 let needs = ["tests/", "benches/", "examples/my-store/suite", "examples/my-store/with"];

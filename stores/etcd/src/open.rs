@@ -1,0 +1,311 @@
+//! [`EtcdStore`]: how etcd is opened, and which versions are good.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{Abilities, StoreError, StoreErrorKind};
+use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Sequences, Settings};
+use tonic::transport::Endpoint;
+
+use crate::client::{Client, Login};
+use crate::steps::Etcd;
+use crate::tls::Tls;
+
+/// One manager's handle on a cluster of etcd.
+pub type EtcdStore = Sequences<Etcd>;
+
+/// The features of locks in etcd.
+const ABILITIES: Abilities = Abilities {
+    name: "the etcd store",
+    // Entries of a process that has died end with its lease.
+    waiter_life: Duration::from_secs(3),
+    ..OF_SEQUENCES
+};
+
+/// The first good patch of each minor version of etcd 3. An older one may answer a heartbeat of a
+/// lease that has ended (etcd-io/etcd#20813), or end a living lease when its leader was paused
+/// (etcd-io/etcd#15247).
+const GOOD: [(u32, u32); 3] = [(4, 38), (5, 23), (6, 5)];
+
+/// The address of a cluster.
+#[derive(Clone, Debug)]
+pub struct Target {
+    endpoints: Vec<Endpoint>,
+    login: Option<Login>,
+    root: String,
+    /// For `etcds://`.
+    tls: Option<Tls>,
+}
+
+impl Target {
+    /// Reads `etcd://[user:password@]h1[:2379],h2[:port]/[prefix]`, or `etcds://…` with TLS and the
+    /// options `?ca=FILE&cert=FILE&key=FILE`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Unsupported`] with a text that has no part of the address, because that
+    /// may be a secret.
+    pub fn parse(url: &str) -> Result<Self, StoreError> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let mut tls = match scheme {
+            "etcd" => None,
+            "etcds" => Some(Tls::default()),
+            _ => return Err(refused("begins with another scheme")),
+        };
+        let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
+        let (place, root) = rest.split_once('/').unwrap_or((rest, ""));
+        // A password with a `/` or `?` has to be percent-encoded.
+        if root.contains('@') || options.is_some_and(|options| options.contains('@')) {
+            return Err(refused("has an `@` behind the hosts"));
+        }
+        if url.contains('#') {
+            return Err(refused("has a `#`"));
+        }
+        if let Some(options) = options {
+            let tls = tls.as_mut().ok_or_else(|| refused("has options, which only `etcds://` has"))?;
+            for option in options.split('&') {
+                let (name, value) = option.split_once('=').unwrap_or((option, ""));
+                tls.set(name, decoded(value)?).map_err(refused)?;
+            }
+            tls.check().map_err(refused)?;
+        }
+        let (login, hosts) = match place.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login_of(login)?), hosts),
+            None => (None, place),
+        };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoints =
+            hosts.split(',').map(|host| endpoint(scheme, host.trim())).collect::<Result<_, _>>()?;
+        Ok(Self { endpoints, login, root: decoded(root)?, tls })
+    }
+}
+
+fn login_of(text: &str) -> Result<Login, StoreError> {
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    if user.is_empty() {
+        return Err(refused("has a password without a user"));
+    }
+    if password.is_empty() {
+        return Err(refused("has a user without a password"));
+    }
+    Ok(Login { user: decoded(user)?, password: decoded(password)? })
+}
+
+fn endpoint(scheme: &str, host: &str) -> Result<Endpoint, StoreError> {
+    if host.is_empty() {
+        return Err(refused("has an empty host"));
+    }
+    // The colons of an IPv6 address are in brackets.
+    let behind_name = host.find(']').map_or(0, |end| end + 1);
+    let colon = host.get(behind_name..).and_then(|rest| rest.find(':')).map(|at| behind_name + at);
+    let (name, port) = match colon.and_then(|colon| host.split_at_checked(colon)) {
+        Some((name, port)) => (name, port.get(1..).unwrap_or_default()),
+        None => (host, "2379"),
+    };
+    let is_port =
+        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    let is_host = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => {
+            !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
+        }
+    };
+    if !is_port {
+        return Err(refused("has a bad port"));
+    }
+    let url = is_host.then(|| format!("{scheme}://{name}:{port}"));
+    url.and_then(|url| Endpoint::from_shared(url).ok()).ok_or_else(|| refused("has a bad host"))
+}
+
+fn refused(why: &str) -> StoreError {
+    let text = format!(
+        "the etcd address is not understood: it {why}; write `etcd://user:password@h1:2379,h2,h3/prefix`, or \
+         `etcds://…` with TLS, with special characters percent-encoded"
+    );
+    StoreError::new(StoreErrorKind::Unsupported, text)
+}
+
+/// Decodes the percent-encoded bytes of a text.
+fn decoded(text: &str) -> Result<String, StoreError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+        let code = digit().zip(digit()).and_then(|(high, low)| u8::try_from(16 * high + low).ok());
+        bytes.push(code.ok_or_else(|| refused("has a `%` without two hex digits"))?);
+    }
+    String::from_utf8(bytes).map_err(|_| refused("has percent-encoded bytes that are no text"))
+}
+
+/// Opens etcd. Reads the files of certificates, and connects on first use.
+///
+/// # Errors
+///
+/// [`StoreErrorKind::Unsupported`] when a file can't be used.
+pub fn open(target: Target, settings: &Settings) -> Result<Arc<EtcdStore>, StoreError> {
+    let Target { endpoints, login, root, tls } = target;
+    let endpoints = match tls {
+        Some(tls) => tls.apply(endpoints)?,
+        None => endpoints,
+    };
+    let etcd = Etcd::new(Client::new(endpoints, login), root.clone(), ABILITIES);
+    let prefix = format!("{root}{}", settings.prefix);
+    Ok(Arc::new(Sequences::new(etcd, Settings { prefix, ..settings.clone() })))
+}
+
+/// Refuses servers that are too old, and warns of those with known defects.
+pub(crate) fn check_version(version: &str) -> Result<(), StoreError> {
+    if let Some(good) = known_defect(version)? {
+        tracing::warn!(
+            target: "lock_runtime::store",
+            "etcd {version} may answer a heartbeat of a lease that has ended, so that two hold a lock: \
+             install etcd {good} or newer",
+        );
+    }
+    Ok(())
+}
+
+/// Returns the first good patch after a version with known defects.
+pub(crate) fn known_defect(version: &str) -> Result<Option<String>, StoreError> {
+    let mut parts = version.split(['.', '-', '+']).map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut part = || parts.next().unwrap_or(0);
+    let (major, minor, patch) = (part(), part(), part());
+    if (major, minor) < (3, 4) {
+        let text = format!("the server is etcd {version}; locks need etcd 3.4 or newer");
+        return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+    }
+    let good = GOOD.iter().find(|(of, good)| major == 3 && *of == minor && patch < *good);
+    Ok(good.map(|(_, good)| format!("3.{minor}.{good}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "hunter2";
+
+    #[track_caller]
+    fn parsed(url: &str) -> (Vec<String>, Option<(String, String)>, String) {
+        let Target { endpoints, login, root, .. } = Target::parse(url).unwrap();
+        let login = login.map(|login| (login.user, login.password));
+        (endpoints.iter().map(|endpoint| endpoint.uri().to_string()).collect(), login, root)
+    }
+
+    #[test]
+    fn addresses_are_read() {
+        for (url, hosts, login, root) in [
+            ("etcd://h", &["http://h:2379/"][..], None, ""),
+            ("etcd://h/", &["http://h:2379/"], None, ""),
+            (
+                "etcd://h:1, 10.0.0.1 ,c-d.e_f:65535/a/b/",
+                &["http://h:1/", "http://10.0.0.1:2379/", "http://c-d.e_f:65535/"],
+                None,
+                "a/b/",
+            ),
+            ("etcd://[::1],[fe80::2]:3/", &["http://[::1]:2379/", "http://[fe80::2]:3/"], None, ""),
+            ("etcds://h?ca=a.pem", &["https://h:2379/"], None, ""),
+            ("etcds://h/x?ca=a&cert=b&key=c%2Fd", &["https://h:2379/"], None, "x"),
+            (
+                "etcd://a%6en:%40%2f%3F%25%c3%BC:@h/%e2%82%ac%2f",
+                &["http://h:2379/"],
+                Some(("ann", "@/?%ü:")),
+                "€/",
+            ),
+        ] {
+            let hosts = hosts.iter().map(ToString::to_string).collect();
+            let login = login.map(|(user, password): (&str, &str)| (user.to_owned(), password.to_owned()));
+            assert_eq!(parsed(url), (hosts, login, root.to_owned()), "{url:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_refused_and_its_password_not_shown() {
+        for (url, said) in [
+            ("hunter2", "another scheme"),
+            ("http://hunter2@h", "another scheme"),
+            ("etcd:hunter2@h", "another scheme"),
+            ("etcd://", "an empty host"),
+            ("etcd:///hunter2", "an empty host"),
+            ("etcd://a,,b/x", "an empty host"),
+            ("etcd://ann:hunter2@/x", "an empty host"),
+            ("etcd://hunter2@h", "a user without a password"),
+            ("etcd://hunter2:@h", "a user without a password"),
+            ("etcd://:hunter2@h", "a password without a user"),
+            ("etcd://ann:hunter2@h:0", "a bad port"),
+            ("etcd://ann:hunter2@h:65536", "a bad port"),
+            ("etcd://ann:hunter2@h:+1", "a bad port"),
+            ("etcd://ann:hunter2@h:", "a bad port"),
+            ("etcd://ann:hunter2", "a bad port"),
+            ("etcd://ann:hunter2@[::1]2379", "a bad host"),
+            ("etcd://ann:hunter2@[::1]:x", "a bad port"),
+            ("etcd://ann:hunter2@::1", "a bad port"),
+            ("etcd://ann:hunter2@:2379", "a bad host"),
+            ("etcd://[hunter2]:2379", "a bad host"),
+            ("etcd://[::1", "a bad port"),
+            ("etcd://hunter%32", "a bad host"),
+            ("etcd://ann:1@hunter 2@h", ""),
+            ("etcd://ann:1/hunter2@h", "an `@` behind"),
+            ("etcd://ann:1?hunter2@h", "an `@` behind"),
+            ("etcds://ann:1?ca=hunter2@h", "an `@` behind"),
+            ("etcd://ann:1#hunter2@h", "a `#`"),
+            ("etcd://ann:hunter2%4@h", "`%` without two hex digits"),
+            ("etcd://ann:hunter2%+4@h", "`%` without two hex digits"),
+            ("etcd://h/hunter2%ff", "bytes that are no text"),
+            ("etcd://h/x?", "only `etcds://`"),
+            ("etcd://h/x?ca=hunter2", "only `etcds://`"),
+            ("etcds://h/x?", "an option that is not known"),
+            ("etcds://h/x?hunter2=1", "an option that is not known"),
+            ("etcds://h/x?CA=hunter2", "an option that is not known"),
+            ("etcds://h/x?hunter2", "an option that is not known"),
+            ("etcds://h/x?ca", "an option without a value"),
+            ("etcds://h/x?ca=hunter2&key=", "an option without a value"),
+            ("etcds://h/x?ca=hunter2&ca=b", "an option twice"),
+            ("etcds://h/x?cert=hunter2", "`cert` without `key`"),
+            ("etcds://h/x?key=hunter2&ca=b", "`key` without `cert`"),
+        ] {
+            match Target::parse(url) {
+                Ok(_) => assert_eq!(said, "", "{url:?} is taken"),
+                Err(error) => {
+                    let shown = format!("{error} {error:?}");
+                    assert!(shown.contains(said) && !said.is_empty(), "{url:?}: {error}");
+                    assert!(!shown.contains(SECRET), "{url:?}: {error}");
+                    assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{url:?}");
+                }
+            }
+        }
+        let target = Target::parse("etcd://ann:hunter2@h/x").unwrap();
+        assert!(!format!("{target:?}").contains(SECRET));
+    }
+
+    #[test]
+    fn only_versions_with_locks_that_work_are_taken_without_a_warning() {
+        for version in ["3.3.27", "3.3.0-rc.1", "2.3.8", "", "x.y.z"] {
+            let error = check_version(version).unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{version}");
+            assert!(error.to_string().contains("3.4 or newer"), "{error}");
+        }
+        for (version, is_warned) in [
+            ("3.4.0", Some("3.4.38")),
+            ("3.4.37", Some("3.4.38")),
+            ("3.4.38", None),
+            ("3.5.22", Some("3.5.23")),
+            ("3.5.23", None),
+            ("3.6.0-rc.5", Some("3.6.5")),
+            ("3.6.5+git", None),
+            ("3.7.0", None),
+            ("4.0.0", None),
+        ] {
+            assert_eq!(
+                known_defect(version).map_err(|error| error.to_string()),
+                Ok(is_warned.map(str::to_owned)),
+                "{version}"
+            );
+        }
+    }
+}

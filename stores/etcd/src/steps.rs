@@ -1,0 +1,690 @@
+//! [`Etcd`]: the steps of an [`OrderedStore`], as transactions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{Abilities, Cursor, Kind, StoreError, StoreErrorKind};
+use lock_store_sequences::{
+    Before, Class, Enter, Entered, Entry, Gone, Leave, Left, Listed, OrderedStore, Page, Place, SLOTS,
+    Session,
+};
+use tokio_stream::StreamExt;
+
+use crate::client::{
+    Client, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, RANGE, STATUS, TXN, is_lease_gone,
+};
+use crate::messages::{
+    ASCENDING, BY_CREATION, Compare, DESCENDING, DeleteRangeRequest, Done, Header, KeyValue,
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, Op, PutRequest, RangeRequest, RangeResponse, RequestOp,
+    StatusRequest, StatusResponse, TxnRequest, TxnResponse,
+};
+use crate::names;
+use crate::watches::{News, Watches};
+
+/// The longest lease of etcd, in seconds.
+const LONGEST: u64 = 9_000_000_000;
+
+/// Maximum number of conditions and of steps of a transaction: the default of etcd's
+/// `--max-txn-ops`.
+const MOST_STEPS: usize = 128;
+
+/// Maximum number of keys in a lock. Each takes a deletion, and one condition or, for a reader,
+/// three.
+const MOST_KEYS: usize = 64;
+
+/// Time for a watch to begin.
+const BEGIN: Duration = Duration::from_secs(5);
+
+/// Number of keys in a page of a scan.
+const PAGE: i64 = 500;
+
+/// etcd in the role of an [`OrderedStore`].
+#[derive(Debug)]
+pub struct Etcd {
+    client: Arc<Client>,
+    watches: Arc<Watches>,
+    /// In front of every name.
+    root: String,
+    abilities: Abilities,
+}
+
+impl Etcd {
+    pub(crate) fn new(client: Client, root: String, abilities: Abilities) -> Self {
+        let client = Arc::new(client);
+        Self { watches: Watches::new(Arc::clone(&client)), client, root, abilities }
+    }
+
+    async fn txn(&self, txn: TxnRequest) -> Result<Answers, StoreError> {
+        let answer = self.client.call(TXN, &txn).await.map_err(|error| self.explained(&error));
+        let TxnResponse { header, succeeded, responses } = answer?;
+        let all = responses.into_iter().filter_map(|response| response.response).collect();
+        Ok(Answers { moment: moment_of(header), succeeded, all })
+    }
+
+    async fn range(&self, range: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.client.call(RANGE, &range).await.map_err(|error| self.explained(&error))
+    }
+
+    /// Adds to an error which rights are missing.
+    fn explained(&self, error: &StoreError) -> StoreError {
+        let text = error.to_string();
+        if !text.contains("permission denied") {
+            return error.clone();
+        }
+        let grant = format!("etcdctl role grant-permission ROLE readwrite --prefix {:?}", self.root);
+        StoreError::new(error.kind(), format!("{text}; one of the user's roles needs the right: `{grant}`"))
+    }
+
+    /// Reads these keys and ranges, in as many transactions as it takes. Returns the revision of
+    /// the last one.
+    async fn look(&self, looks: Vec<RequestOp>) -> Result<(u64, Vec<RangeResponse>), StoreError> {
+        let (mut moment, mut all) = (0, Vec::with_capacity(looks.len()));
+        for looks in looks.chunks(MOST_STEPS) {
+            let txn = TxnRequest { success: looks.to_vec(), ..TxnRequest::default() };
+            let answers = self.txn(txn).await?;
+            moment = answers.moment;
+            all.extend(answers.into_ranges());
+        }
+        Ok((moment, all))
+    }
+
+    /// Looks up the places of entries that were made, and deletes them again if they can't be used.
+    async fn found(&self, enter: &Enter, born: &[u64]) -> Result<Entered, StoreError> {
+        let all = enter.entries.iter().cloned().zip(born.iter().copied()).collect();
+        let (moment, places) = match self.places(enter.session, all).await {
+            Err(foreign) if foreign.kind() == StoreErrorKind::ForeignData => {
+                self.undo(enter).await?;
+                return Err(foreign);
+            }
+            // The entries are there.
+            Err(error) => return Err(unanswered(&error)),
+            Ok(found) => found,
+        };
+        // One of them is gone already: it has to begin anew.
+        let found: Vec<bool> = places.iter().map(Option::is_some).collect();
+        Ok(match places.into_iter().collect() {
+            Some(places) => Entered::All { moment, places },
+            None => Entered::Partly(found),
+        })
+    }
+
+    /// Deletes entries again.
+    async fn undo(&self, enter: &Enter) -> Result<(), StoreError> {
+        let session = enter.session;
+        let entries = enter.entries.iter().map(|entry| (entry.clone(), None)).collect();
+        let left = self.leave(Leave { session, entries, epoch: None }).await;
+        left.map(|_| ()).map_err(|error| unanswered(&error))
+    }
+
+    /// Returns which entries would have to wait.
+    async fn busy(&self, enter: &Enter) -> Result<Entered, StoreError> {
+        let rivals = enter.entries.iter().map(|entry| names::rivals(&entry.lock, entry.class));
+        let rivals: Vec<_> = rivals.collect();
+        let looks = rivals.iter().flatten().map(|range| first_of(range.clone())).collect();
+        let (moment, found) = self.look(looks).await?;
+        let mut found = found.iter();
+        let (mut items, mut before) = (Vec::new(), None);
+        for (item, ranges) in rivals.iter().enumerate() {
+            let mut ahead = 0;
+            for range in found.by_ref().take(ranges.len()) {
+                if let Some(foreign) = range.kvs.first().filter(|kv| kv.lease == 0) {
+                    return Err(foreign_entry(&foreign.key));
+                }
+                ahead += range.count;
+            }
+            if ahead > 0 {
+                items.push(item);
+                before.get_or_insert(ahead);
+            }
+        }
+        Ok(Entered::Busy { moment, items, ahead: u32::try_from(before.unwrap_or(0)).unwrap_or(u32::MAX) })
+    }
+}
+
+/// The answers of a transaction.
+struct Answers {
+    moment: u64,
+    succeeded: bool,
+    all: Vec<Done>,
+}
+
+impl Answers {
+    fn ranges(&self) -> impl Iterator<Item = &RangeResponse> {
+        self.all.iter().filter_map(|done| if let Done::Range(range) = done { Some(range) } else { None })
+    }
+
+    fn into_ranges(self) -> impl Iterator<Item = RangeResponse> {
+        self.all.into_iter().filter_map(|done| if let Done::Range(range) = done { Some(range) } else { None })
+    }
+
+    fn deleted(&self) -> impl Iterator<Item = bool> {
+        self.all
+            .iter()
+            .filter_map(|done| if let Done::Delete(gone) = done { Some(gone.deleted > 0) } else { None })
+    }
+}
+
+impl OrderedStore for Etcd {
+    fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    /// A third longer than the lease, so that not every acquire needs a heartbeat. Rounded up by an
+    /// eighth at most, so that leases which are nearly the same share a session.
+    fn timeout_for(&self, lease: Duration) -> Duration {
+        let seconds = u64::try_from(lease.as_millis().div_ceil(750)).unwrap_or(LONGEST).clamp(2, LONGEST);
+        let step = (seconds.next_power_of_two() / 16).max(1);
+        Duration::from_secs(seconds.next_multiple_of(step).min(LONGEST))
+    }
+
+    fn allows(&self, lock: &str, _kind: Kind) -> Result<(), StoreError> {
+        if names::is_ambiguous(lock) {
+            let text = "a name in etcd can't end in `/read` or `/write`, where readers and writers of a lock are; \
+                        use another name";
+            return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+        }
+        if names::is_reserved(&self.root, lock) {
+            let text = format!(
+                "the name {:?} is reserved for the store's own keys; use another name",
+                names::EPOCHS
+            );
+            return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+        }
+        Ok(())
+    }
+
+    async fn begin(&self, timeout: Duration) -> Result<(Session, Duration), StoreError> {
+        let ttl = i64::try_from(timeout.as_millis().div_ceil(1000).max(1)).unwrap_or(i64::MAX);
+        let LeaseGrantResponse { id, ttl, error } =
+            self.client.call(LEASE_GRANT, &LeaseGrantRequest { ttl }).await?;
+        match seconds(ttl).filter(|_| error.is_empty() && id != 0) {
+            Some(timeout) => Ok((Session(id), timeout)),
+            None => {
+                let text = format!("etcd has granted no lease of {timeout:?}: {error}");
+                Err(StoreError::new(StoreErrorKind::Refused, text))
+            }
+        }
+    }
+
+    async fn beat(&self, session: Session) -> Result<Option<Duration>, StoreError> {
+        let once = tokio_stream::once(LeaseKeepAliveRequest { id: session.0 });
+        // The server ends the stream when the requests end, so they don't.
+        let requests = once.chain(tokio_stream::pending());
+        let (server, mut answers) =
+            self.client.stream::<_, LeaseKeepAliveResponse>(LEASE_KEEP_ALIVE, requests).await?;
+        match answers.next().await {
+            Some(Ok(answer)) if answer.id == session.0 => Ok(seconds(answer.ttl)),
+            other => {
+                self.client.pass_over(server);
+                let why = match other {
+                    Some(Err(status)) => status.message().to_owned(),
+                    _ => "the stream has ended".to_owned(),
+                };
+                let text = format!("etcd has not answered a keep-alive: {why}");
+                Err(StoreError::new(StoreErrorKind::Unreachable, text))
+            }
+        }
+    }
+
+    async fn enter(&self, enter: Enter) -> Result<Entered, StoreError> {
+        let Enter { session, epoch, stays, .. } = enter;
+        let epoch_key = names::epoch(&self.root, session, epoch.slot);
+        let mut compare = vec![Compare::version(epoch_key.clone(), epoch.version)];
+        let (mut success, mut failure) = (Vec::new(), vec![get(epoch_key)]);
+        for (entry, born) in &enter.beside {
+            compare.push(Compare::created(names::entry(session, entry), signed(*born)));
+        }
+        // One lock needs no second transaction.
+        let is_alone = enter.entries.len() == 1;
+        for entry in enter.entries.iter() {
+            let key = names::entry(session, entry);
+            let put = PutRequest { key: key.clone(), value: entry.owner.as_str().into(), lease: session.0 };
+            success.push(Op::Put(put).into());
+            let rivals = names::rivals(&entry.lock, entry.class);
+            if stays || entry.class == Class::Read {
+                // Otherwise it is among its rivals.
+                compare.push(Compare::created(key.clone(), 0));
+            }
+            if !stays {
+                let free = |(begin, range_end)| Compare { range_end, ..Compare::created(begin, 0) };
+                compare.extend(rivals.into_iter().map(free));
+            } else if is_alone {
+                success.extend(rivals.into_iter().map(|range| last_of(range, None)));
+            }
+            failure.push(get(key));
+        }
+        if enter.entries.len() > MOST_KEYS || compare.len() > MOST_STEPS {
+            let text = format!("a lock in etcd has at most {MOST_KEYS} keys, or 42 for readers; use fewer");
+            return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+        }
+        let answers = match self.txn(TxnRequest { compare, success, failure }).await {
+            Err(error) if is_lease_gone(&error) => return Ok(Entered::Ended),
+            // A server that has just reached its limit executes the transaction nevertheless.
+            Err(error) if error.kind() == StoreErrorKind::Full => {
+                self.undo(&enter).await?;
+                return Err(error);
+            }
+            answers => answers?,
+        };
+        let moment = answers.moment;
+        if answers.succeeded && !stays {
+            let places = enter.entries.iter().map(|_| Place { born: moment, before: None }).collect();
+            return Ok(Entered::All { moment, places });
+        }
+        if answers.succeeded {
+            let own = enter.entries.first().map(|entry| names::entry(session, entry)).unwrap_or_default();
+            let before: Option<Vec<_>> =
+                answers.ranges().map(|range| older_among(range, &own, moment)).collect();
+            return match before.filter(|_| is_alone) {
+                Some(before) => match before_of(&before) {
+                    Ok(before) => Ok(Entered::All { moment, places: vec![Place { born: moment, before }] }),
+                    Err(foreign) => {
+                        self.undo(&enter).await?;
+                        Err(foreign)
+                    }
+                },
+                None => self.found(&enter, &vec![moment; enter.entries.len()]).await,
+            };
+        }
+        let mut ranges = answers.ranges();
+        let version = ranges.next().and_then(|range| range.kvs.first()).map_or(0, |kv| kv.version);
+        if version != epoch.version {
+            return Ok(Entered::Late(version));
+        }
+        let born: Vec<Option<u64>> = ranges.map(born_at).collect();
+        let found: Vec<bool> = born.iter().map(Option::is_some).collect();
+        match born.into_iter().collect::<Option<Vec<u64>>>() {
+            Some(born) if enter.beside.is_empty() => self.found(&enter, &born).await,
+            _ if found.contains(&true) => Ok(Entered::Partly(found)),
+            _ => match self.busy(&enter).await? {
+                // Nothing is in the way, so one of those beside is gone.
+                Entered::Busy { items, .. } if items.is_empty() && !enter.beside.is_empty() => {
+                    Ok(Entered::Partly(found))
+                }
+                busy => Ok(busy),
+            },
+        }
+    }
+
+    async fn places(
+        &self,
+        session: Session,
+        entries: Vec<(Entry, u64)>,
+    ) -> Result<(u64, Vec<Option<Place>>), StoreError> {
+        let (mut looks, mut counts) = (Vec::new(), Vec::new());
+        for (entry, born) in &entries {
+            looks.push(get(names::entry(session, entry)));
+            let rivals = names::rivals(&entry.lock, entry.class);
+            counts.push(rivals.len());
+            looks.extend(rivals.into_iter().map(|range| last_of(range, Some(*born))));
+        }
+        let (moment, found) = self.look(looks).await?;
+        let mut found = found.into_iter();
+        let mut places = Vec::with_capacity(entries.len());
+        for ((_, born), rivals) in entries.iter().zip(counts) {
+            let own = found.next();
+            let before: Vec<_> = found
+                .by_ref()
+                .take(rivals)
+                .map(|range| Older { is_all: range.kvs.len() < 2, kvs: range.kvs })
+                .collect();
+            places.push(match own.as_ref().and_then(born_at) {
+                Some(own) if own == *born => Some(Place { born: *born, before: before_of(&before)? }),
+                _ => None,
+            });
+        }
+        Ok((moment, places))
+    }
+
+    async fn exist(&self, session: Session, entries: Vec<(Entry, u64)>) -> Result<Vec<bool>, StoreError> {
+        let looks = entries.iter().map(|(entry, _)| get(names::entry(session, entry))).collect();
+        let (_, found) = self.look(looks).await?;
+        let born = found.iter().map(born_at);
+        Ok(born.zip(&entries).map(|(found, (_, born))| found == Some(*born)).collect())
+    }
+
+    async fn attach(
+        &self,
+        entered: Session,
+        entry: &Entry,
+        born: u64,
+        to: Session,
+    ) -> Result<bool, StoreError> {
+        let key = names::entry(entered, entry);
+        // A copy that arrives late finds another lease.
+        let mut from = entered.0;
+        loop {
+            let compare =
+                vec![Compare::created(key.clone(), signed(born)), Compare::lease(key.clone(), from)];
+            let put = PutRequest { key: key.clone(), value: entry.owner.as_str().into(), lease: to.0 };
+            let (success, failure) = (vec![Op::Put(put).into()], vec![get(key.clone())]);
+            let answers =
+                self.txn(TxnRequest { compare, success, failure }).await.map_err(
+                    |error| match is_lease_gone(&error) {
+                        true => StoreError::new(StoreErrorKind::NotReady, error.to_string()),
+                        false => error,
+                    },
+                )?;
+            if answers.succeeded {
+                return Ok(true);
+            }
+            let found = answers.ranges().next().and_then(|range| range.kvs.first());
+            match found.filter(|kv| revision(kv.create_revision) == born) {
+                None => return Ok(false),
+                Some(kv) if kv.lease == to.0 => return Ok(true),
+                Some(kv) => from = kv.lease,
+            }
+        }
+    }
+
+    async fn advance(&self, entered: Session, entry: &Entry, born: u64) -> Result<Option<u64>, StoreError> {
+        let key = names::epoch(&self.root, entered, SLOTS);
+        let put = PutRequest { key, value: Vec::new(), lease: entered.0 };
+        let compare = vec![Compare::created(names::entry(entered, entry), signed(born))];
+        let txn = TxnRequest { compare, success: vec![Op::Put(put).into()], failure: Vec::new() };
+        match self.txn(txn).await {
+            Err(error) if is_lease_gone(&error) => Ok(None),
+            answers => answers.map(|answers| answers.succeeded.then_some(answers.moment)),
+        }
+    }
+
+    async fn leave(&self, leave: Leave) -> Result<Left, StoreError> {
+        let Leave { session, entries, epoch } = leave;
+        let keys: Vec<_> =
+            entries.iter().map(|(entry, born)| (names::entry(session, entry), born.map(signed))).collect();
+        let mut found = vec![true; keys.len()];
+        loop {
+            let (mut compare, mut success, mut failure) = (Vec::new(), Vec::new(), Vec::new());
+            if let Some(epoch) = epoch {
+                let key = names::epoch(&self.root, session, epoch.slot);
+                compare.push(Compare::version(key.clone(), epoch.version));
+                failure.push(get(key.clone()));
+                success.push(Op::Put(PutRequest { key, value: Vec::new(), lease: session.0 }).into());
+            }
+            for ((key, born), _) in keys.iter().zip(&found).filter(|(_, found)| **found) {
+                if let Some(born) = born {
+                    compare.push(Compare::created(key.clone(), *born));
+                    failure.push(get(key.clone()));
+                }
+                success.push(Op::Delete(DeleteRangeRequest { key: key.clone() }).into());
+            }
+            if let [(entry, _)] = entries.as_slice() {
+                success.extend(names::rivals(&entry.lock, entry.class).into_iter().map(count_of));
+            }
+            let answers = match self.txn(TxnRequest { compare, success, failure }).await {
+                Err(error) if is_lease_gone(&error) => return Ok(Left::Ended),
+                answers => answers?,
+            };
+            if answers.succeeded {
+                let mut deleted = answers.deleted();
+                found
+                    .iter_mut()
+                    .filter(|found| **found)
+                    .for_each(|found| *found = deleted.next() == Some(true));
+                drop(deleted);
+                let others = answers.ranges().map(|range| range.count.unsigned_abs()).sum();
+                return Ok(Left::All { found, others });
+            }
+            let mut seen = answers.ranges().map(|range| range.kvs.first());
+            if let Some(epoch) = epoch {
+                let version = seen.next().flatten().map_or(0, |kv| kv.version);
+                if version != epoch.version {
+                    return Ok(Left::Late(version));
+                }
+            }
+            // Those that others have made, or nobody, stay as they are.
+            let known =
+                keys.iter().zip(found.iter_mut()).filter(|((_, born), found)| born.is_some() && **found);
+            for (((_, born), found), seen) in known.zip(seen) {
+                *found = seen.map(|kv| kv.create_revision) == *born;
+            }
+        }
+    }
+
+    async fn gone(
+        &self,
+        session: Session,
+        own: Entry,
+        born: u64,
+        before: Before,
+    ) -> Result<Gone, StoreError> {
+        let key = names::entry(session, &own);
+        let mut own_watch = self.watches.watch(key.clone());
+        let mut watch = self.watches.watch(before.name.to_vec());
+        let begun =
+            async { own_watch.next().await == Some(News::Begun) && watch.next().await == Some(News::Begun) };
+        if !tokio::time::timeout(BEGIN, begun).await.unwrap_or(false) {
+            return Err(StoreError::new(StoreErrorKind::Unreachable, "a watch of etcd has not begun"));
+        }
+        // What has happened before the watch began is seen here.
+        let (moment, found) = self.look(vec![get(key), get(before.name.to_vec())]).await?;
+        let found: Vec<_> = found.iter().map(born_at).collect();
+        if found != [Some(born), Some(before.born)] {
+            return Ok(Gone::Unsure);
+        }
+        loop {
+            let (news, is_before) = tokio::select! {
+                biased;
+                news = own_watch.next() => (news, false),
+                news = watch.next() => (news, true),
+            };
+            match news {
+                None => return Ok(Gone::Unsure),
+                Some(News::Deleted(at)) if revision(at) > moment => {
+                    return Ok(if is_before { Gone::Before(revision(at)) } else { Gone::Unsure });
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    async fn list(&self, lock: &str) -> Result<(u64, Vec<Listed>), StoreError> {
+        let (key, range_end) = names::queue(lock);
+        let range = RangeRequest {
+            key,
+            range_end,
+            sort_order: ASCENDING,
+            sort_target: BY_CREATION,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let RangeResponse { header, kvs, .. } = self.range(range).await?;
+        Ok((moment_of(header), kvs.iter().map(|kv| listed(lock, kv)).collect()))
+    }
+
+    async fn remaining(&self, session: Session) -> Result<Option<Duration>, StoreError> {
+        if session.0 == 0 {
+            // It has no lease, and does not end.
+            return Ok(Some(Duration::from_secs(LONGEST)));
+        }
+        let request = LeaseTimeToLiveRequest { id: session.0 };
+        let LeaseTimeToLiveResponse { ttl } = self.client.call(LEASE_TIME_TO_LIVE, &request).await?;
+        Ok(u64::try_from(ttl).ok().map(Duration::from_secs))
+    }
+
+    async fn remove(&self, entry: &Listed) -> Result<bool, StoreError> {
+        let key = entry.name.to_vec();
+        if entry.session.0 == 0 {
+            return Err(foreign_entry(&key));
+        }
+        let txn = TxnRequest {
+            compare: vec![Compare::created(key.clone(), signed(entry.born))],
+            success: vec![Op::Delete(DeleteRangeRequest { key }).into()],
+            failure: Vec::new(),
+        };
+        Ok(self.txn(txn).await?.succeeded)
+    }
+
+    async fn scan(&self, prefix: &str, after: Option<Cursor>) -> Result<Page, StoreError> {
+        let key = match &after {
+            Some(cursor) => cursor.as_bytes().to_vec(),
+            None if prefix.is_empty() => vec![0],
+            None => prefix.into(),
+        };
+        let range = RangeRequest {
+            key,
+            range_end: names::end_of(prefix),
+            limit: PAGE,
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let RangeResponse { kvs, more, .. } = self.range(range).await?;
+        let mut locks: BTreeMap<Arc<str>, Vec<Listed>> = BTreeMap::new();
+        let mut last = None;
+        // Keys without a lease belong to no lock.
+        for kv in kvs.iter().filter(|kv| kv.lease != 0) {
+            let Some(lock) = names::lock_of(&kv.key).filter(|lock| !names::is_reserved(&self.root, lock))
+            else {
+                continue;
+            };
+            locks.entry(Arc::clone(&lock)).or_default().push(listed(&lock, kv));
+            last = Some(lock);
+        }
+        let mut next = None;
+        if more {
+            // The queue of the last lock may go on behind this page.
+            let last_key = kvs.last().map(|kv| kv.key.clone()).unwrap_or_default();
+            let is_cut = last.filter(|lock| names::lock_of(&last_key).as_ref() == Some(lock));
+            next = match is_cut {
+                Some(lock) => {
+                    let queue = self.list(&lock).await?.1;
+                    locks.insert(Arc::clone(&lock), queue);
+                    Some(names::queue(&lock).1)
+                }
+                None => Some([last_key.as_slice(), &[0]].concat()),
+            };
+        }
+        let locks = locks.into_iter().map(|(lock, mut queue)| {
+            queue.sort_by_key(|entry| entry.born);
+            (lock.to_string(), queue)
+        });
+        Ok(Page { locks: locks.collect(), next: next.map(Cursor::new) })
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let StatusResponse { version } = self.client.call(STATUS, &StatusRequest {}).await?;
+        crate::open::check_version(&version)?;
+        // To read and delete what is not there leaves nothing behind, and needs all rights.
+        let key = format!("{}{}/check", self.root, names::EPOCHS).into_bytes();
+        let delete = Op::Delete(DeleteRangeRequest { key: key.clone() }).into();
+        self.txn(TxnRequest { success: vec![get(key), delete], ..TxnRequest::default() }).await.map(|_| ())
+    }
+}
+
+/// Reads a key.
+fn get(key: Vec<u8>) -> RequestOp {
+    Op::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() }).into()
+}
+
+/// Reads the last entries of a range, newest first: those that are older than `born`.
+fn last_of((key, range_end): names::Range, born: Option<u64>) -> RequestOp {
+    let range = RangeRequest {
+        key,
+        range_end,
+        // Without a bound, the own entry is among them.
+        limit: if born.is_some() { 2 } else { 3 },
+        sort_order: DESCENDING,
+        sort_target: BY_CREATION,
+        keys_only: true,
+        max_create_revision: born.map_or(0, |born| signed(born) - 1),
+        ..RangeRequest::default()
+    };
+    Op::Range(range).into()
+}
+
+/// Reads the first entry of a range, and how many it has.
+fn first_of((key, range_end): names::Range) -> RequestOp {
+    let range = RangeRequest {
+        key,
+        range_end,
+        limit: 1,
+        sort_order: ASCENDING,
+        sort_target: BY_CREATION,
+        keys_only: true,
+        ..RangeRequest::default()
+    };
+    Op::Range(range).into()
+}
+
+/// Counts a range.
+fn count_of((key, range_end): names::Range) -> RequestOp {
+    Op::Range(RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() }).into()
+}
+
+/// The newest entries of a range that are older than an own one.
+struct Older {
+    kvs: Vec<KeyValue>,
+    /// Whether there are no others.
+    is_all: bool,
+}
+
+/// Returns the older ones among the newest entries of a range, in which the own entry, made at
+/// `born`, may be one. `None`: they do not tell.
+fn older_among(newest: &RangeResponse, own: &[u8], born: u64) -> Option<Older> {
+    let is_all = newest.count == newest.kvs.len() as i64;
+    let is_older = |kv: &&KeyValue| kv.key != own && revision(kv.create_revision) < born;
+    let kvs: Vec<_> = newest.kvs.iter().filter(is_older).cloned().collect();
+    (is_all || !kvs.is_empty()).then_some(Older { kvs, is_all })
+}
+
+/// Returns the last entry before an own one, from those of each range.
+fn before_of(older: &[Older]) -> Result<Option<Before>, StoreError> {
+    let all = || older.iter().flat_map(|older| &older.kvs);
+    if let Some(foreign) = all().find(|kv| kv.lease == 0) {
+        return Err(foreign_entry(&foreign.key));
+    }
+    let is_only = all().count() == 1 && older.iter().all(|older| older.is_all);
+    Ok(all().max_by_key(|kv| kv.create_revision).map(|kv| Before {
+        name: Arc::from(kv.key.as_slice()),
+        born: revision(kv.create_revision),
+        is_only,
+    }))
+}
+
+/// Returns the error of a step that may have been executed in part.
+fn unanswered(error: &StoreError) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, error.to_string())
+}
+
+/// Returns the error about a key in a queue that has no lease.
+fn foreign_entry(key: &[u8]) -> StoreError {
+    let key = String::from_utf8_lossy(key);
+    let text =
+        format!("the key {key:?} has no lease, and blocks the lock; delete it if it belongs to no lock");
+    StoreError::new(StoreErrorKind::ForeignData, text)
+}
+
+fn listed(lock: &str, kv: &KeyValue) -> Listed {
+    Listed {
+        name: Arc::from(kv.key.as_slice()),
+        born: revision(kv.create_revision),
+        class: names::class(lock, &kv.key),
+        owner: names::owner(lock, &kv.key),
+        session: Session(kv.lease),
+    }
+}
+
+/// Returns the revision that made a key; `None` if it is not there.
+fn born_at(range: &RangeResponse) -> Option<u64> {
+    range.kvs.first().map(|kv| revision(kv.create_revision))
+}
+
+fn moment_of(header: Option<Header>) -> u64 {
+    header.map_or(0, |header| revision(header.revision))
+}
+
+/// Revisions are never negative.
+fn revision(number: i64) -> u64 {
+    number.max(0).unsigned_abs()
+}
+
+fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
+}
+
+/// Returns the time-to-live that a server has answered; `None` if the lease has ended.
+fn seconds(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().filter(|ttl| *ttl > 0).map(Duration::from_secs)
+}

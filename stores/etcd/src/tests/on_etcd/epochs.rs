@@ -1,0 +1,156 @@
+//! Late copies of requests are refused.
+
+use lock_store_sequences::{Class, Enter, Entered, Entry, Epoch, Leave, Left, OrderedStore, Session};
+
+use super::*;
+use crate::tests::*;
+
+async fn session(store: &EtcdStore) -> Session {
+    store.store().begin(2 * SECOND).await.unwrap().0
+}
+
+fn enter(session: Session, prefix: &str, version: i64) -> Enter {
+    let owner = OwnerId::new("tester:1");
+    let entry = Entry { lock: format!("{prefix}a").into(), class: Class::Lock, owner };
+    Enter {
+        session,
+        entries: [entry].into(),
+        epoch: Epoch { slot: 7, version },
+        beside: Vec::new(),
+        stays: true,
+    }
+}
+
+fn leave(of: &Enter) -> Leave {
+    let entries = of.entries.iter().map(|entry| (entry.clone(), None)).collect();
+    Leave { session: of.session, entries, epoch: Some(of.epoch) }
+}
+
+#[tokio::test]
+async fn a_copy_that_arrives_after_the_withdrawal_is_refused() {
+    let (store, prefix) = new_store();
+    let etcd = store.store();
+    let late = enter(session(&store).await, &prefix, 0);
+    // The withdrawal comes first.
+    assert!(matches!(etcd.leave(leave(&late)).await, Ok(Left::All { .. })));
+    assert_eq!(etcd.enter(late.clone()).await, Ok(Entered::Late(1)));
+    assert_eq!(keys(&format!("{prefix}a")), [""; 0]);
+    // A copy of the withdrawal does nothing to what came after it.
+    let next = enter(late.session, &prefix, 1);
+    assert!(matches!(etcd.enter(next.clone()).await, Ok(Entered::All { .. })));
+    assert_eq!(etcd.leave(leave(&late)).await, Ok(Left::Late(1)));
+    assert_eq!(keys(&format!("{prefix}a")).len(), 1);
+    assert!(matches!(etcd.leave(leave(&next)).await, Ok(Left::All { .. })));
+    assert_eq!(keys(&format!("{prefix}a")), [""; 0]);
+}
+
+#[tokio::test]
+async fn nothing_enters_in_a_session_that_has_ended() {
+    let (store, prefix) = new_store();
+    let etcd = store.store();
+    let late = enter(session(&store).await, &prefix, 0);
+    SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", late.session.0)]);
+    assert_eq!(etcd.beat(late.session).await, Ok(None));
+    assert_eq!(etcd.enter(late.clone()).await, Ok(Entered::Ended));
+    assert_eq!(etcd.leave(leave(&late)).await, Ok(Left::Ended));
+    assert_eq!(keys(&prefix), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_entry_of_another_birth_is_not_deleted() {
+    let (store, prefix) = new_store();
+    let etcd = store.store();
+    let first = enter(session(&store).await, &prefix, 0);
+    let Ok(Entered::All { places, .. }) = etcd.enter(first.clone()).await else {
+        panic!("it was not entered")
+    };
+    let born = places[0].born;
+    let by_birth = |born| Leave {
+        session: first.session,
+        entries: vec![(first.entries[0].clone(), Some(born))],
+        epoch: None,
+    };
+    assert_eq!(etcd.leave(by_birth(born - 1)).await, Ok(Left::All { found: vec![false], others: 1 }));
+    assert_eq!(etcd.exist(first.session, vec![(first.entries[0].clone(), born - 1)]).await, Ok(vec![false]));
+    assert_eq!(etcd.exist(first.session, vec![(first.entries[0].clone(), born)]).await, Ok(vec![true]));
+    assert_eq!(etcd.leave(by_birth(born)).await, Ok(Left::All { found: vec![true], others: 0 }));
+}
+
+#[tokio::test]
+async fn nothing_enters_beside_an_entry_that_is_gone() {
+    let (store, prefix) = new_store();
+    let etcd = store.store();
+    let first = enter(session(&store).await, &prefix, 0);
+    let Ok(Entered::All { places, .. }) = etcd.enter(first.clone()).await else {
+        panic!("it was not entered")
+    };
+    let beside = vec![(first.entries[0].clone(), places[0].born)];
+    let b = Entry { lock: format!("{prefix}b").into(), ..first.entries[0].clone() };
+    for entries in [vec![], vec![b]] {
+        let rest = Enter { entries: entries.into(), beside: beside.clone(), stays: false, ..first.clone() };
+        assert!(matches!(etcd.enter(rest).await, Ok(Entered::All { .. })));
+    }
+    assert!(matches!(etcd.leave(leave(&first)).await, Ok(Left::All { .. })));
+    for lock in ["b", "c"] {
+        let entry = Entry { lock: format!("{prefix}{lock}").into(), ..first.entries[0].clone() };
+        for entries in [vec![], vec![entry]] {
+            let epoch = Epoch { slot: 7, version: 1 };
+            let rest = Enter {
+                entries: entries.into(),
+                beside: beside.clone(),
+                stays: false,
+                epoch,
+                ..first.clone()
+            };
+            let answer = etcd.enter(rest).await;
+            assert!(matches!(answer, Ok(Entered::Partly(_))), "{lock}: {answer:?}");
+        }
+    }
+    assert_eq!(keys(&format!("{prefix}c")), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_entry_moves_only_if_it_is_the_same() {
+    let (store, prefix) = new_store();
+    let etcd = store.store();
+    let first = enter(session(&store).await, &prefix, 0);
+    let Ok(Entered::All { places, .. }) = etcd.enter(first.clone()).await else {
+        panic!("it was not entered")
+    };
+    let (entry, born) = (&first.entries[0], places[0].born);
+    let [second, third] = [session(&store).await, session(&store).await];
+    assert_eq!(etcd.attach(first.session, entry, born - 1, second).await, Ok(false));
+    for to in [second, third, third] {
+        assert_eq!(etcd.attach(first.session, entry, born, to).await, Ok(true));
+    }
+    SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", second.0)]);
+    assert_eq!(etcd.exist(first.session, vec![(entry.clone(), born)]).await, Ok(vec![true]));
+    SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", third.0)]);
+    assert_eq!(etcd.exist(first.session, vec![(entry.clone(), born)]).await, Ok(vec![false]));
+}
+
+/// An operator who deletes the epochs stops nobody for good.
+#[tokio::test]
+async fn requests_go_on_when_their_epoch_was_deleted() {
+    let (store, _) = new_store();
+    let request = waiting(Kind::Mutex, "a", 1);
+    assert!(granted(&store, &request).await);
+    assert!(release(&store, &request).await);
+    // A call that is dropped in flight leaves its outcome open.
+    for owner in 2..40 {
+        let dropped = waiting(Kind::Mutex, "b", owner);
+        tokio::select! {
+            biased;
+            answer = store.acquire(Arc::clone(&dropped)) => drop(answer),
+            () = tokio::task::yield_now() => {}
+        }
+        store.withdraw(dropped).await.unwrap();
+    }
+    assert_ne!(keys("lock-epochs/"), [""; 0]);
+    SERVER.etcdctl(&["del", "--prefix", "lock-epochs/"]);
+    for owner in 2..40 {
+        let request = waiting(Kind::Mutex, "b", owner + 100);
+        assert!(granted(&store, &request).await);
+        store.withdraw(request).await.unwrap();
+    }
+}

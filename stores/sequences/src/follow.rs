@@ -1,0 +1,57 @@
+//! Waits for the entries before an own one, until there is none.
+
+use std::sync::{Arc, Weak};
+
+use lock_core::internal::sync::lock;
+use lock_core::store::Notice;
+use lock_core::store::kit::Backoff;
+
+use crate::entries::tell;
+use crate::locks::Inner;
+use crate::store::{Before, Entry, Gone, OrderedStore, Session};
+
+/// Waits until nothing is before the entry, and tells its listeners.
+pub(crate) async fn follow<S: OrderedStore>(
+    locks: Weak<Inner<S>>,
+    store: Arc<S>,
+    session: Session,
+    entry: Entry,
+    born: u64,
+    mut before: Before,
+) {
+    let mut backoff = Backoff::default();
+    let first_at = loop {
+        match store.gone(session, entry.clone(), born, before.clone()).await {
+            Ok(Gone::Before(moment)) if before.is_only => break moment,
+            Ok(_) => {}
+            Err(_) => tokio::time::sleep(backoff.next_pause()).await,
+        }
+        match store.places(session, vec![(entry.clone(), born)]).await {
+            Ok((moment, places)) => match places.into_iter().next().flatten() {
+                Some(place) => match place.before {
+                    Some(next) => before = next,
+                    None => break moment,
+                },
+                None => return lost(&locks, &entry, born),
+            },
+            Err(_) => tokio::time::sleep(backoff.next_pause()).await,
+        }
+    };
+    if let Some(locks) = locks.upgrade() {
+        locks.is_first(&entry, born, first_at);
+    }
+}
+
+/// Records that the entry is gone. Its listeners ask again.
+fn lost<S: OrderedStore>(locks: &Weak<Inner<S>>, entry: &Entry, born: u64) {
+    let Some(locks) = locks.upgrade() else { return };
+    let mut entries = lock(&locks.entries);
+    let gone = match entries.get(entry) {
+        Some(own) if own.born == born => entries.remove(entry),
+        _ => return,
+    };
+    let ears = entries.ears(entry);
+    drop(entries);
+    drop(gone);
+    tell(&ears, Notice::Retry);
+}

@@ -1,0 +1,207 @@
+//! Releases and withdrawals: entries that leave the queues.
+
+use std::sync::Arc;
+
+use lock_core::internal::clock::Tick;
+use lock_core::internal::sync::lock;
+use lock_core::store::{AcquireRequest, Few, ReleaseRequest, Released, Rivals, StoreError, Withdrawn};
+
+use crate::entries::{Own, State};
+use crate::locks::Inner;
+use crate::sent::{Sent, slot_of};
+use crate::sessions::Live;
+use crate::store::{Entry, Leave, Left, OrderedStore};
+
+impl<S: OrderedStore> Inner<S> {
+    pub(crate) async fn release(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
+        let mut held: Few<bool> = request.items.iter().map(|_| false).collect();
+        let now = self.clock.now();
+        // The holds, by how they are released.
+        let mut groups: Vec<Leaving> = Vec::new();
+        {
+            let entries = lock(&self.entries);
+            for (at, item) in request.items.iter().enumerate() {
+                let entry = self.own_entry(&entries, item);
+                let holds = |own: &&Own| own.state == State::Holds && own.until > now;
+                let Some(own) = entries.get(&entry).filter(holds) else { continue };
+                let of = |group: &&mut Leaving| group.is_of(own);
+                match groups.iter_mut().find(of) {
+                    Some(group) => group.all.push((at, entry, own.born)),
+                    None => groups.push(Leaving { all: vec![(at, entry, own.born)], ..Leaving::of(own) }),
+                }
+            }
+        }
+        if !request.linger.is_zero() {
+            let held_there = groups.iter().flat_map(|group| &group.all).map(|(at, ..)| *at);
+            held_there.for_each(|at| held.iter_mut().skip(at).take(1).for_each(|held| *held = true));
+            let until = self.linger(&groups, now + request.linger);
+            for group in &groups {
+                // It ends in time even if this process ends before. If that fails, the sweeper is
+                // left.
+                let _ = self.rest(group, until).await;
+            }
+            return Ok(Released { held, rivals: Rivals::None, then: None });
+        }
+        let mut others = 0;
+        for group in groups {
+            let entries = group.all.iter().map(|(_, entry, born)| (entry.clone(), Some(*born))).collect();
+            let left = self.leave_in(&group, entries).await?;
+            let mut gone = Vec::new();
+            let mut own = lock(&self.entries);
+            for ((at, entry, born), found) in group.all.iter().zip(left.found) {
+                held.iter_mut().skip(*at).take(1).for_each(|held| *held = found);
+                if own.get(entry).is_some_and(|own| own.born == *born) {
+                    gone.extend(own.remove(entry));
+                }
+            }
+            others += left.others;
+            drop(own);
+            drop(gone);
+        }
+        Ok(Released { held, rivals: Rivals::counted(others), then: None })
+    }
+
+    /// Lets holds end at `until`, or before. Returns when the last one does.
+    fn linger(&self, groups: &[Leaving], until: Tick) -> Tick {
+        let mut entries = lock(&self.entries);
+        let mut last = self.clock.now();
+        for (_, entry, _) in groups.iter().flat_map(|group| &group.all) {
+            let shortened = entries.change(entry, |own| {
+                own.until = own.until.min(until);
+                own.until
+            });
+            last = last.max(shortened.unwrap_or_default());
+        }
+        let wake = self.sweep_by(&mut entries, until);
+        drop(entries);
+        self.wake(wake);
+        last
+    }
+
+    /// Lets entries end with a session of their own, to which nobody sends heartbeats.
+    async fn rest(&self, group: &Leaving, until: Tick) -> Result<(), StoreError> {
+        let _only = self.attaching.lock().await;
+        let last = self.sessions.apart(&*self.store, until.since(self.clock.now())).await?;
+        for (_, entry, born) in &group.all {
+            let change = |change: &dyn Fn(&mut Own)| {
+                let mut entries = lock(&self.entries);
+                if entries.get(entry).is_some_and(|own| own.born == *born) {
+                    entries.change(entry, change);
+                }
+            };
+            // It may end with either one until the store has answered.
+            change(&|own| own.moves_to = Some(Arc::clone(&last)));
+            if self.store.attach(group.entered.id, entry, *born, last.id).await? {
+                change(&|own| (own.live, own.moves_to) = (Arc::clone(&last), None));
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes entries, and ends the epoch of their request if a copy of it had no answer.
+    pub(crate) async fn leave_in(
+        &self,
+        group: &Leaving,
+        entries: Vec<(Entry, Option<u64>)>,
+    ) -> Result<Gone, StoreError> {
+        let left = self.leave(&group.entered, entries.clone(), group.doubt).await?;
+        if group.entered.has_ended() && !group.live.has_ended() {
+            // They have moved to another session, and the copies are refused.
+            return self.leave(&group.entered, entries, None).await;
+        }
+        Ok(left)
+    }
+
+    /// Deletes entries, and ends the epoch of this slot.
+    pub(crate) async fn leave(
+        &self,
+        entered: &Live,
+        entries: Vec<(Entry, Option<u64>)>,
+        slot: Option<usize>,
+    ) -> Result<Gone, StoreError> {
+        loop {
+            let epoch = slot.map(|slot| entered.epoch(slot));
+            let leave = Leave { session: entered.id, entries: entries.clone(), epoch };
+            match self.store.leave(leave).await? {
+                Left::All { found, others } => {
+                    if let Some(epoch) = epoch {
+                        entered.saw_epoch(epoch.slot, epoch.version + 1);
+                    }
+                    return Ok(Gone { found, others });
+                }
+                Left::Late(version) => {
+                    if let Some(epoch) = epoch {
+                        self.late(entered, epoch, version).await?;
+                    }
+                }
+                Left::Ended => {
+                    self.end(entered);
+                    return Ok(Gone { found: vec![false; entries.len()], others: 0 });
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn withdraw(&self, request: &AcquireRequest) -> Result<Withdrawn, StoreError> {
+        let entries: Arc<[Entry]> = {
+            let own = lock(&self.entries);
+            request.items.iter().map(|item| self.own_entry(&own, item)).collect()
+        };
+        let sent: &Sent = request.attachment();
+        let (used, is_open) = sent.withdraw();
+        let doubt = is_open.then(|| slot_of(request));
+        let mut groups: Vec<Leaving> = Vec::new();
+        {
+            let own = lock(&self.entries);
+            for own in entries.iter().filter_map(|entry| own.get(entry)) {
+                if !groups.iter().any(|group| Arc::ptr_eq(&group.entered, &own.entered)) {
+                    groups.push(Leaving { doubt: doubt.or(own.doubt), ..Leaving::of(own) });
+                }
+            }
+        }
+        if let Some(live) = used
+            && !groups.iter().any(|group| Arc::ptr_eq(&group.entered, &live))
+        {
+            groups.push(Leaving { entered: Arc::clone(&live), live, doubt, all: Vec::new() });
+        }
+        for group in groups {
+            if !(group.entered.has_ended() && group.live.has_ended()) {
+                let all = entries.iter().map(|entry| (entry.clone(), None)).collect();
+                self.leave_in(&group, all).await?;
+            }
+        }
+        sent.settled();
+        let mut own = lock(&self.entries);
+        let gone: Vec<_> = entries.iter().filter_map(|entry| own.remove(entry)).collect();
+        drop(own);
+        drop(gone);
+        Ok(Withdrawn::Settled)
+    }
+}
+
+/// Entries that are left together.
+pub(crate) struct Leaving {
+    pub(crate) entered: Arc<Live>,
+    pub(crate) live: Arc<Live>,
+    /// The epoch of a request of which a copy had no answer.
+    pub(crate) doubt: Option<usize>,
+    /// Index in the request, entry, and its birth.
+    pub(crate) all: Vec<(usize, Entry, u64)>,
+}
+
+impl Leaving {
+    pub(crate) fn of(own: &Own) -> Self {
+        let (entered, live) = (Arc::clone(&own.entered), Arc::clone(&own.live));
+        Self { entered, live, doubt: own.doubt, all: Vec::new() }
+    }
+
+    pub(crate) fn is_of(&self, own: &Own) -> bool {
+        Arc::ptr_eq(&self.entered, &own.entered) && self.doubt == own.doubt
+    }
+}
+
+/// Entries that were left.
+pub(crate) struct Gone {
+    pub(crate) found: Vec<bool>,
+    pub(crate) others: u64,
+}

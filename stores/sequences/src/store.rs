@@ -1,0 +1,289 @@
+//! [`OrderedStore`]: what a store with ordered entries has to do, and its words.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::store::{Abilities, Cursor, Kind, StoreError};
+
+/// Number of epochs of a session. A withdrawal ends the requests in flight of its own epoch only.
+pub const SLOTS: usize = 256;
+
+/// The number of a session at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Session(pub i64);
+
+/// The kind of an entry, by the others that it excludes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// Everybody else: a mutex or a fair lock.
+    Lock,
+    /// Everybody but readers.
+    Read,
+    /// Everybody else.
+    Write,
+}
+
+impl Class {
+    /// Returns the class of a lock of this kind.
+    #[must_use]
+    pub const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Read => Self::Read,
+            Kind::Write => Self::Write,
+            _ => Self::Lock,
+        }
+    }
+}
+
+/// An entry in the queue of a lock: what it is for, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Entry {
+    /// The name of the lock, with the store's prefix.
+    pub lock: Arc<str>,
+    /// Its kind.
+    pub class: Class,
+    /// The owner.
+    pub owner: OwnerId,
+}
+
+/// The epoch of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// Which of the [`SLOTS`].
+    pub slot: usize,
+    /// How many withdrawals have ended in it.
+    pub version: i64,
+}
+
+/// Enters a queue of each lock, all or none.
+#[derive(Clone, Debug)]
+pub struct Enter {
+    /// The session that the entries end with.
+    pub session: Session,
+    /// The entries, of different locks.
+    pub entries: Arc<[Entry]>,
+    /// The request is refused if this is no longer the epoch.
+    pub epoch: Epoch,
+    /// Entries of the session, with the revisions that made them: nothing is entered unless they
+    /// are there.
+    pub beside: Vec<(Entry, u64)>,
+    /// Whether the entries stay if they have to wait. If not, nothing is entered unless none has
+    /// to.
+    pub stays: bool,
+}
+
+/// The answer to [`Enter`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// All entries are there now.
+    All {
+        /// The revision of the store.
+        moment: u64,
+        /// The place of each.
+        places: Vec<Place>,
+    },
+    /// Nothing was entered, because some of the entries are there already, or one of those beside
+    /// is not; `true` for each entry that is there.
+    Partly(Vec<bool>),
+    /// Nothing was entered, because an entry would have to wait.
+    Busy {
+        /// The revision of the store.
+        moment: u64,
+        /// Indexes of the entries that would have to wait. None, if they need not by now.
+        items: Vec<usize>,
+        /// How many entries the first of them would wait for.
+        ahead: u32,
+    },
+    /// Nothing was entered, because the epoch has this version.
+    Late(i64),
+    /// Nothing was entered, because the session has ended.
+    Ended,
+}
+
+/// The place of an entry in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The revision that made the entry.
+    pub born: u64,
+    /// The last entry before it that it has to wait for; `None` if there is none.
+    pub before: Option<Before>,
+}
+
+/// The entry before another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Its name at the store.
+    pub name: Arc<[u8]>,
+    /// The revision that made it.
+    pub born: u64,
+    /// Whether it is known to be the only one to wait for.
+    pub is_only: bool,
+}
+
+/// Deletes entries of one session.
+#[derive(Clone, Debug)]
+pub struct Leave {
+    /// The session.
+    pub session: Session,
+    /// The entries, each with the revision that made it if that is known. Those that are not there,
+    /// or were made by another revision, are left out.
+    pub entries: Vec<(Entry, Option<u64>)>,
+    /// With an epoch: nothing is deleted unless it is the current one, and it ends.
+    pub epoch: Option<Epoch>,
+}
+
+/// The answer to [`Leave`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The entries are gone.
+    All {
+        /// For each: whether it was there.
+        found: Vec<bool>,
+        /// How many entries of others the queues have.
+        others: u64,
+    },
+    /// Nothing was deleted, because the epoch has this version.
+    Late(i64),
+    /// The session has ended, and its entries with it.
+    Ended,
+}
+
+/// Why [`OrderedStore::gone`] has resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The entry before was deleted at this revision.
+    Before(u64),
+    /// Something has changed, or may have: look again.
+    Unsure,
+}
+
+/// An entry that a list has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name at the store.
+    pub name: Arc<[u8]>,
+    /// The revision that made it.
+    pub born: u64,
+    /// Its kind.
+    pub class: Class,
+    /// The owner, or the name of the entry if it is not of this library.
+    pub owner: OwnerId,
+    /// The session.
+    pub session: Session,
+}
+
+/// Locks that a scan has found: the name without the prefix, and the entries in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The locks.
+    pub locks: Vec<(String, Vec<Listed>)>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<Cursor>,
+}
+
+/// A store of entries in queues. An entry ends with its session.
+///
+/// Calls about entries get the session in which they were entered, which may be part of their
+/// names.
+///
+/// Every call resolves within about the store's call time-out. A call whose outcome is unknown
+/// fails with [`StoreErrorKind::Unanswered`](lock_core::store::StoreErrorKind::Unanswered).
+pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
+    /// Returns what locks in this store can do.
+    fn abilities(&self) -> &Abilities;
+
+    /// Returns the time-out of a session for holds with this lease: longer than the lease.
+    fn timeout_for(&self, lease: Duration) -> Duration;
+
+    /// Checks that a lock may have this name.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it may not.
+    fn allows(&self, lock: &str, kind: Kind) -> Result<(), StoreError>;
+
+    /// Begins a session. Returns it with its time-out, which is not shorter than asked for.
+    fn begin(
+        &self,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<(Session, Duration), StoreError>> + Send;
+
+    /// Sends a heartbeat of the session. Returns its time-out from the sending on; `None` if it has
+    /// ended.
+    fn beat(&self, session: Session) -> impl Future<Output = Result<Option<Duration>, StoreError>> + Send;
+
+    /// Enters queues.
+    fn enter(&self, enter: Enter) -> impl Future<Output = Result<Entered, StoreError>> + Send;
+
+    /// Looks up the place of each entry of the session, and the revision of the store. Each entry
+    /// comes with the revision that made it. A place is `None` if that entry is gone.
+    fn places(
+        &self,
+        session: Session,
+        entries: Vec<(Entry, u64)>,
+    ) -> impl Future<Output = Result<(u64, Vec<Option<Place>>), StoreError>> + Send;
+
+    /// Looks up whether each entry of the session is there, made by this revision.
+    fn exist(
+        &self,
+        session: Session,
+        entries: Vec<(Entry, u64)>,
+    ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send;
+
+    /// Lets an entry end with this session, and keeps its place. Returns whether it is there, made
+    /// by this revision. A copy that arrives after another such change does nothing.
+    fn attach(
+        &self,
+        entered: Session,
+        entry: &Entry,
+        born: u64,
+        to: Session,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Makes a new revision of the store, without a change of the entry. Returns it; `None` if the
+    /// entry of this birth is not there.
+    fn advance(
+        &self,
+        entered: Session,
+        entry: &Entry,
+        born: u64,
+    ) -> impl Future<Output = Result<Option<u64>, StoreError>> + Send;
+
+    /// Leaves queues.
+    fn leave(&self, leave: Leave) -> impl Future<Output = Result<Left, StoreError>> + Send;
+
+    /// Waits until `before` is gone, or until the own entry is. Nothing that happens after the
+    /// first poll is missed. Looks whether they are still there first.
+    fn gone(
+        &self,
+        session: Session,
+        own: Entry,
+        born: u64,
+        before: Before,
+    ) -> impl Future<Output = Result<Gone, StoreError>> + Send;
+
+    /// Lists the queue of a lock in its order, with the revision of the store.
+    fn list(&self, lock: &str) -> impl Future<Output = Result<(u64, Vec<Listed>), StoreError>> + Send;
+
+    /// Returns after which time a session ends if it sends no heartbeat; `None` if it has ended.
+    fn remaining(
+        &self,
+        session: Session,
+    ) -> impl Future<Output = Result<Option<Duration>, StoreError>> + Send;
+
+    /// Deletes this very entry, whoever made it. Returns whether it was there.
+    fn remove(&self, entry: &Listed) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Lists locks whose names begin with a prefix.
+    fn scan(
+        &self,
+        prefix: &str,
+        after: Option<Cursor>,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// Checks that the store can be used.
+    fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+}

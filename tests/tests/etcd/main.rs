@@ -1,0 +1,10 @@
+//! Locks in etcd: `cargo xtask test --only etcd`.
+
+mod count;
+mod cuts;
+mod elections;
+mod entries;
+mod faults;
+mod interop;
+mod logins;
+mod queues;
