@@ -5,7 +5,7 @@
 //! `concurrency` of etcd's Go client do the same, so they share locks with this store.
 //!
 //! `client` has the connections and calls, with `messages`. `watches` is one stream for all
-//! watches. `names` has the names of keys, and `steps` the transactions.
+//! watches. `names` has the names of keys, `ranges` reads them, and `steps` has the transactions.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -17,6 +17,7 @@ mod client;
 mod messages;
 mod names;
 mod open;
+mod ranges;
 mod steps;
 #[cfg(test)]
 mod tests;

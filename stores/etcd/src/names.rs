@@ -66,8 +66,8 @@ pub(crate) fn is_ambiguous(lock: &str) -> bool {
     lock.ends_with("/read") || lock.ends_with("/write")
 }
 
-/// Returns the first key behind all that begin with `prefix`; zero if there is none, which etcd
-/// takes for no end.
+/// Returns the end of the range of keys that begin with `prefix`: the first key behind them. If there
+/// can be none, it is the byte zero, which stands for the end of all keys.
 pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
@@ -102,7 +102,7 @@ pub(crate) fn owner(lock: &str, key: &[u8]) -> OwnerId {
     }
 }
 
-/// Returns the lock that a key belongs to: all but its last part, and the class.
+/// Returns the lock that a key belongs to: the key without its last part and its class.
 pub(crate) fn lock_of(key: &[u8]) -> Option<Arc<str>> {
     let (lock, _) = std::str::from_utf8(key).ok()?.rsplit_once('/')?;
     let lock = lock.strip_suffix("/read").or_else(|| lock.strip_suffix("/write")).unwrap_or(lock);

@@ -15,12 +15,16 @@ use crate::client::{
     Client, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, RANGE, STATUS, TXN, is_lease_gone,
 };
 use crate::messages::{
-    ASCENDING, BY_CREATION, Compare, DESCENDING, DeleteRangeRequest, Done, Header, KeyValue,
-    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, Op, PutRequest, RangeRequest, RangeResponse, RequestOp,
-    StatusRequest, StatusResponse, TxnRequest, TxnResponse,
+    ASCENDING, BY_CREATION, Compare, DeleteRangeRequest, Done, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, Op,
+    PutRequest, RangeRequest, RangeResponse, RequestOp, StatusRequest, StatusResponse, TxnRequest,
+    TxnResponse,
 };
 use crate::names;
+use crate::ranges::{
+    Older, before_of, born_at, count_of, first_of, foreign_entry, get, last_of, listed, moment_of,
+    older_among, revision, signed,
+};
 use crate::watches::{News, Watches};
 
 /// The longest lease of etcd, in seconds.
@@ -573,115 +577,9 @@ impl OrderedStore for Etcd {
     }
 }
 
-/// Reads a key.
-fn get(key: Vec<u8>) -> RequestOp {
-    Op::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() }).into()
-}
-
-/// Reads the last entries of a range, newest first: those that are older than `born`.
-fn last_of((key, range_end): names::Range, born: Option<u64>) -> RequestOp {
-    let range = RangeRequest {
-        key,
-        range_end,
-        // Without a bound, the own entry is among them.
-        limit: if born.is_some() { 2 } else { 3 },
-        sort_order: DESCENDING,
-        sort_target: BY_CREATION,
-        keys_only: true,
-        max_create_revision: born.map_or(0, |born| signed(born) - 1),
-        ..RangeRequest::default()
-    };
-    Op::Range(range).into()
-}
-
-/// Reads the first entry of a range, and how many it has.
-fn first_of((key, range_end): names::Range) -> RequestOp {
-    let range = RangeRequest {
-        key,
-        range_end,
-        limit: 1,
-        sort_order: ASCENDING,
-        sort_target: BY_CREATION,
-        keys_only: true,
-        ..RangeRequest::default()
-    };
-    Op::Range(range).into()
-}
-
-/// Counts a range.
-fn count_of((key, range_end): names::Range) -> RequestOp {
-    Op::Range(RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() }).into()
-}
-
-/// The newest entries of a range that are older than an own one.
-struct Older {
-    kvs: Vec<KeyValue>,
-    /// Whether there are no others.
-    is_all: bool,
-}
-
-/// Returns the older ones among the newest entries of a range, in which the own entry, made at
-/// `born`, may be one. `None`: they do not tell.
-fn older_among(newest: &RangeResponse, own: &[u8], born: u64) -> Option<Older> {
-    let is_all = newest.count == newest.kvs.len() as i64;
-    let is_older = |kv: &&KeyValue| kv.key != own && revision(kv.create_revision) < born;
-    let kvs: Vec<_> = newest.kvs.iter().filter(is_older).cloned().collect();
-    (is_all || !kvs.is_empty()).then_some(Older { kvs, is_all })
-}
-
-/// Returns the last entry before an own one, from those of each range.
-fn before_of(older: &[Older]) -> Result<Option<Before>, StoreError> {
-    let all = || older.iter().flat_map(|older| &older.kvs);
-    if let Some(foreign) = all().find(|kv| kv.lease == 0) {
-        return Err(foreign_entry(&foreign.key));
-    }
-    let is_only = all().count() == 1 && older.iter().all(|older| older.is_all);
-    Ok(all().max_by_key(|kv| kv.create_revision).map(|kv| Before {
-        name: Arc::from(kv.key.as_slice()),
-        born: revision(kv.create_revision),
-        is_only,
-    }))
-}
-
 /// Returns the error of a step that may have been executed in part.
 fn unanswered(error: &StoreError) -> StoreError {
     StoreError::new(StoreErrorKind::Unanswered, error.to_string())
-}
-
-/// Returns the error about a key in a queue that has no lease.
-fn foreign_entry(key: &[u8]) -> StoreError {
-    let key = String::from_utf8_lossy(key);
-    let text =
-        format!("the key {key:?} has no lease, and blocks the lock; delete it if it belongs to no lock");
-    StoreError::new(StoreErrorKind::ForeignData, text)
-}
-
-fn listed(lock: &str, kv: &KeyValue) -> Listed {
-    Listed {
-        name: Arc::from(kv.key.as_slice()),
-        born: revision(kv.create_revision),
-        class: names::class(lock, &kv.key),
-        owner: names::owner(lock, &kv.key),
-        session: Session(kv.lease),
-    }
-}
-
-/// Returns the revision that made a key; `None` if it is not there.
-fn born_at(range: &RangeResponse) -> Option<u64> {
-    range.kvs.first().map(|kv| revision(kv.create_revision))
-}
-
-fn moment_of(header: Option<Header>) -> u64 {
-    header.map_or(0, |header| revision(header.revision))
-}
-
-/// Revisions are never negative.
-fn revision(number: i64) -> u64 {
-    number.max(0).unsigned_abs()
-}
-
-fn signed(revision: u64) -> i64 {
-    i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
 /// Returns the time-to-live that a server has answered; `None` if the lease has ended.

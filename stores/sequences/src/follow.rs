@@ -1,4 +1,4 @@
-//! Waits for the entries before an own one, until there is none.
+//! Watches the entries before an own one, until the own one is the first.
 
 use std::sync::{Arc, Weak};
 

@@ -32,8 +32,9 @@ impl<S: OrderedStore> Inner<S> {
             }
         }
         if !request.linger.is_zero() {
-            let held_there = groups.iter().flat_map(|group| &group.all).map(|(at, ..)| *at);
-            held_there.for_each(|at| held.iter_mut().skip(at).take(1).for_each(|held| *held = true));
+            for (at, ..) in groups.iter().flat_map(|group| &group.all) {
+                set(&mut held, *at, true);
+            }
             let until = self.linger(&groups, now + request.linger);
             for group in &groups {
                 // It ends in time even if this process ends before. If that fails, the sweeper is
@@ -49,7 +50,7 @@ impl<S: OrderedStore> Inner<S> {
             let mut gone = Vec::new();
             let mut own = lock(&self.entries);
             for ((at, entry, born), found) in group.all.iter().zip(left.found) {
-                held.iter_mut().skip(*at).take(1).for_each(|held| *held = found);
+                set(&mut held, *at, found);
                 if own.get(entry).is_some_and(|own| own.born == *born) {
                     gone.extend(own.remove(entry));
                 }
@@ -83,17 +84,7 @@ impl<S: OrderedStore> Inner<S> {
         let _only = self.attaching.lock().await;
         let last = self.sessions.apart(&*self.store, until.since(self.clock.now())).await?;
         for (_, entry, born) in &group.all {
-            let change = |change: &dyn Fn(&mut Own)| {
-                let mut entries = lock(&self.entries);
-                if entries.get(entry).is_some_and(|own| own.born == *born) {
-                    entries.change(entry, change);
-                }
-            };
-            // It may end with either one until the store has answered.
-            change(&|own| own.moves_to = Some(Arc::clone(&last)));
-            if self.store.attach(group.entered.id, entry, *born, last.id).await? {
-                change(&|own| (own.live, own.moves_to) = (Arc::clone(&last), None));
-            }
+            self.move_to(&group.entered, entry, *born, &last).await?;
         }
         Ok(())
     }
@@ -176,6 +167,13 @@ impl<S: OrderedStore> Inner<S> {
         drop(own);
         drop(gone);
         Ok(Withdrawn::Settled)
+    }
+}
+
+/// Sets one of the answers.
+pub(crate) fn set<T>(answers: &mut [T], at: usize, answer: T) {
+    if let Some(place) = answers.get_mut(at) {
+        *place = answer;
     }
 }
 

@@ -9,6 +9,7 @@ use lock_core::internal::sync::lock;
 use lock_core::store::{LONGEST_WAIT, RenewRequest, Renewed, Standing, StoreError};
 
 use crate::entries::{Own, State};
+use crate::leave::set;
 use crate::locks::Inner;
 use crate::sessions::Live;
 use crate::store::{Entry, OrderedStore, Session};
@@ -46,11 +47,7 @@ impl<S: OrderedStore> Inner<S> {
                 let lives = |own: &&Own| own.until > now && own.state != State::Ends;
                 let Some(own) = entries.get(&entry).filter(lives) else {
                     if let Some(pause) = others.get(&entry).filter(|_| item.standing != Standing::Holder) {
-                        answers
-                            .iter_mut()
-                            .skip(at)
-                            .take(1)
-                            .for_each(|answer| *answer = Renewed::Waiting(*pause));
+                        set(&mut answers, at, Renewed::Waiting(*pause));
                     }
                     continue;
                 };
@@ -84,7 +81,7 @@ impl<S: OrderedStore> Inner<S> {
                 Err(error) => {
                     // What is wrong with these is no reason to lose others.
                     for (at, ..) in &group.all {
-                        answers.iter_mut().skip(*at).take(1).for_each(|answer| *answer = Renewed::Unknown);
+                        set(&mut answers, *at, Renewed::Unknown);
                     }
                     failed.get_or_insert(error);
                 }
@@ -111,8 +108,8 @@ impl<S: OrderedStore> Inner<S> {
             return Ok(());
         }
         // The waiters have tasks that see their entries end.
-        let holds: Vec<_> = group.all.iter().filter(|(.., holds)| *holds).collect();
-        let holds: Vec<_> = holds.into_iter().map(|(_, entry, born, _)| (entry.clone(), *born)).collect();
+        let holds = group.all.iter().filter(|(.., holds)| *holds);
+        let holds: Vec<_> = holds.map(|(_, entry, born, _)| (entry.clone(), *born)).collect();
         let mut exist = Vec::with_capacity(holds.len());
         for holds in holds.chunks(BATCH) {
             exist.extend(self.exist_each(group.entered.id, holds).await?);
@@ -149,7 +146,7 @@ impl<S: OrderedStore> Inner<S> {
                 let until = if *holds { asked_at + lease } else { now + life };
                 entries.change(entry, |own| own.until = own.until.max(until));
             }
-            answers.iter_mut().skip(*at).take(1).for_each(|slot| *slot = answer);
+            set(answers, *at, answer);
         }
         drop(entries);
         drop(gone);
@@ -184,18 +181,31 @@ impl<S: OrderedStore> Inner<S> {
         let _only = self.attaching.lock().await;
         let to = self.lasting(group.lease).await?;
         for (_, entry, born, _) in &group.all {
-            let change = |change: &dyn Fn(&mut Own)| {
-                let mut entries = lock(&self.entries);
-                if entries.get(entry).is_some_and(|own| own.born == *born) {
-                    entries.change(entry, change);
-                }
-            };
-            // It may end with either one until the store has answered.
-            change(&|own| own.moves_to = Some(Arc::clone(&to)));
-            let _ = self.store.attach(group.entered.id, entry, *born, to.id).await?;
-            change(&|own| (own.live, own.moves_to) = (Arc::clone(&to), None));
+            self.move_to(&group.entered, entry, *born, &to).await?;
         }
         (group.live, group.moves) = (to, false);
+        Ok(())
+    }
+
+    /// Lets an entry end with another session. The caller has locked `attaching`.
+    pub(crate) async fn move_to(
+        &self,
+        entered: &Live,
+        entry: &Entry,
+        born: u64,
+        to: &Arc<Live>,
+    ) -> Result<(), StoreError> {
+        let change = |change: &dyn Fn(&mut Own)| {
+            let mut entries = lock(&self.entries);
+            if entries.get(entry).is_some_and(|own| own.born == born) {
+                entries.change(entry, change);
+            }
+        };
+        // It may end with either one until the store has answered.
+        change(&|own| own.moves_to = Some(Arc::clone(to)));
+        // If it is gone, the next look finds that.
+        let _ = self.store.attach(entered.id, entry, born, to.id).await?;
+        change(&|own| (own.live, own.moves_to) = (Arc::clone(to), None));
         Ok(())
     }
 }

@@ -108,7 +108,7 @@ pub enum Entered {
 pub struct Place {
     /// The revision that made the entry.
     pub born: u64,
-    /// The last entry before it that it has to wait for; `None` if there is none.
+    /// The last of the entries that it has to wait for; `None` if it has to wait for none.
     pub before: Option<Before>,
 }
 

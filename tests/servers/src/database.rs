@@ -299,3 +299,22 @@ pub(crate) fn on_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Resul
         }
     }
 }
+
+/// Delay before a server is asked again.
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// Waits until `condition` is true of the servers. Its errors count only when it takes too long.
+pub(crate) fn until(servers: &str, condition: impl Fn() -> io::Result<bool>) -> io::Result<()> {
+    let deadline = Instant::now() + READY;
+    loop {
+        let said = match condition() {
+            Ok(true) => return Ok(()),
+            Ok(false) => format!("not so within {READY:?}"),
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() >= deadline {
+            return Err(io::Error::other(format!("{servers} is not ready: {said}")));
+        }
+        std::thread::sleep(PERIOD);
+    }
+}

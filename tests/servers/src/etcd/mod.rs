@@ -8,18 +8,15 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use self::cluster::{EtcdCluster, Options};
 use crate::Helper;
-use crate::database::{self, DatabaseServer, Product, READY, find};
+use crate::database::{self, DatabaseServer, Product, find};
 use crate::process::Process;
 
 /// Maximum time until a server answers. After that it is asked again.
 const ANSWER: Duration = Duration::from_secs(2);
-
-/// Delay before a server is asked again.
-const PERIOD: Duration = Duration::from_millis(10);
 
 /// Time without a leader after which a server alone elects itself.
 const ELECTION_TIMEOUT: Duration = Duration::from_millis(100);
@@ -299,18 +296,7 @@ fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
     Ok(ask(addr, "GET /health HTTP/1.0\r\n\r\n")?.contains(r#""health":"true""#))
 }
 
-/// Waits until `condition` is true. Its errors count only when it takes too long.
+/// As [`database::until`].
 fn until(condition: impl Fn() -> io::Result<bool>) -> io::Result<()> {
-    let deadline = Instant::now() + READY;
-    loop {
-        let said = match condition() {
-            Ok(true) => return Ok(()),
-            Ok(false) => format!("not so within {READY:?}"),
-            Err(error) => error.to_string(),
-        };
-        if Instant::now() >= deadline {
-            return Err(io::Error::other(format!("etcd is not ready: {said}")));
-        }
-        std::thread::sleep(PERIOD);
-    }
+    database::until("etcd", condition)
 }

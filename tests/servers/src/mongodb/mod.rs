@@ -11,14 +11,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use bson::{Bson, Document, Uuid, doc};
 
 pub use self::client::Connection;
 pub use self::set::{MongoDbSet, Options};
 use crate::ServerClock;
-use crate::database::{self, DatabaseServer, Product, READY, find};
+use crate::database::{self, DatabaseServer, Product, find};
 use crate::folders;
 use crate::process::Process;
 
@@ -30,9 +30,6 @@ const SET: &str = "rs0";
 
 /// Maximum time of a command on a busy machine.
 const ANSWER: Duration = Duration::from_secs(20);
-
-/// Delay before a server is asked again.
-const PERIOD: Duration = Duration::from_millis(10);
 
 /// Returns the path of `mongod`: on the `PATH`, or [`installed`] by xtask.
 #[must_use]
@@ -254,18 +251,7 @@ fn initiate(members: &[SocketAddr], election_timeout: Duration) -> io::Result<()
     })
 }
 
-/// Waits until `condition` is true. Its errors count only when it takes too long.
+/// As [`database::until`].
 fn until(condition: impl Fn() -> io::Result<bool>) -> io::Result<()> {
-    let deadline = Instant::now() + READY;
-    loop {
-        let said = match condition() {
-            Ok(true) => return Ok(()),
-            Ok(false) => format!("not so within {READY:?}"),
-            Err(error) => error.to_string(),
-        };
-        if Instant::now() >= deadline {
-            return Err(io::Error::other(format!("a replica set is not ready: {said}")));
-        }
-        std::thread::sleep(PERIOD);
-    }
+    database::until("a replica set", condition)
 }
