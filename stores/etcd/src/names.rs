@@ -66,8 +66,8 @@ pub(crate) fn is_ambiguous(lock: &str) -> bool {
     lock.ends_with("/read") || lock.ends_with("/write")
 }
 
-/// Returns the end of the range of keys that begin with `prefix`: the first key behind them. If there
-/// can be none, it is the byte zero, which stands for the end of all keys.
+/// Returns the end of the range of keys that begin with `prefix`: the first key behind them. If
+/// there can be none, it is the byte zero, which stands for the end of all keys.
 pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
