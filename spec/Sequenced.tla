@@ -4,7 +4,7 @@
 (* A manager has one session for all its entries: a lease, which it keeps  *)
 (* alive with heartbeats.  An entry ends with its session.                 *)
 (*                                                                         *)
-(* The name of an entry has the session and the owner.  Its place in the   *)
+(* An entry is known by its session and its owner.  Its place in the       *)
 (* queue is the revision that created it, which is the token, too.         *)
 (*                                                                         *)
 (* A request may be executed late or never, and more than once if it was   *)

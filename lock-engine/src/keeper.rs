@@ -1,11 +1,14 @@
-//! The timekeeper: renews holds in batches, and handles everything that is due.
+//! The timekeeper: renews holds in batches, and handles everything that is due. Beside it, holds
+//! that the store has seen end are renewed at once.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use lock_core::internal::chance::jitter;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::{catch_panics, lock};
-use lock_core::store::{AcquireRequest, RenewItem, Renewed, Standing, StoreError};
+use lock_core::store::{AcquireRequest, BoxFuture, Item, RenewItem, Renewed, Standing, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::hold::{Hold, all_renewed};
@@ -57,7 +60,48 @@ pub(crate) async fn run(alive: OnTaskGone, timers: Arc<Timers>, clock: Clock, en
     }
 }
 
+/// Renews at once what the store has seen end, until the engine ends.
+pub(crate) async fn look_after_holds(
+    engine: Weak<Engine>,
+    mut lost: BoxFuture<Vec<Item>>,
+    ended: CancellationToken,
+) {
+    loop {
+        let items = tokio::select! {
+            biased;
+            () = ended.cancelled() => return,
+            items = lost => items,
+        };
+        let Some(engine) = engine.upgrade() else { return };
+        // A panic must not end this task: holds would be looked after no more.
+        catch_panics(|| engine.look_at(&items));
+        let Some(next) = engine.store.lost() else { return };
+        lost = next;
+        drop(engine);
+        tokio::task::yield_now().await;
+    }
+}
+
 impl Engine {
+    /// Renews the holds with these items at once.
+    fn look_at(self: &Arc<Self>, items: &[Item]) {
+        let keys: HashSet<_> = items.iter().map(|item| &item.key).collect();
+        let names: HashSet<_> = items.iter().map(|item| (&item.key, &item.owner)).collect();
+        let is_named =
+            |hold: &Arc<Hold>| hold.items().iter().any(|item| names.contains(&(&item.key, &item.owner)));
+        let named = |lane: Arc<Lane>| {
+            if !lane.spec.keys(&lane.key).any(|(key, _)| keys.contains(key)) {
+                return None;
+            }
+            let hold = lock(&lane.state).machine.held().filter(|hold| is_named(hold)).cloned()?;
+            Some((lane, hold))
+        };
+        let holds: Vec<InLane> = self.registry.all().into_iter().filter_map(named).collect();
+        for batch in holds.chunks(BATCH) {
+            self.spawn(renew_batch(Arc::clone(self), batch.to_vec()));
+        }
+    }
+
     fn carry_out(self: &Arc<Self>, lanes: Vec<(Tick, Weak<Lane>)>) {
         let (mut renew, mut waiting) = (Vec::new(), Vec::new());
         for (timer, lane) in lanes {
@@ -88,8 +132,12 @@ impl Engine {
 /// Makes one renewal call; the result for one hold does not affect the others.
 async fn renew_batch(engine: Arc<Engine>, holds: Vec<InLane>) {
     // A hold that was released meanwhile needs no renewal.
+    let now = engine.clock.now();
     let renewed = |(lane, hold): &InLane| {
-        let lease = lock(&lane.state).machine.renews(hold)?;
+        let machine = &lock(&lane.state).machine;
+        // A hold that is not renewed is only looked up, for what is left of its lease.
+        let left = || machine.has(hold).then(|| hold.deadline().since(now).max(Duration::from_millis(1)));
+        let lease = machine.renews(hold).or_else(left)?;
         Some((lease, Arc::clone(lane), Arc::clone(hold)))
     };
     let holds: Vec<_> = holds.iter().filter_map(renewed).collect();

@@ -179,6 +179,11 @@ impl Engine {
             tasks: TaskTracker::new(),
             ended: ended.clone(),
         });
+        // A shutdown does not wait for these two.
+        if let Some(lost) = engine.store.lost() {
+            let looks = keeper::look_after_holds(Arc::downgrade(&engine), lost, ended.clone());
+            drop(engine.runtime.spawn(engine.part(looks)));
+        }
         let keeper = keeper::run(keeper::OnTaskGone(Arc::downgrade(&engine)), timers, clock, ended);
         drop(engine.runtime.spawn(engine.part(keeper)));
         engine

@@ -104,7 +104,7 @@ pub struct Released {
     /// Whether others waited for the release, in this process or elsewhere, besides
     /// [`own_watch`](super::ReleaseRequest::own_watch). A hint. It may be `None` after a lingering
     /// release, and is after a release that leaves other readers behind, because these notify
-    /// nobody.
+    /// nobody. Ignored for a kind that the store [queues](super::Abilities::queues).
     pub rivals: Rivals,
     /// The grant of [`ReleaseRequest::then`](super::ReleaseRequest::then), if the store made it.
     pub then: Option<Granted>,

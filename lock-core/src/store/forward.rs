@@ -6,8 +6,8 @@ use super::latch::LatchStore;
 use super::semaphore::SemaphoreStore;
 use super::stock::StockStore;
 use super::{
-    Abilities, AcquireRequest, Acquired, BoxFuture, LockStatus, LockStore, QuorumMember, ReleaseRequest,
-    Released, RenewRequest, Renewed, ScanRequest, Scanned, StoreError, Watch, Withdrawn,
+    Abilities, AcquireRequest, Acquired, BoxFuture, Item, LockStatus, LockStore, QuorumMember,
+    ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, StoreError, Watch, Withdrawn,
 };
 use crate::key::LockKey;
 
@@ -106,6 +106,7 @@ forward! {
     }
     looks {
         abilities() -> &Abilities;
+        lost() -> Option<BoxFuture<Vec<Item>>>;
         place(key: &LockKey) -> u64;
         member() -> Option<&dyn QuorumMember>;
         semaphores() -> Option<Arc<dyn SemaphoreStore>>;

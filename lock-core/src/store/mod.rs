@@ -121,6 +121,18 @@ pub trait LockStore: Any + Send + Sync + fmt::Debug {
         Box::pin(async { Ok(Watch::polled()) })
     }
 
+    /// Waits until the store has seen holds of this handle end that nobody gave back, and returns
+    /// them. An operator may have deleted them, for example. The engine renews them at once, so it
+    /// hears of a loss before the next renewal is due. The answer to a call also has the holds that
+    /// have ended since the last call. `None` if the store does not look after holds.
+    ///
+    /// This is a hint: the answer may have holds that were given back, or were not lost. The kind
+    /// of an item may differ from that of the hold. A handle has one listener: the answers to two
+    /// calls at once may have different holds.
+    fn lost(&self) -> Option<BoxFuture<Vec<Item>>> {
+        None
+    }
+
     /// Returns what the store knows about `key`.
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>>;
 

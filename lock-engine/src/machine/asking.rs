@@ -423,9 +423,13 @@ impl Machine {
         self.busy_until = None;
         self.windows_without_release = 0;
         let waits = self.first_active().is_some_and(|(_, waiter)| !waiter.ask.terms.is_try());
+        // In a queue of the store, the next request goes to the end in any case.
+        let may_be_first = waits && !self.spec.is_queued(&self.rules.abilities);
         match answer {
             Some((_, released))
-                if waits && released.rivals != Rivals::None && !self.retry.listeners_are_phantoms(now) =>
+                if may_be_first
+                    && released.rivals != Rivals::None
+                    && !self.retry.listeners_are_phantoms(now) =>
             {
                 self.retry.step_back(now, seen.round_trip);
             }

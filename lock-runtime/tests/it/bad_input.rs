@@ -625,7 +625,7 @@ fn an_address_of_etcd_that_is_none_is_refused_and_its_password_not_shown() {
         ("etcd://ann:hunter2%40@a:1,[::1]:2,c/shop/", ""),
         ("etcd://ann:hunter2@h:0x1/x", "a bad port"),
         ("etcd://ann:1/hunter2@h", "an `@` behind"),
-        ("etcd://h/x?ca=hunter2", "only `etcds://`"),
+        ("etcd://h/x?ca=hunter2", "not `tokens`"),
         ("etcds://h/x?hunter2=1", "option that is not known"),
         ("etcds://ann:hunter2@h/x?ca=/none", "`ca` of the etcd address names the file \"/none\""),
         ("etcd:hunter2@h", "`//` is missing"),

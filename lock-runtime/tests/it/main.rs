@@ -19,6 +19,7 @@ mod kinds_memory;
 mod kinds_model;
 mod kinds_notices;
 mod layer;
+mod lost_holds;
 mod manager;
 mod mutex_edges;
 mod mutex_faults;

@@ -5,7 +5,8 @@
 //! `concurrency` of etcd's Go client do the same, so they share locks with this store.
 //!
 //! `client` has the connections and calls, with `messages`. `watches` is one stream for all
-//! watches. `names` has the names of keys, `ranges` reads them, and `steps` has the transactions.
+//! watches. `names` has the names of keys, and `numbers` the numbers in them. `ranges` reads keys,
+//! and `steps` has the transactions.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -16,6 +17,7 @@
 mod client;
 mod messages;
 mod names;
+mod numbers;
 mod open;
 mod ranges;
 mod steps;

@@ -50,8 +50,6 @@ pub(crate) struct RangeRequest {
     pub(crate) sort_target: i32,
     #[prost(bool, tag = "8")]
     pub(crate) keys_only: bool,
-    #[prost(bool, tag = "9")]
-    pub(crate) count_only: bool,
     #[prost(int64, tag = "13")]
     pub(crate) max_create_revision: i64,
 }
@@ -133,48 +131,55 @@ pub(crate) enum Done {
     Delete(DeleteRangeResponse),
 }
 
-/// A condition of a transaction: the key's number is this one. With a `range_end`, that of every
-/// key in the range, and of an absent key zero.
+/// A condition of a transaction: the key's number or value is this one. With a `range_end`, that of
+/// every key in the range. A number of an absent key is zero, and its value is none.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
     /// Zero: equal.
     #[prost(int32, tag = "1")]
     pub(crate) result: i32,
-    /// Which of the numbers: zero for the version, 1 for the create revision, 4 for the lease.
+    /// Zero for the version, 1 for the create revision, 3 for the value, 4 for the lease.
     #[prost(int32, tag = "2")]
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Number", tags = "4, 5, 8")]
-    pub(crate) number: Option<Number>,
+    #[prost(oneof = "Expected", tags = "4, 5, 7, 8")]
+    pub(crate) expected: Option<Expected>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
 }
 
-#[derive(Clone, Copy, PartialEq, Oneof)]
-pub(crate) enum Number {
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum Expected {
     #[prost(int64, tag = "4")]
     Version(i64),
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
+    #[prost(bytes, tag = "7")]
+    Value(Vec<u8>),
     #[prost(int64, tag = "8")]
     Lease(i64),
 }
 
 impl Compare {
     pub(crate) fn version(key: Vec<u8>, version: i64) -> Self {
-        let number = Some(Number::Version(version));
-        Self { result: 0, target: 0, key, number, range_end: Vec::new() }
+        let expected = Some(Expected::Version(version));
+        Self { result: 0, target: 0, key, expected, range_end: Vec::new() }
     }
 
     pub(crate) fn created(key: Vec<u8>, revision: i64) -> Self {
-        let number = Some(Number::CreateRevision(revision));
-        Self { result: 0, target: 1, key, number, range_end: Vec::new() }
+        let expected = Some(Expected::CreateRevision(revision));
+        Self { result: 0, target: 1, key, expected, range_end: Vec::new() }
+    }
+
+    pub(crate) fn value(key: Vec<u8>, value: Vec<u8>) -> Self {
+        let expected = Some(Expected::Value(value));
+        Self { result: 0, target: 3, key, expected, range_end: Vec::new() }
     }
 
     pub(crate) fn lease(key: Vec<u8>, lease: i64) -> Self {
-        let number = Some(Number::Lease(lease));
-        Self { result: 0, target: 4, key, number, range_end: Vec::new() }
+        let expected = Some(Expected::Lease(lease));
+        Self { result: 0, target: 4, key, expected, range_end: Vec::new() }
     }
 }
 

@@ -2,11 +2,14 @@
 //!
 //! | key | what it is |
 //! |---|---|
-//! | `LOCK/LEASE-OWNER` | an entry of ours; `LEASE` is the lease that it was made with, in hex |
-//! | `LOCK/read/LEASE-OWNER`, `LOCK/write/LEASE-OWNER` | a reader's or writer's entry of ours |
+//! | `LOCK/LEASE-NUMBER` | an entry of ours; `LEASE` is the lease that it was made with, in hex |
+//! | `LOCK/LEASE=NUMBER` | the same in a manager whose [tokens](Tokens) are revisions |
+//! | `LOCK/read/LEASE-NUMBER`, `LOCK/write/LEASE-NUMBER` | a reader's or writer's entry of ours |
 //! | `LOCK/LEASE` | an entry of `etcdctl` or of `concurrency.Mutex` of etcd's Go client |
 //! | `LOCK/read/TIME`, `LOCK/write/TIME` | an entry of `recipes.RWMutex` of that client |
 //! | `ROOTlock-epochs/LEASE/SLOT` | an epoch; its version counts withdrawals |
+//!
+//! The value of an entry of ours is its owner. Names are used [again](crate::numbers).
 
 use std::sync::Arc;
 
@@ -19,14 +22,43 @@ pub(crate) const EPOCHS: &str = "lock-epochs";
 const READ: &str = "read/";
 const WRITE: &str = "write/";
 
-/// Returns the key of an entry.
-pub(crate) fn entry(entered: Session, entry: &Entry) -> Vec<u8> {
+/// The form of the tokens of a manager. Those of different forms can't be compared, so the name
+/// of an entry shows the form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tokens {
+    /// A revision has many, for hand-offs inside a process.
+    #[default]
+    Scaled,
+    /// Revisions, as those of etcd's Go client.
+    Revisions,
+}
+
+impl Tokens {
+    const fn sign(self) -> char {
+        match self {
+            Self::Scaled => '-',
+            Self::Revisions => '=',
+        }
+    }
+
+    /// Returns the form in the name of an entry; `None` if the entry is not of this library.
+    pub(crate) fn of(key: &[u8]) -> Option<Self> {
+        let name = std::str::from_utf8(key).ok()?.rsplit('/').next()?;
+        [Self::Scaled, Self::Revisions].into_iter().find(|tokens| {
+            let parts = name.split_once(tokens.sign());
+            parts.is_some_and(|(lease, number)| is_lease(lease) && number.parse::<u32>().is_ok())
+        })
+    }
+}
+
+/// Returns the key of an entry with this number.
+pub(crate) fn entry(entered: Session, entry: &Entry, tokens: Tokens, number: u32) -> Vec<u8> {
     let class = match entry.class {
         Class::Lock => "",
         Class::Read => READ,
         Class::Write => WRITE,
     };
-    format!("{}/{class}{:x}-{}", entry.lock, entered.0, entry.owner).into_bytes()
+    format!("{}/{class}{:x}{}{}", entry.lock, entered.0, tokens.sign(), number).into_bytes()
 }
 
 /// A range of keys: the first one, and the first one behind it.
@@ -91,15 +123,14 @@ pub(crate) fn is_reserved(root: &str, lock: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Returns the owner that a key of a queue names. For a foreign entry, that is its own name.
-pub(crate) fn owner(lock: &str, key: &[u8]) -> OwnerId {
+/// Returns the owner of an entry. For a foreign one, that is its own name.
+pub(crate) fn owner(lock: &str, key: &[u8], value: &[u8]) -> OwnerId {
+    if Tokens::of(key).is_some() {
+        return OwnerId::new(String::from_utf8_lossy(value));
+    }
     let text = String::from_utf8_lossy(key);
     let name = text.strip_prefix(lock).and_then(|rest| rest.strip_prefix('/')).unwrap_or(&text);
-    let name = name.strip_prefix(READ).or_else(|| name.strip_prefix(WRITE)).unwrap_or(name);
-    match name.split_once('-') {
-        Some((lease, owner)) if is_lease(lease) => OwnerId::new(owner),
-        _ => OwnerId::new(name),
-    }
+    OwnerId::new(name.strip_prefix(READ).or_else(|| name.strip_prefix(WRITE)).unwrap_or(name))
 }
 
 /// Returns the lock that a key belongs to: the key without its last part and its class.

@@ -9,6 +9,7 @@ use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Sequences, Settings};
 use tonic::transport::Endpoint;
 
 use crate::client::{Client, Login};
+use crate::names::Tokens;
 use crate::steps::Etcd;
 use crate::tls::Tls;
 
@@ -34,13 +35,14 @@ pub struct Target {
     endpoints: Vec<Endpoint>,
     login: Option<Login>,
     root: String,
+    tokens: Tokens,
     /// For `etcds://`.
     tls: Option<Tls>,
 }
 
 impl Target {
-    /// Reads `etcd://[user:password@]h1[:2379],h2[:port]/[prefix]`, or `etcds://…` with TLS and the
-    /// options `?ca=FILE&cert=FILE&key=FILE`.
+    /// Reads `etcd://[user:password@]h1[:2379],h2[:port]/[prefix][?tokens=revision]`, or `etcds://…`
+    /// with TLS and the options `ca=FILE`, `cert=FILE` and `key=FILE`.
     ///
     /// # Errors
     ///
@@ -62,14 +64,20 @@ impl Target {
         if url.contains('#') {
             return Err(refused("has a `#`"));
         }
-        if let Some(options) = options {
-            let tls = tls.as_mut().ok_or_else(|| refused("has options, which only `etcds://` has"))?;
-            for option in options.split('&') {
-                let (name, value) = option.split_once('=').unwrap_or((option, ""));
-                tls.set(name, decoded(value)?).map_err(refused)?;
+        let mut tokens = None;
+        for option in options.into_iter().flat_map(|options| options.split('&')) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match (name, &mut tls) {
+                ("tokens", _) if tokens.is_some() => return Err(refused("has an option twice")),
+                ("tokens", _) if value == "revision" => tokens = Some(Tokens::Revisions),
+                ("tokens", _) => return Err(refused("has `tokens` that are not `revision`")),
+                (_, Some(tls)) => tls.set(name, decoded(value)?).map_err(refused)?,
+                (_, None) => {
+                    return Err(refused("has an option that is not `tokens`; others need `etcds://`"));
+                }
             }
-            tls.check().map_err(refused)?;
         }
+        tls.as_ref().map_or(Ok(()), Tls::check).map_err(refused)?;
         let (login, hosts) = match place.rsplit_once('@') {
             Some((login, hosts)) => (Some(login_of(login)?), hosts),
             None => (None, place),
@@ -77,7 +85,7 @@ impl Target {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoints =
             hosts.split(',').map(|host| endpoint(scheme, host.trim())).collect::<Result<_, _>>()?;
-        Ok(Self { endpoints, login, root: decoded(root)?, tls })
+        Ok(Self { endpoints, login, root: decoded(root)?, tokens: tokens.unwrap_or_default(), tls })
     }
 }
 
@@ -149,12 +157,17 @@ fn decoded(text: &str) -> Result<String, StoreError> {
 ///
 /// [`StoreErrorKind::Unsupported`] when a file can't be used.
 pub fn open(target: Target, settings: &Settings) -> Result<Arc<EtcdStore>, StoreError> {
-    let Target { endpoints, login, root, tls } = target;
+    let Target { endpoints, login, root, tokens, tls } = target;
     let endpoints = match tls {
         Some(tls) => tls.apply(endpoints)?,
         None => endpoints,
     };
-    let etcd = Etcd::new(Client::new(endpoints, login), root.clone(), ABILITIES);
+    let most_tokens = match tokens {
+        Tokens::Scaled => ABILITIES.most_tokens,
+        Tokens::Revisions => 1,
+    };
+    let abilities = Abilities { most_tokens, ..ABILITIES };
+    let etcd = Etcd::new(Client::new(endpoints, login), root.clone(), tokens, abilities);
     let prefix = format!("{root}{}", settings.prefix);
     Ok(Arc::new(Sequences::new(etcd, Settings { prefix, ..settings.clone() })))
 }
@@ -211,6 +224,8 @@ mod tests {
             ("etcd://[::1],[fe80::2]:3/", &["http://[::1]:2379/", "http://[fe80::2]:3/"], None, ""),
             ("etcds://h?ca=a.pem", &["https://h:2379/"], None, ""),
             ("etcds://h/x?ca=a&cert=b&key=c%2Fd", &["https://h:2379/"], None, "x"),
+            ("etcds://h/x?tokens=revision&ca=a", &["https://h:2379/"], None, "x"),
+            ("etcd://h/x?tokens=revision", &["http://h:2379/"], None, "x"),
             (
                 "etcd://a%6en:%40%2f%3F%25%c3%BC:@h/%e2%82%ac%2f",
                 &["http://h:2379/"],
@@ -257,8 +272,10 @@ mod tests {
             ("etcd://ann:hunter2%4@h", "`%` without two hex digits"),
             ("etcd://ann:hunter2%+4@h", "`%` without two hex digits"),
             ("etcd://h/hunter2%ff", "bytes that are no text"),
-            ("etcd://h/x?", "only `etcds://`"),
-            ("etcd://h/x?ca=hunter2", "only `etcds://`"),
+            ("etcd://h/x?", "not `tokens`"),
+            ("etcd://h/x?ca=hunter2", "not `tokens`"),
+            ("etcd://h/x?tokens=hunter2", "not `revision`"),
+            ("etcd://h/x?tokens=revision&tokens=revision", "an option twice"),
             ("etcds://h/x?", "an option that is not known"),
             ("etcds://h/x?hunter2=1", "an option that is not known"),
             ("etcds://h/x?CA=hunter2", "an option that is not known"),

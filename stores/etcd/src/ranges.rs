@@ -8,11 +8,11 @@ use lock_store_sequences::{Before, Listed, Session};
 use crate::messages::{
     ASCENDING, BY_CREATION, DESCENDING, Header, KeyValue, Op, RangeRequest, RangeResponse, RequestOp,
 };
-use crate::names;
+use crate::names::{self, Tokens};
 
 /// Reads a key.
 pub(crate) fn get(key: Vec<u8>) -> RequestOp {
-    Op::Range(RangeRequest { key, keys_only: true, ..RangeRequest::default() }).into()
+    Op::Range(RangeRequest { key, ..RangeRequest::default() }).into()
 }
 
 /// Reads the last entries of a range, newest first: those that are older than `born`.
@@ -26,7 +26,6 @@ pub(crate) fn last_of((key, range_end): names::Range, born: Option<u64>) -> Requ
         sort_target: BY_CREATION,
         keys_only: true,
         max_create_revision: born.map_or(0, |born| signed(born) - 1),
-        ..RangeRequest::default()
     };
     Op::Range(range).into()
 }
@@ -43,11 +42,6 @@ pub(crate) fn first_of((key, range_end): names::Range) -> RequestOp {
         ..RangeRequest::default()
     };
     Op::Range(range).into()
-}
-
-/// Counts a range.
-pub(crate) fn count_of((key, range_end): names::Range) -> RequestOp {
-    Op::Range(RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() }).into()
 }
 
 /// The newest entries of a range that are older than an own one.
@@ -67,17 +61,31 @@ pub(crate) fn older_among(newest: &RangeResponse, own: &[u8], born: u64) -> Opti
 }
 
 /// Returns the last entry before an own one, from those of each range.
-pub(crate) fn before_of(older: &[Older]) -> Result<Option<Before>, StoreError> {
+pub(crate) fn before_of(older: &[Older], tokens: Tokens) -> Result<Option<Before>, StoreError> {
     let all = || older.iter().flat_map(|older| &older.kvs);
-    if let Some(foreign) = all().find(|kv| kv.lease == 0) {
-        return Err(foreign_entry(&foreign.key));
-    }
+    all().try_for_each(|kv| check(kv, tokens))?;
     let is_only = all().count() == 1 && older.iter().all(|older| older.is_all);
     Ok(all().max_by_key(|kv| kv.create_revision).map(|kv| Before {
         name: Arc::from(kv.key.as_slice()),
         born: revision(kv.create_revision),
         is_only,
     }))
+}
+
+/// Checks that an entry ends with a lease, and that its grants can be told from ours.
+pub(crate) fn check(kv: &KeyValue, tokens: Tokens) -> Result<(), StoreError> {
+    if kv.lease == 0 {
+        return Err(foreign_entry(&kv.key));
+    }
+    if Tokens::of(&kv.key).is_some_and(|others| others != tokens) {
+        let key = String::from_utf8_lossy(&kv.key);
+        let text = format!(
+            "the key {key:?} is of a manager whose tokens can't be compared with ours; give the addresses of all \
+             managers the option `tokens=revision`, or none"
+        );
+        return Err(StoreError::new(StoreErrorKind::ForeignData, text));
+    }
+    Ok(())
 }
 
 /// Returns the error about a key in a queue that has no lease.
@@ -93,7 +101,7 @@ pub(crate) fn listed(lock: &str, kv: &KeyValue) -> Listed {
         name: Arc::from(kv.key.as_slice()),
         born: revision(kv.create_revision),
         class: names::class(lock, &kv.key),
-        owner: names::owner(lock, &kv.key),
+        owner: names::owner(lock, &kv.key, &kv.value),
         session: Session(kv.lease),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::store::{Abilities, Cursor, Kind, StoreError, StoreErrorKind};
 use lock_store_sequences::{
-    Before, Class, Enter, Entered, Entry, Gone, Leave, Left, Listed, OrderedStore, Page, Place, SLOTS,
+    Before, Class, Enter, Entered, Entry, Epoch, Gone, Leave, Left, Listed, OrderedStore, Page, Place, SLOTS,
     Session,
 };
 use tokio_stream::StreamExt;
@@ -15,15 +15,16 @@ use crate::client::{
     Client, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, RANGE, STATUS, TXN, is_lease_gone,
 };
 use crate::messages::{
-    ASCENDING, BY_CREATION, Compare, DeleteRangeRequest, Done, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, Op,
-    PutRequest, RangeRequest, RangeResponse, RequestOp, StatusRequest, StatusResponse, TxnRequest,
-    TxnResponse,
+    ASCENDING, BY_CREATION, Compare, DeleteRangeRequest, Done, KeyValue, LeaseGrantRequest,
+    LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse, Op, PutRequest, RangeRequest, RangeResponse, RequestOp, StatusRequest,
+    StatusResponse, TxnRequest, TxnResponse,
 };
-use crate::names;
+use crate::names::{self, Tokens};
+use crate::numbers::Numbers;
 use crate::ranges::{
-    Older, before_of, born_at, count_of, first_of, foreign_entry, get, last_of, listed, moment_of,
-    older_among, revision, signed,
+    Older, before_of, born_at, check, first_of, foreign_entry, get, last_of, listed, moment_of, older_among,
+    revision, signed,
 };
 use crate::watches::{News, Watches};
 
@@ -51,13 +52,22 @@ pub struct Etcd {
     watches: Arc<Watches>,
     /// In front of every name.
     root: String,
+    tokens: Tokens,
+    numbers: Numbers,
     abilities: Abilities,
 }
 
 impl Etcd {
-    pub(crate) fn new(client: Client, root: String, abilities: Abilities) -> Self {
+    pub(crate) fn new(client: Client, root: String, tokens: Tokens, abilities: Abilities) -> Self {
         let client = Arc::new(client);
-        Self { watches: Watches::new(Arc::clone(&client)), client, root, abilities }
+        let (watches, numbers) = (Watches::new(Arc::clone(&client)), Numbers::default());
+        Self { watches, client, root, tokens, numbers, abilities }
+    }
+
+    /// Returns the name of an entry, or one that no entry has if it was never entered.
+    fn key(&self, entered: Session, entry: &Entry) -> Vec<u8> {
+        let number = self.numbers.of(entered, entry).first().copied();
+        names::entry(entered, entry, self.tokens, number.unwrap_or(u32::MAX))
     }
 
     async fn txn(&self, txn: TxnRequest) -> Result<Answers, StoreError> {
@@ -114,6 +124,161 @@ impl Etcd {
         })
     }
 
+    /// Makes the transaction of [`enter`](OrderedStore::enter). `None`: a name was taken, and the
+    /// entry has another one now.
+    async fn try_to_enter(&self, enter: &Enter) -> Result<Option<Entered>, StoreError> {
+        let &Enter { session, epoch, stays, .. } = enter;
+        let numbers = enter.entries.iter().map(|entry| self.numbers.of(session, entry).first().copied());
+        let Some(numbers) = numbers.collect::<Option<Vec<u32>>>() else {
+            let text = "an entry has no name: `remember` comes before `enter`";
+            return Err(StoreError::new(StoreErrorKind::Refused, text));
+        };
+        let key_of = |(entry, number): (&Entry, &u32)| names::entry(session, entry, self.tokens, *number);
+        let keys: Vec<Vec<u8>> = enter.entries.iter().zip(&numbers).map(key_of).collect();
+        let epoch_key = names::epoch(&self.root, session, epoch.slot);
+        let mut compare = vec![Compare::version(epoch_key.clone(), epoch.version)];
+        let (mut success, mut failure) = (Vec::new(), vec![get(epoch_key)]);
+        for (entry, born) in &enter.beside {
+            compare.push(Compare::created(self.key(session, entry), signed(*born)));
+        }
+        // One lock needs no second transaction.
+        let is_alone = enter.entries.len() == 1;
+        for (entry, key) in enter.entries.iter().zip(&keys) {
+            let put = PutRequest { key: key.clone(), value: entry.owner.as_str().into(), lease: session.0 };
+            success.push(Op::Put(put).into());
+            let rivals = names::rivals(&entry.lock, entry.class);
+            if stays || entry.class == Class::Read {
+                // Otherwise it is among its rivals.
+                compare.push(Compare::created(key.clone(), 0));
+            }
+            if !stays {
+                let free = |(begin, range_end)| Compare { range_end, ..Compare::created(begin, 0) };
+                compare.extend(rivals.into_iter().map(free));
+            } else if is_alone {
+                success.extend(rivals.into_iter().map(|range| last_of(range, None)));
+            }
+            failure.push(get(key.clone()));
+        }
+        if enter.entries.len() > MOST_KEYS || compare.len() > MOST_STEPS {
+            let text = format!("a lock in etcd has at most {MOST_KEYS} keys, or 42 for readers; use fewer");
+            return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+        }
+        let answers = match self.txn(TxnRequest { compare, success, failure }).await {
+            Err(error) if is_lease_gone(&error) => return Ok(Some(Entered::Ended)),
+            // A server that has just reached its limit executes the transaction nevertheless.
+            Err(error) if error.kind() == StoreErrorKind::Full => {
+                self.undo(enter).await?;
+                return Err(error);
+            }
+            answers => answers?,
+        };
+        let moment = answers.moment;
+        if answers.succeeded && !stays {
+            let places = enter.entries.iter().map(|_| Place { born: moment, before: None }).collect();
+            return Ok(Some(Entered::All { moment, places }));
+        }
+        if answers.succeeded {
+            let own = keys.first().map_or(&[][..], Vec::as_slice);
+            let before: Option<Vec<_>> =
+                answers.ranges().map(|range| older_among(range, own, moment)).collect();
+            return match before.filter(|_| is_alone) {
+                Some(before) => match before_of(&before, self.tokens) {
+                    Ok(before) => {
+                        let places = vec![Place { born: moment, before }];
+                        Ok(Some(Entered::All { moment, places }))
+                    }
+                    Err(foreign) => {
+                        self.undo(enter).await?;
+                        Err(foreign)
+                    }
+                },
+                None => self.found(enter, &vec![moment; enter.entries.len()]).await.map(Some),
+            };
+        }
+        let mut ranges = answers.ranges();
+        let version = ranges.next().and_then(|range| range.kvs.first()).map_or(0, |kv| kv.version);
+        if version != epoch.version {
+            return Ok(Some(Entered::Late(version)));
+        }
+        let seen: Vec<_> = ranges.map(|range| range.kvs.first()).collect();
+        let owned = |(entry, kv): (&Entry, &Option<&KeyValue>)| {
+            kv.is_none_or(|kv| kv.value == entry.owner.as_str().as_bytes())
+        };
+        let mut are_owned = enter.entries.iter().zip(&seen).map(owned);
+        if are_owned.any(|is_owned| !is_owned) {
+            // A late copy of a request that nobody could withdraw.
+            for ((entry, number), kv) in enter.entries.iter().zip(numbers).zip(&seen) {
+                if !owned((entry, kv)) {
+                    self.numbers.change(session, entry, number);
+                }
+            }
+            return Ok(None);
+        }
+        let born: Vec<_> = seen.into_iter().map(|kv| kv.map(|kv| revision(kv.create_revision))).collect();
+        let found: Vec<bool> = born.iter().map(Option::is_some).collect();
+        let entered = match born.into_iter().collect::<Option<Vec<u64>>>() {
+            Some(born) if enter.beside.is_empty() => self.found(enter, &born).await?,
+            _ if found.contains(&true) => Entered::Partly(found),
+            _ => match self.busy(enter).await? {
+                // Nothing is in the way, so one of those beside is gone.
+                Entered::Busy { items, .. } if items.is_empty() && !enter.beside.is_empty() => {
+                    Entered::Partly(found)
+                }
+                busy => busy,
+            },
+        };
+        Ok(Some(entered))
+    }
+
+    /// Deletes those of the names that are what they should be, and ends an epoch. All that is
+    /// known of the names is true at that moment.
+    async fn delete(
+        &self,
+        session: Session,
+        names: &mut [Leaving],
+        epoch: Option<Epoch>,
+    ) -> Result<Result<(), Left>, StoreError> {
+        loop {
+            let (mut compare, mut success, mut failure) = (Vec::new(), Vec::new(), Vec::new());
+            if let Some(epoch) = epoch {
+                let key = names::epoch(&self.root, session, epoch.slot);
+                compare.push(Compare::version(key.clone(), epoch.version));
+                failure.push(get(key.clone()));
+                success.push(Op::Put(PutRequest { key, value: Vec::new(), lease: session.0 }).into());
+            }
+            for name in &*names {
+                let key = || name.key.clone();
+                compare.push(match (&name.seen, name.born) {
+                    (Some(seen), _) => Compare::created(key(), seen.revision),
+                    (None, Some(born)) => Compare::created(key(), born),
+                    (None, None) => Compare::value(key(), name.owner.clone()),
+                });
+                failure.push(get(key()));
+                if name.is_own() {
+                    success.push(Op::Delete(DeleteRangeRequest { key: key() }).into());
+                }
+            }
+            if success.is_empty() {
+                return Ok(Ok(()));
+            }
+            let answers = match self.txn(TxnRequest { compare, success, failure }).await {
+                Err(error) if is_lease_gone(&error) => return Ok(Err(Left::Ended)),
+                answers => answers?,
+            };
+            if answers.succeeded {
+                return Ok(Ok(()));
+            }
+            let mut seen = answers.ranges().map(|range| range.kvs.first());
+            if let Some(epoch) = epoch {
+                let version = seen.next().flatten().map_or(0, |kv| kv.version);
+                if version != epoch.version {
+                    return Ok(Err(Left::Late(version)));
+                }
+            }
+            names.iter_mut().zip(seen).for_each(|(name, kv)| name.see(kv));
+        }
+    }
+
     /// Deletes entries again.
     async fn undo(&self, enter: &Enter) -> Result<(), StoreError> {
         let session = enter.session;
@@ -133,9 +298,7 @@ impl Etcd {
         for (item, ranges) in rivals.iter().enumerate() {
             let mut ahead = 0;
             for range in found.by_ref().take(ranges.len()) {
-                if let Some(foreign) = range.kvs.first().filter(|kv| kv.lease == 0) {
-                    return Err(foreign_entry(&foreign.key));
-                }
+                range.kvs.first().map_or(Ok(()), |kv| check(kv, self.tokens))?;
                 ahead += range.count;
             }
             if ahead > 0 {
@@ -144,6 +307,36 @@ impl Etcd {
             }
         }
         Ok(Entered::Busy { moment, items, ahead: u32::try_from(before.unwrap_or(0)).unwrap_or(u32::MAX) })
+    }
+}
+
+/// A name under which an entry may be that is left.
+struct Leaving {
+    key: Vec<u8>,
+    owner: Vec<u8>,
+    /// The revision that made the entry. If it is not known, the value tells the owner.
+    born: Option<i64>,
+    /// The key, if it is not what was expected.
+    seen: Option<Seen>,
+}
+
+struct Seen {
+    /// The revision that made the key; zero if it is not there.
+    revision: i64,
+    is_own: bool,
+}
+
+impl Leaving {
+    fn is_own(&self) -> bool {
+        self.seen.as_ref().is_none_or(|seen| seen.is_own)
+    }
+
+    fn see(&mut self, kv: Option<&KeyValue>) {
+        let is_own = kv.is_some_and(|kv| match self.born {
+            Some(born) => kv.create_revision == born,
+            None => kv.value == self.owner,
+        });
+        self.seen = Some(Seen { revision: kv.map_or(0, |kv| kv.create_revision), is_own });
     }
 }
 
@@ -161,12 +354,6 @@ impl Answers {
 
     fn into_ranges(self) -> impl Iterator<Item = RangeResponse> {
         self.all.into_iter().filter_map(|done| if let Done::Range(range) = done { Some(range) } else { None })
-    }
-
-    fn deleted(&self) -> impl Iterator<Item = bool> {
-        self.all
-            .iter()
-            .filter_map(|done| if let Done::Delete(gone) = done { Some(gone.deleted > 0) } else { None })
     }
 }
 
@@ -232,83 +419,19 @@ impl OrderedStore for Etcd {
         }
     }
 
+    fn remember(&self, session: Session, entry: &Entry) {
+        self.numbers.remember(session, entry);
+    }
+
+    fn forget(&self, session: Session, entry: &Entry) {
+        self.numbers.forget(session, entry);
+    }
+
     async fn enter(&self, enter: Enter) -> Result<Entered, StoreError> {
-        let Enter { session, epoch, stays, .. } = enter;
-        let epoch_key = names::epoch(&self.root, session, epoch.slot);
-        let mut compare = vec![Compare::version(epoch_key.clone(), epoch.version)];
-        let (mut success, mut failure) = (Vec::new(), vec![get(epoch_key)]);
-        for (entry, born) in &enter.beside {
-            compare.push(Compare::created(names::entry(session, entry), signed(*born)));
-        }
-        // One lock needs no second transaction.
-        let is_alone = enter.entries.len() == 1;
-        for entry in enter.entries.iter() {
-            let key = names::entry(session, entry);
-            let put = PutRequest { key: key.clone(), value: entry.owner.as_str().into(), lease: session.0 };
-            success.push(Op::Put(put).into());
-            let rivals = names::rivals(&entry.lock, entry.class);
-            if stays || entry.class == Class::Read {
-                // Otherwise it is among its rivals.
-                compare.push(Compare::created(key.clone(), 0));
+        loop {
+            if let Some(entered) = self.try_to_enter(&enter).await? {
+                return Ok(entered);
             }
-            if !stays {
-                let free = |(begin, range_end)| Compare { range_end, ..Compare::created(begin, 0) };
-                compare.extend(rivals.into_iter().map(free));
-            } else if is_alone {
-                success.extend(rivals.into_iter().map(|range| last_of(range, None)));
-            }
-            failure.push(get(key));
-        }
-        if enter.entries.len() > MOST_KEYS || compare.len() > MOST_STEPS {
-            let text = format!("a lock in etcd has at most {MOST_KEYS} keys, or 42 for readers; use fewer");
-            return Err(StoreError::new(StoreErrorKind::Unsupported, text));
-        }
-        let answers = match self.txn(TxnRequest { compare, success, failure }).await {
-            Err(error) if is_lease_gone(&error) => return Ok(Entered::Ended),
-            // A server that has just reached its limit executes the transaction nevertheless.
-            Err(error) if error.kind() == StoreErrorKind::Full => {
-                self.undo(&enter).await?;
-                return Err(error);
-            }
-            answers => answers?,
-        };
-        let moment = answers.moment;
-        if answers.succeeded && !stays {
-            let places = enter.entries.iter().map(|_| Place { born: moment, before: None }).collect();
-            return Ok(Entered::All { moment, places });
-        }
-        if answers.succeeded {
-            let own = enter.entries.first().map(|entry| names::entry(session, entry)).unwrap_or_default();
-            let before: Option<Vec<_>> =
-                answers.ranges().map(|range| older_among(range, &own, moment)).collect();
-            return match before.filter(|_| is_alone) {
-                Some(before) => match before_of(&before) {
-                    Ok(before) => Ok(Entered::All { moment, places: vec![Place { born: moment, before }] }),
-                    Err(foreign) => {
-                        self.undo(&enter).await?;
-                        Err(foreign)
-                    }
-                },
-                None => self.found(&enter, &vec![moment; enter.entries.len()]).await,
-            };
-        }
-        let mut ranges = answers.ranges();
-        let version = ranges.next().and_then(|range| range.kvs.first()).map_or(0, |kv| kv.version);
-        if version != epoch.version {
-            return Ok(Entered::Late(version));
-        }
-        let born: Vec<Option<u64>> = ranges.map(born_at).collect();
-        let found: Vec<bool> = born.iter().map(Option::is_some).collect();
-        match born.into_iter().collect::<Option<Vec<u64>>>() {
-            Some(born) if enter.beside.is_empty() => self.found(&enter, &born).await,
-            _ if found.contains(&true) => Ok(Entered::Partly(found)),
-            _ => match self.busy(&enter).await? {
-                // Nothing is in the way, so one of those beside is gone.
-                Entered::Busy { items, .. } if items.is_empty() && !enter.beside.is_empty() => {
-                    Ok(Entered::Partly(found))
-                }
-                busy => Ok(busy),
-            },
         }
     }
 
@@ -319,7 +442,7 @@ impl OrderedStore for Etcd {
     ) -> Result<(u64, Vec<Option<Place>>), StoreError> {
         let (mut looks, mut counts) = (Vec::new(), Vec::new());
         for (entry, born) in &entries {
-            looks.push(get(names::entry(session, entry)));
+            looks.push(get(self.key(session, entry)));
             let rivals = names::rivals(&entry.lock, entry.class);
             counts.push(rivals.len());
             looks.extend(rivals.into_iter().map(|range| last_of(range, Some(*born))));
@@ -335,7 +458,9 @@ impl OrderedStore for Etcd {
                 .map(|range| Older { is_all: range.kvs.len() < 2, kvs: range.kvs })
                 .collect();
             places.push(match own.as_ref().and_then(born_at) {
-                Some(own) if own == *born => Some(Place { born: *born, before: before_of(&before)? }),
+                Some(own) if own == *born => {
+                    Some(Place { born: *born, before: before_of(&before, self.tokens)? })
+                }
                 _ => None,
             });
         }
@@ -343,7 +468,7 @@ impl OrderedStore for Etcd {
     }
 
     async fn exist(&self, session: Session, entries: Vec<(Entry, u64)>) -> Result<Vec<bool>, StoreError> {
-        let looks = entries.iter().map(|(entry, _)| get(names::entry(session, entry))).collect();
+        let looks = entries.iter().map(|(entry, _)| get(self.key(session, entry))).collect();
         let (_, found) = self.look(looks).await?;
         let born = found.iter().map(born_at);
         Ok(born.zip(&entries).map(|(found, (_, born))| found == Some(*born)).collect())
@@ -356,7 +481,7 @@ impl OrderedStore for Etcd {
         born: u64,
         to: Session,
     ) -> Result<bool, StoreError> {
-        let key = names::entry(entered, entry);
+        let key = self.key(entered, entry);
         // A copy that arrives late finds another lease.
         let mut from = entered.0;
         loop {
@@ -386,7 +511,7 @@ impl OrderedStore for Etcd {
     async fn advance(&self, entered: Session, entry: &Entry, born: u64) -> Result<Option<u64>, StoreError> {
         let key = names::epoch(&self.root, entered, SLOTS);
         let put = PutRequest { key, value: Vec::new(), lease: entered.0 };
-        let compare = vec![Compare::created(names::entry(entered, entry), signed(born))];
+        let compare = vec![Compare::created(self.key(entered, entry), signed(born))];
         let txn = TxnRequest { compare, success: vec![Op::Put(put).into()], failure: Vec::new() };
         match self.txn(txn).await {
             Err(error) if is_lease_gone(&error) => Ok(None),
@@ -396,55 +521,37 @@ impl OrderedStore for Etcd {
 
     async fn leave(&self, leave: Leave) -> Result<Left, StoreError> {
         let Leave { session, entries, epoch } = leave;
-        let keys: Vec<_> =
-            entries.iter().map(|(entry, born)| (names::entry(session, entry), born.map(signed))).collect();
-        let mut found = vec![true; keys.len()];
-        loop {
-            let (mut compare, mut success, mut failure) = (Vec::new(), Vec::new(), Vec::new());
-            if let Some(epoch) = epoch {
-                let key = names::epoch(&self.root, session, epoch.slot);
-                compare.push(Compare::version(key.clone(), epoch.version));
-                failure.push(get(key.clone()));
-                success.push(Op::Put(PutRequest { key, value: Vec::new(), lease: session.0 }).into());
-            }
-            for ((key, born), _) in keys.iter().zip(&found).filter(|(_, found)| **found) {
-                if let Some(born) = born {
-                    compare.push(Compare::created(key.clone(), *born));
-                    failure.push(get(key.clone()));
-                }
-                success.push(Op::Delete(DeleteRangeRequest { key: key.clone() }).into());
-            }
-            if let [(entry, _)] = entries.as_slice() {
-                success.extend(names::rivals(&entry.lock, entry.class).into_iter().map(count_of));
-            }
-            let answers = match self.txn(TxnRequest { compare, success, failure }).await {
-                Err(error) if is_lease_gone(&error) => return Ok(Left::Ended),
-                answers => answers?,
-            };
-            if answers.succeeded {
-                let mut deleted = answers.deleted();
-                found
-                    .iter_mut()
-                    .filter(|found| **found)
-                    .for_each(|found| *found = deleted.next() == Some(true));
-                drop(deleted);
-                let others = answers.ranges().map(|range| range.count.unsigned_abs()).sum();
-                return Ok(Left::All { found, others });
-            }
-            let mut seen = answers.ranges().map(|range| range.kvs.first());
-            if let Some(epoch) = epoch {
-                let version = seen.next().flatten().map_or(0, |kv| kv.version);
-                if version != epoch.version {
-                    return Ok(Left::Late(version));
-                }
-            }
-            // Those that others have made, or nobody, stay as they are.
-            let known =
-                keys.iter().zip(found.iter_mut()).filter(|((_, born), found)| born.is_some() && **found);
-            for (((_, born), found), seen) in known.zip(seen) {
-                *found = seen.map(|kv| kv.create_revision) == *born;
+        let mut names: Vec<Leaving> = Vec::with_capacity(entries.len());
+        let leaving = |entry: &Entry, number, born: Option<u64>| Leaving {
+            key: names::entry(session, entry, self.tokens, number),
+            owner: entry.owner.as_str().into(),
+            born: born.map(signed),
+            seen: None,
+        };
+        let mut last = Vec::with_capacity(entries.len());
+        for (entry, born) in &entries {
+            let number = self.numbers.of(session, entry).first().copied();
+            names.extend(number.map(|number| leaving(entry, number, *born)));
+            last.push(number);
+        }
+        if let Err(left) = self.delete(session, &mut names, epoch).await? {
+            return Ok(left);
+        }
+        let mut deleted = names.iter().map(Leaving::is_own);
+        let found = last.iter().map(|last| last.is_some() && deleted.next() == Some(true)).collect();
+        // Under other names that it has had are entries of somebody else, unless a copy came late.
+        // Nothing enters any more: the epoch is over, or all copies had their answers.
+        let mut others = Vec::new();
+        for ((entry, _), last) in entries.iter().zip(last) {
+            let numbers = self.numbers.of(session, entry).into_iter();
+            others.extend(numbers.filter(|n| Some(*n) != last).map(|number| leaving(entry, number, None)));
+        }
+        for others in others.chunks_mut(MOST_STEPS / 2) {
+            if let Err(left) = self.delete(session, others, None).await? {
+                return Ok(left);
             }
         }
+        Ok(Left::All(found))
     }
 
     async fn gone(
@@ -452,32 +559,53 @@ impl OrderedStore for Etcd {
         session: Session,
         own: Entry,
         born: u64,
-        before: Before,
+        before: Option<Before>,
     ) -> Result<Gone, StoreError> {
-        let key = names::entry(session, &own);
-        let mut own_watch = self.watches.watch(key.clone());
-        let mut watch = self.watches.watch(before.name.to_vec());
-        let begun =
-            async { own_watch.next().await == Some(News::Begun) && watch.next().await == Some(News::Begun) };
+        // The own key, and the one before it.
+        let mut keys = vec![(self.key(session, &own), born)];
+        keys.extend(before.map(|before| (before.name.to_vec(), before.born)));
+        let mut watches: Vec<_> = keys.iter().map(|(key, _)| self.watches.watch(key.clone())).collect();
+        if let [own] = &mut *watches {
+            // Thousands of holds may begin at once. Renewals look whether they are there.
+            while let Some(news) = own.next().await {
+                if matches!(news, News::Deleted(_)) {
+                    return Ok(Gone::Own);
+                }
+            }
+            return Ok(Gone::Unsure);
+        }
+        let begun = async {
+            for watch in &mut watches {
+                if watch.next().await != Some(News::Begun) {
+                    return false;
+                }
+            }
+            true
+        };
         if !tokio::time::timeout(BEGIN, begun).await.unwrap_or(false) {
             return Err(StoreError::new(StoreErrorKind::Unreachable, "a watch of etcd has not begun"));
         }
         // What has happened before the watch began is seen here.
-        let (moment, found) = self.look(vec![get(key), get(before.name.to_vec())]).await?;
-        let found: Vec<_> = found.iter().map(born_at).collect();
-        if found != [Some(born), Some(before.born)] {
+        let (moment, found) = self.look(keys.iter().map(|(key, _)| get(key.clone())).collect()).await?;
+        let mut are_there =
+            found.iter().map(born_at).zip(&keys).map(|(found, (_, born))| found == Some(*born));
+        if are_there.next() != Some(true) {
+            return Ok(Gone::Own);
+        }
+        if are_there.any(|is_there| !is_there) {
             return Ok(Gone::Unsure);
         }
+        let [own, before] = &mut *watches else { return Ok(Gone::Unsure) };
         loop {
             let (news, is_before) = tokio::select! {
                 biased;
-                news = own_watch.next() => (news, false),
-                news = watch.next() => (news, true),
+                news = own.next() => (news, false),
+                news = before.next() => (news, true),
             };
             match news {
                 None => return Ok(Gone::Unsure),
                 Some(News::Deleted(at)) if revision(at) > moment => {
-                    return Ok(if is_before { Gone::Before(revision(at)) } else { Gone::Unsure });
+                    return Ok(if is_before { Gone::Before(revision(at)) } else { Gone::Own });
                 }
                 Some(_) => {}
             }
@@ -491,7 +619,6 @@ impl OrderedStore for Etcd {
             range_end,
             sort_order: ASCENDING,
             sort_target: BY_CREATION,
-            keys_only: true,
             ..RangeRequest::default()
         };
         let RangeResponse { header, kvs, .. } = self.range(range).await?;
@@ -527,13 +654,8 @@ impl OrderedStore for Etcd {
             None if prefix.is_empty() => vec![0],
             None => prefix.into(),
         };
-        let range = RangeRequest {
-            key,
-            range_end: names::end_of(prefix),
-            limit: PAGE,
-            keys_only: true,
-            ..RangeRequest::default()
-        };
+        let range =
+            RangeRequest { key, range_end: names::end_of(prefix), limit: PAGE, ..RangeRequest::default() };
         let RangeResponse { kvs, more, .. } = self.range(range).await?;
         let mut locks: BTreeMap<Arc<str>, Vec<Listed>> = BTreeMap::new();
         let mut last = None;

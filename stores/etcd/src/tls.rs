@@ -25,7 +25,7 @@ impl Tls {
             "ca" => &mut self.ca,
             "cert" => &mut self.cert,
             "key" => &mut self.key,
-            _ => return Err("has an option that is not known: there are `ca`, `cert` and `key`"),
+            _ => return Err("has an option that is not known: there are `ca`, `cert`, `key` and `tokens`"),
         };
         match option {
             _ if path.is_empty() => Err("has an option without a value"),

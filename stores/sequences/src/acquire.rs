@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{AcquireRequest, Acquired, Busy, Few, Granted, Moment, StoreError, StoreErrorKind};
+use lock_core::store::{
+    Abilities, AcquireRequest, Acquired, Busy, Few, Granted, Moment, StoreError, StoreErrorKind,
+};
 
 use crate::entries::{Entries, Following, Own, State, tell};
 use crate::follow::follow;
 use crate::leave::Leaving;
 use crate::locks::Inner;
+use crate::named::Name;
 use crate::renew::Kept;
 use crate::sent::{Sent, slot_of};
 use crate::sessions::Live;
@@ -60,7 +63,7 @@ impl<S: OrderedStore> Inner<S> {
                     let there = wanted.iter().zip(&found).filter(|(_, found)| **found);
                     let there = there.map(|(entry, _)| (entry.clone(), None)).collect();
                     // In a new epoch: a copy that arrives late does not delete the new ones.
-                    self.leave(&entered, there, Some(slot)).await?;
+                    self.leave_in(&Leaving::by_epoch(&entered, &live, slot), there).await?;
                     (wanted, stays) = (Arc::clone(&entries), request.wait.is_some());
                 }
                 Entered::Busy { moment, items, ahead } => {
@@ -108,7 +111,7 @@ impl<S: OrderedStore> Inner<S> {
         let is_late_reader =
             places.iter().all(|place| place.before.is_none()) && entries.iter().zip(places).any(is_late);
         match entries.first().zip(places.first()) {
-            Some((first, place)) if is_late_reader || self.is_repeated(entries) => {
+            Some((first, place)) if is_late_reader || self.is_repeated(entries, moment) => {
                 self.store.advance(entered.id, first, place.born).await
             }
             _ => Ok(Some(moment)),
@@ -122,7 +125,7 @@ impl<S: OrderedStore> Inner<S> {
         entered: &Arc<Live>,
         enter: Enter,
     ) -> Result<Entered, StoreError> {
-        sent.begin(entered)?;
+        sent.begin(entered, &enter.entries, |entry| Name::new(&self.store, entered.id, entry))?;
         let answer = self.store.enter(enter).await;
         if answer.as_ref().err().is_none_or(|error| !error.outcome_unknown()) {
             sent.answered(entered);
@@ -179,12 +182,15 @@ impl<S: OrderedStore> Inner<S> {
         Ok(Some((found.entered, kept.live)))
     }
 
-    /// Whether these are holds that were granted before.
-    pub(crate) fn is_repeated(&self, entries: &[Entry]) -> bool {
+    /// Whether these are holds that were granted before, so that they need tokens of another
+    /// revision.
+    pub(crate) fn is_repeated(&self, entries: &[Entry], moment: u64) -> bool {
+        let most = self.store.abilities().most_tokens;
         let own = lock(&self.entries);
-        entries
-            .iter()
-            .all(|entry| own.get(entry).is_some_and(|own| own.state == State::Holds && own.told.is_none()))
+        let is_repeated = |own: &Own| own.state == State::Holds && own.told.is_none();
+        let is_used_up = |own: &Own| !own.has_token(moment, most);
+        let mut all = entries.iter().map(|entry| own.get(entry));
+        all.clone().all(|own| own.is_some_and(is_repeated)) || all.any(|own| own.is_some_and(is_used_up))
     }
 
     /// Whether each of the entries that were found is a hold of this manager.
@@ -206,7 +212,7 @@ impl<S: OrderedStore> Inner<S> {
         let is_granted =
             found.of.len() == found.group.len() && places.iter().all(|place| place.before.is_none());
         let busy_item = places.iter().position(|place| place.before.is_some());
-        let life = self.store.abilities().waiter_life;
+        let Abilities { waiter_life: life, most_tokens, .. } = *self.store.abilities();
         let (state, until) = match is_granted {
             true => (State::Holds, found.asked_at + request.lease),
             false => (State::Waits, self.clock.now() + life),
@@ -239,6 +245,7 @@ impl<S: OrderedStore> Inner<S> {
                     told: None,
                     last_token: 0,
                     following: Following::default(),
+                    _name: Some(Name::new(&self.store, found.entered.id, entry)),
                 };
                 gone.extend(entries.add(entry.clone(), own));
             }
@@ -253,7 +260,7 @@ impl<S: OrderedStore> Inner<S> {
                 own.until = if own.state == State::Holds { own.until.max(until) } else { until };
                 own.state = State::Holds;
                 stopped.push(std::mem::take(&mut own.following));
-                own.take_tokens(found.moment, request.tokens)
+                own.take_tokens(found.moment, request.tokens, most_tokens)
             });
             tokens.extend(range.flatten());
             if let Some(before) = before.filter(|_| !is_granted) {
@@ -296,10 +303,11 @@ impl<S: OrderedStore> Inner<S> {
 
     /// Records that nothing is before an entry any more.
     pub(crate) fn is_first(&self, entry: &Entry, born: u64, moment: u64) {
-        let direct_lease = self.store.abilities().direct_lease;
+        let Abilities { direct_lease, most_tokens, .. } = *self.store.abilities();
         let mut entries = lock(&self.entries);
         let now = self.clock.now();
-        let notice = entries.is_first(entry, born, moment, |lease| now + lease.min(direct_lease));
+        let notice =
+            entries.is_first(entry, born, moment, most_tokens, |lease| now + lease.min(direct_lease));
         let Some(notice) = notice else { return };
         let group = entries.get(entry).map(|own| (Arc::clone(&own.group), own.until));
         let Some((group, until)) = group else { return };

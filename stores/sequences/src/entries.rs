@@ -10,14 +10,9 @@ use lock_core::store::{Moment, Notice, TokenRange};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::named::Name;
 use crate::sessions::Live;
 use crate::store::{Class, Entry};
-
-/// How many bits of a token count the grants of one revision.
-const SCALE: u32 = 10;
-
-/// Maximum number of tokens of a grant.
-pub(crate) const MOST_TOKENS: u32 = 1 << SCALE;
 
 /// The purpose of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +48,10 @@ pub(crate) struct Own {
     /// The grant by a notice, until the owner asks again.
     pub(crate) told: Option<(FencingToken, Moment)>,
     pub(crate) last_token: u64,
-    /// The task that waits for the entry before it.
+    /// The task that waits for the entry before it, or for its own end.
     pub(crate) following: Following,
+    /// Keeps the name of the entry. `None` in tests without a store.
+    pub(crate) _name: Option<Name>,
 }
 
 /// A task that ends when this is dropped.
@@ -79,10 +76,15 @@ pub(crate) fn tell(ears: &[mpsc::Sender<Notice>], notice: Notice) {
 }
 
 impl Own {
-    /// Takes tokens of this revision, as many as are left of it.
-    pub(crate) fn take_tokens(&mut self, moment: u64, count: u32) -> Option<TokenRange> {
-        let first = (moment << SCALE).max(self.last_token + 1);
-        let left = ((moment + 1) << SCALE).checked_sub(first).filter(|left| *left > 0)?;
+    /// Whether a token of this revision is left. A revision has `most`.
+    pub(crate) fn has_token(&self, moment: u64, most: u32) -> bool {
+        self.last_token + 1 < (moment + 1) * u64::from(most)
+    }
+
+    /// Takes tokens of this revision, as many as are left of it. A revision has `most`.
+    pub(crate) fn take_tokens(&mut self, moment: u64, count: u32, most: u32) -> Option<TokenRange> {
+        let first = (moment * u64::from(most)).max(self.last_token + 1);
+        let left = ((moment + 1) * u64::from(most)).checked_sub(first).filter(|left| *left > 0)?;
         let count = u64::from(count).min(left);
         self.last_token = first + count - 1;
         Some(TokenRange { first, last: self.last_token })
@@ -205,13 +207,14 @@ impl Entries {
         entry: &Entry,
         born: u64,
         moment: u64,
+        most_tokens: u32,
         until: impl FnOnce(Duration) -> Tick,
     ) -> Option<Notice> {
         let own = self.own.get_mut(entry).filter(|own| own.born == born && own.state == State::Waits)?;
         own.is_first = true;
         // Several readers hear of the same deletion, and each needs a revision of its own.
         if own.group.len() == 1 && own.is_direct && entry.class != Class::Read {
-            let token = own.take_tokens(moment, 1)?;
+            let token = own.take_tokens(moment, 1, most_tokens)?;
             let told = (FencingToken::new(token.first), Moment::new(moment));
             let lease = own.lease;
             self.change(entry, |own| {
@@ -237,6 +240,7 @@ mod tests {
     use crate::store::Session;
 
     const LEASE: Duration = Duration::from_secs(30);
+    const MOST: u32 = 1024;
 
     fn entry(lock: &str, class: Class) -> Entry {
         Entry { lock: Arc::from(lock), class, owner: OwnerId::new("tester:1") }
@@ -262,6 +266,7 @@ mod tests {
             told: None,
             last_token: 0,
             following: Following::default(),
+            _name: None,
         }
     }
 
@@ -281,10 +286,10 @@ mod tests {
     fn tokens_of_a_revision_are_given_once_and_below_those_of_the_next() {
         let group: Arc<[Entry]> = [entry("a", Class::Lock)].into();
         let mut own = own(&session(1), &group, at(1));
-        assert_eq!(own.take_tokens(3, 1000), Some(TokenRange { first: 3072, last: 4071 }));
-        assert_eq!(own.take_tokens(3, 1000), Some(TokenRange { first: 4072, last: 4095 }));
-        assert_eq!(own.take_tokens(3, 1), None);
-        assert_eq!(own.take_tokens(4, 1), Some(TokenRange { first: 4096, last: 4096 }));
+        assert_eq!(own.take_tokens(3, 1000, MOST), Some(TokenRange { first: 3072, last: 4071 }));
+        assert_eq!(own.take_tokens(3, 1000, MOST), Some(TokenRange { first: 4072, last: 4095 }));
+        assert_eq!(own.take_tokens(3, 1, MOST), None);
+        assert_eq!(own.take_tokens(4, 1, MOST), Some(TokenRange { first: 4096, last: 4096 }));
     }
 
     #[test]
@@ -320,7 +325,7 @@ mod tests {
     fn a_grant_is_told_to_those_who_listen_later() {
         let (mut entries, a) = (Entries::default(), entry("a", Class::Write));
         add(&mut entries, &session(1), std::slice::from_ref(&a), at(3));
-        let told = entries.is_first(&a, 7, 40, |lease| at(10) + lease);
+        let told = entries.is_first(&a, 7, 40, MOST, |lease| at(10) + lease);
         let granted = Notice::Granted { token: FencingToken::new(40 << 10), moment: Moment::new(40) };
         assert_eq!(told, Some(granted));
         let (notices, mut heard) = mpsc::channel(1);
@@ -334,9 +339,9 @@ mod tests {
     fn nothing_is_granted_to_an_entry_that_is_deleted_or_was_made_anew() {
         let (mut entries, a) = (Entries::default(), entry("a", Class::Lock));
         add(&mut entries, &session(1), std::slice::from_ref(&a), at(3));
-        assert_eq!(entries.is_first(&a, 6, 40, |_| at(9)), None);
+        assert_eq!(entries.is_first(&a, 6, 40, MOST, |_| at(9)), None);
         entries.change(&a, |own| own.state = State::Ends);
-        assert_eq!(entries.is_first(&a, 7, 40, |_| at(9)), None);
+        assert_eq!(entries.is_first(&a, 7, 40, MOST, |_| at(9)), None);
     }
 
     #[test]
@@ -346,14 +351,14 @@ mod tests {
         add(&mut entries, &live, &all, at(3));
         // One was left out, because it was free.
         assert!(entries.remove(&all[2]).is_some());
-        assert_eq!(entries.is_first(&all[0], 7, 40, |_| at(9)), None);
-        assert_eq!(entries.is_first(&all[1], 7, 41, |_| at(9)), Some(Notice::Retry));
+        assert_eq!(entries.is_first(&all[0], 7, 40, MOST, |_| at(9)), None);
+        assert_eq!(entries.is_first(&all[1], 7, 41, MOST, |_| at(9)), Some(Notice::Retry));
     }
 
     #[test]
     fn a_reader_asks_again_for_tokens_of_its_own() {
         let (mut entries, a) = (Entries::default(), entry("a", Class::Read));
         add(&mut entries, &session(1), std::slice::from_ref(&a), at(3));
-        assert_eq!(entries.is_first(&a, 7, 40, |_| at(9)), Some(Notice::Retry));
+        assert_eq!(entries.is_first(&a, 7, 40, MOST, |_| at(9)), Some(Notice::Retry));
     }
 }

@@ -1,4 +1,4 @@
-//! Watches the entries before an own one, until the own one is the first.
+//! Watches the entries before an own one until the own one is the first, and holds until they end.
 
 use std::sync::{Arc, Weak};
 
@@ -6,7 +6,7 @@ use lock_core::internal::sync::lock;
 use lock_core::store::Notice;
 use lock_core::store::kit::Backoff;
 
-use crate::entries::tell;
+use crate::entries::{Own, State, tell};
 use crate::locks::Inner;
 use crate::store::{Before, Entry, Gone, OrderedStore, Session};
 
@@ -21,7 +21,7 @@ pub(crate) async fn follow<S: OrderedStore>(
 ) {
     let mut backoff = Backoff::default();
     let first_at = loop {
-        match store.gone(session, entry.clone(), born, before.clone()).await {
+        match store.gone(session, entry.clone(), born, Some(before.clone())).await {
             Ok(Gone::Before(moment)) if before.is_only => break moment,
             Ok(_) => {}
             Err(_) => tokio::time::sleep(backoff.next_pause()).await,
@@ -39,6 +39,25 @@ pub(crate) async fn follow<S: OrderedStore>(
     };
     if let Some(locks) = locks.upgrade() {
         locks.is_first(&entry, born, first_at);
+    }
+}
+
+/// Waits until the entry of a hold is gone, and says so.
+pub(crate) async fn guard<S: OrderedStore>(
+    locks: Weak<Inner<S>>,
+    store: Arc<S>,
+    session: Session,
+    entry: Entry,
+    born: u64,
+) {
+    // If it is interrupted, the next renewal looks, and begins anew.
+    if !matches!(store.gone(session, entry.clone(), born, None).await, Ok(Gone::Own)) {
+        return;
+    }
+    let Some(locks) = locks.upgrade() else { return };
+    let is_held = |own: &Own| own.born == born && own.state == State::Holds;
+    if lock(&locks.entries).get(&entry).is_some_and(is_held) {
+        locks.lost.add([&entry], &locks.settings.prefix);
     }
 }
 

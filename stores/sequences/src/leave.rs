@@ -18,19 +18,26 @@ impl<S: OrderedStore> Inner<S> {
         let now = self.clock.now();
         // The holds, by how they are released.
         let mut groups: Vec<Leaving> = Vec::new();
+        let mut stopped = Vec::new();
         {
-            let entries = lock(&self.entries);
+            let mut entries = lock(&self.entries);
             for (at, item) in request.items.iter().enumerate() {
                 let entry = self.own_entry(&entries, item);
                 let holds = |own: &&Own| own.state == State::Holds && own.until > now;
                 let Some(own) = entries.get(&entry).filter(holds) else { continue };
                 let of = |group: &&mut Leaving| group.is_of(own);
                 match groups.iter_mut().find(of) {
-                    Some(group) => group.all.push((at, entry, own.born)),
-                    None => groups.push(Leaving { all: vec![(at, entry, own.born)], ..Leaving::of(own) }),
+                    Some(group) => group.all.push((at, entry.clone(), own.born)),
+                    None => {
+                        let all = vec![(at, entry.clone(), own.born)];
+                        groups.push(Leaving { all, ..Leaving::of(own) });
+                    }
                 }
+                // Its task would take the deletion for a loss.
+                stopped.extend(entries.change(&entry, |own| std::mem::take(&mut own.following)));
             }
         }
+        drop(stopped);
         if !request.linger.is_zero() {
             for (at, ..) in groups.iter().flat_map(|group| &group.all) {
                 set(&mut held, *at, true);
@@ -43,23 +50,22 @@ impl<S: OrderedStore> Inner<S> {
             }
             return Ok(Released { held, rivals: Rivals::None, then: None });
         }
-        let mut others = 0;
         for group in groups {
             let entries = group.all.iter().map(|(_, entry, born)| (entry.clone(), Some(*born))).collect();
             let left = self.leave_in(&group, entries).await?;
             let mut gone = Vec::new();
             let mut own = lock(&self.entries);
-            for ((at, entry, born), found) in group.all.iter().zip(left.found) {
+            for ((at, entry, born), found) in group.all.iter().zip(left) {
                 set(&mut held, *at, found);
                 if own.get(entry).is_some_and(|own| own.born == *born) {
                     gone.extend(own.remove(entry));
                 }
             }
-            others += left.others;
             drop(own);
             drop(gone);
         }
-        Ok(Released { held, rivals: Rivals::counted(others), then: None })
+        // All kinds are queued.
+        Ok(Released { held, rivals: Rivals::Unknown, then: None })
     }
 
     /// Lets holds end at `until`, or before. Returns when the last one does.
@@ -89,36 +95,38 @@ impl<S: OrderedStore> Inner<S> {
         Ok(())
     }
 
-    /// Deletes entries, and ends the epoch of their request if a copy of it had no answer.
+    /// Deletes entries, and ends the epoch of their request if a copy of it had no answer. Returns
+    /// which of them were there.
     pub(crate) async fn leave_in(
         &self,
         group: &Leaving,
         entries: Vec<(Entry, Option<u64>)>,
-    ) -> Result<Gone, StoreError> {
-        let left = self.leave(&group.entered, entries.clone(), group.doubt).await?;
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut left = self.leave(&group.entered, entries.clone(), group.doubt).await?;
         if group.entered.has_ended() && !group.live.has_ended() {
             // They have moved to another session, and the copies are refused.
-            return self.leave(&group.entered, entries, None).await;
+            let again = self.leave(&group.entered, entries, None).await?;
+            left.iter_mut().zip(again).for_each(|(left, again)| *left |= again);
         }
         Ok(left)
     }
 
-    /// Deletes entries, and ends the epoch of this slot.
+    /// Deletes entries, and ends the epoch of this slot. Returns which of them were there.
     pub(crate) async fn leave(
         &self,
         entered: &Live,
         entries: Vec<(Entry, Option<u64>)>,
         slot: Option<usize>,
-    ) -> Result<Gone, StoreError> {
+    ) -> Result<Vec<bool>, StoreError> {
         loop {
             let epoch = slot.map(|slot| entered.epoch(slot));
             let leave = Leave { session: entered.id, entries: entries.clone(), epoch };
             match self.store.leave(leave).await? {
-                Left::All { found, others } => {
+                Left::All(found) => {
                     if let Some(epoch) = epoch {
                         entered.saw_epoch(epoch.slot, epoch.version + 1);
                     }
-                    return Ok(Gone { found, others });
+                    return Ok(found);
                 }
                 Left::Late(version) => {
                     if let Some(epoch) = epoch {
@@ -127,7 +135,7 @@ impl<S: OrderedStore> Inner<S> {
                 }
                 Left::Ended => {
                     self.end(entered);
-                    return Ok(Gone { found: vec![false; entries.len()], others: 0 });
+                    return Ok(vec![false; entries.len()]);
                 }
             }
         }
@@ -142,14 +150,19 @@ impl<S: OrderedStore> Inner<S> {
         let (used, is_open) = sent.withdraw();
         let doubt = is_open.then(|| slot_of(request));
         let mut groups: Vec<Leaving> = Vec::new();
+        let mut stopped = Vec::new();
         {
-            let own = lock(&self.entries);
+            let mut own = lock(&self.entries);
+            for entry in entries.iter() {
+                stopped.extend(own.change(entry, |own| std::mem::take(&mut own.following)));
+            }
             for own in entries.iter().filter_map(|entry| own.get(entry)) {
                 if !groups.iter().any(|group| Arc::ptr_eq(&group.entered, &own.entered)) {
                     groups.push(Leaving { doubt: doubt.or(own.doubt), ..Leaving::of(own) });
                 }
             }
         }
+        drop(stopped);
         if let Some(live) = used
             && !groups.iter().any(|group| Arc::ptr_eq(&group.entered, &live))
         {
@@ -193,13 +206,13 @@ impl Leaving {
         Self { entered, live, doubt: own.doubt, all: Vec::new() }
     }
 
+    /// Those of a request of which a copy may be on its way.
+    pub(crate) fn by_epoch(entered: &Arc<Live>, live: &Arc<Live>, slot: usize) -> Self {
+        let (entered, live) = (Arc::clone(entered), Arc::clone(live));
+        Self { entered, live, doubt: Some(slot), all: Vec::new() }
+    }
+
     pub(crate) fn is_of(&self, own: &Own) -> bool {
         Arc::ptr_eq(&self.entered, &own.entered) && self.doubt == own.doubt
     }
-}
-
-/// Entries that were left.
-pub(crate) struct Gone {
-    pub(crate) found: Vec<bool>,
-    pub(crate) others: u64,
 }

@@ -10,16 +10,18 @@
 //!
 //! - `sessions` has the sessions of a manager, and until when each is certain to live.
 //! - `entries` knows the manager's own entries, and until when each is wanted. It has no I/O.
-//! - `sent` counts the copies of a request that are on their way.
+//! - `sent` counts the copies of a request that are on their way. `named` keeps names for their
+//!   entries.
 //! - `locks` is the [`LockStore`](lock_core::store::LockStore). Its steps are in `acquire`,
 //!   `several`, `leave`, `renew` and `look`.
-//! - `follow` waits for the entries before an own one, and `sweep` deletes those that nobody wants.
+//! - `follow` waits for the entries before an own one, and for the end of holds. `lost` tells the
+//!   engine of those, and `sweep` deletes the entries that nobody wants.
 //!
 //! # Rules
 //!
 //! The model `spec/Sequenced.tla` shows that each of them is needed.
 //!
-//! - An entry's name has its owner in it. A hold counts only if the owner's entry is the first.
+//! - An entry says who its owner is. A hold counts only if the owner's entry is the first.
 //! - A hold is certain until the session's time-out after the *sending* of its last answered
 //!   heartbeat. No hold is granted or renewed for longer than that.
 //! - A withdrawal deletes the entry and begins a new epoch in one step, and the store refuses
@@ -40,6 +42,8 @@ mod follow;
 mod leave;
 mod locks;
 mod look;
+mod lost;
+mod named;
 mod renew;
 mod sent;
 mod sessions;

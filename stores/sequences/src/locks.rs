@@ -15,11 +15,13 @@ use lock_core::store::{
 };
 use tokio::sync::{Notify, mpsc};
 
-use crate::entries::{Entries, MOST_TOKENS, tell};
+use crate::entries::{Entries, State, tell};
+use crate::lost::Lost;
 use crate::sessions::{Live, Sessions};
 use crate::store::{Class, Entry, Epoch, OrderedStore};
 
-/// The abilities of every store of ordered entries.
+/// The abilities of every store of ordered entries. The tokens of a grant are its revision times
+/// `most_tokens`, and those behind it.
 pub const ABILITIES: Abilities = Abilities {
     fair: true,
     read_write: true,
@@ -31,7 +33,7 @@ pub const ABILITIES: Abilities = Abilities {
     notices: Notices::Pushed,
     tokens: Tokens::Revision,
     own_tokens: false,
-    most_tokens: MOST_TOKENS,
+    most_tokens: 1024,
     late_requests: LateRequests::BySession,
     scan: true,
     ..Abilities::MUTEX
@@ -60,6 +62,7 @@ pub(crate) struct Inner<S> {
     /// Entries move to other sessions one after the other.
     pub(crate) attaching: tokio::sync::Mutex<()>,
     pub(crate) entries: Mutex<Entries>,
+    pub(crate) lost: Arc<Lost>,
     /// Wakes the sweeper for an earlier end.
     pub(crate) earlier: Arc<Notify>,
     pub(crate) me: Weak<Self>,
@@ -77,6 +80,7 @@ impl<S: OrderedStore> Sequences<S> {
             sessions: Sessions::new(clock),
             attaching: tokio::sync::Mutex::default(),
             entries: Mutex::default(),
+            lost: Arc::default(),
             earlier: Arc::default(),
             me: Weak::clone(me),
         }))
@@ -125,6 +129,12 @@ impl<S: OrderedStore> LockStore for Sequences<S> {
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
         let inner = Arc::clone(&self.0);
         Box::pin(async move { Ok(inner.watch(&request)) })
+    }
+
+    fn lost(&self) -> Option<BoxFuture<Vec<Item>>> {
+        self.0.lost.begin();
+        let lost = Arc::clone(&self.0.lost);
+        Some(Box::pin(async move { lost.take().await }))
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
@@ -177,6 +187,8 @@ impl<S: OrderedStore> Inner<S> {
         let wake = self.sweep_by(&mut entries, now);
         let ears: Vec<_> = gone.iter().flat_map(|(entry, _)| entries.ears(entry)).collect();
         drop(entries);
+        let held = gone.iter().filter(|(_, own)| own.state == State::Holds);
+        self.lost.add(held.map(|(entry, _)| entry), &self.settings.prefix);
         drop(gone);
         self.wake(wake);
         tell(&ears, Notice::Retry);

@@ -1,14 +1,17 @@
 //! Renewals: sessions that are kept, and entries that are looked up.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
 use lock_core::store::{LONGEST_WAIT, RenewRequest, Renewed, Standing, StoreError};
 
-use crate::entries::{Own, State};
+use tokio::task::AbortHandle;
+
+use crate::entries::{Entries, Following, Own, State};
+use crate::follow::guard;
 use crate::leave::set;
 use crate::locks::Inner;
 use crate::sessions::Live;
@@ -145,6 +148,9 @@ impl<S: OrderedStore> Inner<S> {
                 let lease = request.items.get(*at).map_or(Duration::ZERO, |item| item.lease);
                 let until = if *holds { asked_at + lease } else { now + life };
                 entries.change(entry, |own| own.until = own.until.max(until));
+                if state == State::Holds {
+                    self.guard(&mut entries, entry, &group.entered, *born);
+                }
             }
             set(answers, *at, answer);
         }
@@ -152,6 +158,18 @@ impl<S: OrderedStore> Inner<S> {
         drop(gone);
         self.wake(wake);
         Ok(())
+    }
+
+    /// Starts to wait for the end of a hold, unless a task does. Most holds end before they are
+    /// renewed, and need none.
+    fn guard(&self, entries: &mut Entries, entry: &Entry, entered: &Live, born: u64) {
+        let (me, store) = (Weak::clone(&self.me), &self.store);
+        entries.change(entry, |own| {
+            if own.following.0.as_ref().is_none_or(AbortHandle::is_finished) {
+                let task = tokio::spawn(guard(me, Arc::clone(store), entered.id, entry.clone(), born));
+                own.following = Following(Some(task.abort_handle()));
+            }
+        });
     }
 
     /// Looks up which entries are there; `None` if that is not known of one.

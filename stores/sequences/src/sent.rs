@@ -8,8 +8,9 @@ use lock_core::OwnerId;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{AcquireRequest, StoreError, StoreErrorKind};
 
+use crate::named::Name;
 use crate::sessions::Live;
-use crate::store::SLOTS;
+use crate::store::{Entry, SLOTS};
 
 /// The copies of a request that were sent.
 #[derive(Debug, Default)]
@@ -18,19 +19,32 @@ pub(crate) struct Sent(Mutex<SentState>);
 #[derive(Debug, Default)]
 struct SentState {
     live: Option<Arc<Live>>,
+    /// The names of its entries in that session.
+    names: Vec<(Entry, Name)>,
     /// How many copies had no answer.
     open: u32,
     is_withdrawn: bool,
 }
 
 impl Sent {
-    /// Records that a copy is sent.
-    pub(crate) fn begin(&self, live: &Arc<Live>) -> Result<(), StoreError> {
+    /// Records that a copy with these entries is sent.
+    pub(crate) fn begin(
+        &self,
+        live: &Arc<Live>,
+        entries: &[Entry],
+        name: impl Fn(&Entry) -> Name,
+    ) -> Result<(), StoreError> {
         let mut state = lock(&self.0);
         state.check()?;
         if !state.live.as_ref().is_some_and(|known| Arc::ptr_eq(known, live)) {
             // Copies of a session that has ended are refused.
             (state.live, state.open) = (Some(Arc::clone(live)), 0);
+            state.names.clear();
+        }
+        for entry in entries {
+            if !state.names.iter().any(|(known, _)| known == entry) {
+                state.names.push((entry.clone(), name(entry)));
+            }
         }
         state.open += 1;
         Ok(())

@@ -14,6 +14,7 @@ use lock_core::store::{AcquireRequest, Acquired, Item, Kind, StoreError};
 
 use crate::acquire::{Found, busy};
 use crate::entries::State;
+use crate::leave::Leaving;
 use crate::locks::Inner;
 use crate::sent::{Sent, slot_of};
 use crate::sessions::Live;
@@ -54,7 +55,7 @@ impl<S: OrderedStore> Inner<S> {
                 let of: Vec<Entry> = queued.iter().map(|(entry, _)| entry.clone()).collect();
                 let (moment, places) = self.store.places(entered.id, queued.clone()).await?;
                 let Some(places) = places.into_iter().collect::<Option<Vec<Place>>>() else {
-                    self.begin_anew(&entered, entries, slot).await?;
+                    self.begin_anew(&entered, &live, entries, slot).await?;
                     continue;
                 };
                 if let Some(at) = places.iter().position(|place| place.before.is_some()) {
@@ -81,7 +82,7 @@ impl<S: OrderedStore> Inner<S> {
                     };
                     let places: Vec<Place> = entries.iter().map_while(place).collect();
                     let Some(moment) = self.moment_of(&entered, entries, &places, moment).await? else {
-                        self.begin_anew(&entered, entries, slot).await?;
+                        self.begin_anew(&entered, &live, entries, slot).await?;
                         continue;
                     };
                     return self.entered(request, sent, &found(entries, moment), places);
@@ -89,7 +90,7 @@ impl<S: OrderedStore> Inner<S> {
                 Entered::Busy { items, .. } if items.is_empty() => continue,
                 Entered::Busy { items, .. } => items,
                 Entered::Partly(_) => {
-                    self.begin_anew(&entered, entries, slot).await?;
+                    self.begin_anew(&entered, &live, entries, slot).await?;
                     continue;
                 }
                 Entered::Late(version) => {
@@ -102,7 +103,7 @@ impl<S: OrderedStore> Inner<S> {
                 }
             };
             if !queued.is_empty() {
-                self.begin_anew(&entered, entries, slot).await?;
+                self.begin_anew(&entered, &live, entries, slot).await?;
             }
             let is_queued_for = |(entry, item): &(&Entry, &Item)| {
                 let at = rest.iter().position(|other| other == *entry);
@@ -118,7 +119,7 @@ impl<S: OrderedStore> Inner<S> {
                     self.attach_new(&entered, &live, &of, &places).await?;
                     let at = places.iter().position(|place| place.before.is_some());
                     let Some(moment) = self.moment_of(&entered, &of, &places, moment).await? else {
-                        self.begin_anew(&entered, entries, slot).await?;
+                        self.begin_anew(&entered, &live, entries, slot).await?;
                         continue;
                     };
                     match (self.entered(request, sent, &found(&of, moment), places)?, at) {
@@ -133,7 +134,7 @@ impl<S: OrderedStore> Inner<S> {
                     }
                 }
                 Entered::Busy { .. } => {}
-                Entered::Partly(_) => self.begin_anew(&entered, entries, slot).await?,
+                Entered::Partly(_) => self.begin_anew(&entered, &live, entries, slot).await?,
                 Entered::Late(version) => self.late(&entered, epoch, version).await?,
                 Entered::Ended => self.end(&entered),
             }
@@ -147,9 +148,15 @@ impl<S: OrderedStore> Inner<S> {
     }
 
     /// Gives up all places, in a new epoch: a late copy deletes none of the next ones.
-    async fn begin_anew(&self, entered: &Live, entries: &[Entry], slot: usize) -> Result<(), StoreError> {
+    async fn begin_anew(
+        &self,
+        entered: &Arc<Live>,
+        live: &Arc<Live>,
+        entries: &[Entry],
+        slot: usize,
+    ) -> Result<(), StoreError> {
         let all = entries.iter().map(|entry| (entry.clone(), None)).collect();
-        self.leave(entered, all, Some(slot)).await?;
+        self.leave_in(&Leaving::by_epoch(entered, live, slot), all).await?;
         let mut own = lock(&self.entries);
         let gone: Vec<_> = entries.iter().filter_map(|entry| own.remove(entry)).collect();
         drop(own);

@@ -138,13 +138,8 @@ pub struct Leave {
 /// The answer to [`Leave`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// The entries are gone.
-    All {
-        /// For each: whether it was there.
-        found: Vec<bool>,
-        /// How many entries of others the queues have.
-        others: u64,
-    },
+    /// The entries are gone. For each: whether it was there.
+    All(Vec<bool>),
     /// Nothing was deleted, because the epoch has this version.
     Late(i64),
     /// The session has ended, and its entries with it.
@@ -156,6 +151,8 @@ pub enum Left {
 pub enum Gone {
     /// The entry before was deleted at this revision.
     Before(u64),
+    /// The own entry is gone.
+    Own,
     /// Something has changed, or may have: look again.
     Unsure,
 }
@@ -204,6 +201,18 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// The reason why it may not.
     fn allows(&self, lock: &str, kind: Kind) -> Result<(), StoreError>;
+
+    /// Keeps the name of an entry for this entry alone, until it is [forgotten](Self::forget) as
+    /// often. Comes before the first `enter`.
+    fn remember(&self, session: Session, entry: &Entry) {
+        let _ = (session, entry);
+    }
+
+    /// Lets the name of an entry go: it is in no queue, and in no request on its way. If it is
+    /// after all, because nobody could find out, it must not be taken for another entry.
+    fn forget(&self, session: Session, entry: &Entry) {
+        let _ = (session, entry);
+    }
 
     /// Begins a session. Returns it with its time-out, which is not shorter than asked for.
     fn begin(
@@ -256,13 +265,14 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     fn leave(&self, leave: Leave) -> impl Future<Output = Result<Left, StoreError>> + Send;
 
     /// Waits until `before` is gone, or until the own entry is. Nothing that happens after the
-    /// first poll is missed. Looks whether they are still there first.
+    /// first poll is missed. Looks whether they are still there first. Without a `before`, it need
+    /// not look, and may miss what happens soon after the first poll.
     fn gone(
         &self,
         session: Session,
         own: Entry,
         born: u64,
-        before: Before,
+        before: Option<Before>,
     ) -> impl Future<Output = Result<Gone, StoreError>> + Send;
 
     /// Lists the queue of a lock in its order, with the revision of the store.

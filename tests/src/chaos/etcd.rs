@@ -281,9 +281,7 @@ fn queue(entries: &[Entry], lock: &str) -> (Vec<String>, Vec<String>) {
     let of_it = |entry: &Entry| {
         let rest = entry.key.strip_prefix(lock)?.strip_prefix('/')?;
         let is_reader = rest.starts_with("read/");
-        let owner = rest.rsplit_once('/').map_or(rest, |(_, name)| name);
-        let owner = owner.split_once('-').map_or(owner, |(_, owner)| owner);
-        Some((format!("{owner}/{}", entry.born), is_reader))
+        Some((format!("{}/{}", entry.value, entry.born), is_reader))
     };
     let all: Vec<(String, bool)> = entries.iter().filter_map(of_it).collect();
     let readers = all.iter().take_while(|(_, is_reader)| *is_reader).count();
@@ -298,20 +296,20 @@ mod tests {
 
     #[test]
     fn the_first_entry_or_all_readers_before_a_writer_hold_the_lock() {
-        let queue = |keys: &[&str]| {
-            let entry = |(born, key): (u64, &&str)| Entry {
+        let queue = |all: &[(&str, &str)]| {
+            let entry = |(born, (key, owner)): (u64, &(&str, &str))| Entry {
                 key: format!("lock:k/{key}"),
-                value: String::new(),
+                value: (*owner).to_owned(),
                 born,
                 lease: 1,
             };
-            let entries: Vec<Entry> = (1..).zip(keys).map(entry).collect();
+            let entries: Vec<Entry> = (1..).zip(all).map(entry).collect();
             queue(&entries, "lock:k")
         };
         let owners = |owners: &[&str]| owners.iter().map(|owner| (*owner).to_owned()).collect::<Vec<_>>();
         assert_eq!(queue(&[]), (owners(&[]), owners(&[])));
-        assert_eq!(queue(&["5-a:1", "5-b:2"]), (owners(&["a:1/1"]), owners(&["b:2/2"])));
-        let shared = ["read/5-a:1", "read/6-b:1", "write/5-c:1", "read/5-d:1"];
+        assert_eq!(queue(&[("5-0", "a:1"), ("5-1", "b:2")]), (owners(&["a:1/1"]), owners(&["b:2/2"])));
+        let shared = [("read/5-0", "a:1"), ("read/6-0", "b:1"), ("write/5-0", "c:1"), ("read/5-1", "d:1")];
         assert_eq!(queue(&shared), (owners(&["a:1/1", "b:1/2"]), owners(&["c:1/3", "d:1/4"])));
         assert_eq!(queue(&shared[2..]), (owners(&["c:1/1"]), owners(&["d:1/2"])));
     }

@@ -5,9 +5,24 @@ use lock_store_conformance::{Subject, conformance};
 use super::{SERVER, new_prefix};
 use crate::tests::store;
 
-async fn subject() -> Subject {
+fn two_at(url: &str) -> Subject {
     let prefix = new_prefix();
-    Subject::of_sessions(store(&SERVER.url(), &prefix), store(&SERVER.url(), &prefix))
+    Subject::of_sessions(store(url, &prefix), store(url, &prefix))
+}
+
+async fn subject() -> Subject {
+    two_at(&SERVER.url())
 }
 
 conformance!(subject);
+
+/// With tokens that are revisions.
+mod revisions {
+    use super::*;
+
+    async fn subject() -> Subject {
+        two_at(&format!("{}?tokens=revision", SERVER.url()))
+    }
+
+    conformance!(subject);
+}

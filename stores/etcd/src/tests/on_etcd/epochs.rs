@@ -2,7 +2,10 @@
 
 use lock_store_sequences::{Class, Enter, Entered, Entry, Epoch, Leave, Left, OrderedStore, Session};
 
+use lock_core::store::StoreError;
+
 use super::*;
+use crate::steps::Etcd;
 use crate::tests::*;
 
 async fn session(store: &EtcdStore) -> Session {
@@ -21,6 +24,12 @@ fn enter(session: Session, prefix: &str, version: i64) -> Enter {
     }
 }
 
+/// Enters, under names that the entries keep.
+async fn enters(etcd: &Etcd, enter: &Enter) -> Result<Entered, StoreError> {
+    enter.entries.iter().for_each(|entry| etcd.remember(enter.session, entry));
+    etcd.enter(enter.clone()).await
+}
+
 fn leave(of: &Enter) -> Leave {
     let entries = of.entries.iter().map(|entry| (entry.clone(), None)).collect();
     Leave { session: of.session, entries, epoch: Some(of.epoch) }
@@ -33,11 +42,11 @@ async fn a_copy_that_arrives_after_the_withdrawal_is_refused() {
     let late = enter(session(&store).await, &prefix, 0);
     // The withdrawal comes first.
     assert!(matches!(etcd.leave(leave(&late)).await, Ok(Left::All { .. })));
-    assert_eq!(etcd.enter(late.clone()).await, Ok(Entered::Late(1)));
+    assert_eq!(enters(etcd, &late).await, Ok(Entered::Late(1)));
     assert_eq!(keys(&format!("{prefix}a")), [""; 0]);
     // A copy of the withdrawal does nothing to what came after it.
     let next = enter(late.session, &prefix, 1);
-    assert!(matches!(etcd.enter(next.clone()).await, Ok(Entered::All { .. })));
+    assert!(matches!(enters(etcd, &next).await, Ok(Entered::All { .. })));
     assert_eq!(etcd.leave(leave(&late)).await, Ok(Left::Late(1)));
     assert_eq!(keys(&format!("{prefix}a")).len(), 1);
     assert!(matches!(etcd.leave(leave(&next)).await, Ok(Left::All { .. })));
@@ -51,7 +60,7 @@ async fn nothing_enters_in_a_session_that_has_ended() {
     let late = enter(session(&store).await, &prefix, 0);
     SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", late.session.0)]);
     assert_eq!(etcd.beat(late.session).await, Ok(None));
-    assert_eq!(etcd.enter(late.clone()).await, Ok(Entered::Ended));
+    assert_eq!(enters(etcd, &late).await, Ok(Entered::Ended));
     assert_eq!(etcd.leave(leave(&late)).await, Ok(Left::Ended));
     assert_eq!(keys(&prefix), [""; 0]);
 }
@@ -61,19 +70,17 @@ async fn an_entry_of_another_birth_is_not_deleted() {
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = etcd.enter(first.clone()).await else {
-        panic!("it was not entered")
-    };
+    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
     let born = places[0].born;
     let by_birth = |born| Leave {
         session: first.session,
         entries: vec![(first.entries[0].clone(), Some(born))],
         epoch: None,
     };
-    assert_eq!(etcd.leave(by_birth(born - 1)).await, Ok(Left::All { found: vec![false], others: 1 }));
+    assert_eq!(etcd.leave(by_birth(born - 1)).await, Ok(Left::All(vec![false])));
     assert_eq!(etcd.exist(first.session, vec![(first.entries[0].clone(), born - 1)]).await, Ok(vec![false]));
     assert_eq!(etcd.exist(first.session, vec![(first.entries[0].clone(), born)]).await, Ok(vec![true]));
-    assert_eq!(etcd.leave(by_birth(born)).await, Ok(Left::All { found: vec![true], others: 0 }));
+    assert_eq!(etcd.leave(by_birth(born)).await, Ok(Left::All(vec![true])));
 }
 
 #[tokio::test]
@@ -81,14 +88,12 @@ async fn nothing_enters_beside_an_entry_that_is_gone() {
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = etcd.enter(first.clone()).await else {
-        panic!("it was not entered")
-    };
+    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
     let beside = vec![(first.entries[0].clone(), places[0].born)];
     let b = Entry { lock: format!("{prefix}b").into(), ..first.entries[0].clone() };
     for entries in [vec![], vec![b]] {
         let rest = Enter { entries: entries.into(), beside: beside.clone(), stays: false, ..first.clone() };
-        assert!(matches!(etcd.enter(rest).await, Ok(Entered::All { .. })));
+        assert!(matches!(enters(etcd, &rest).await, Ok(Entered::All { .. })));
     }
     assert!(matches!(etcd.leave(leave(&first)).await, Ok(Left::All { .. })));
     for lock in ["b", "c"] {
@@ -102,7 +107,7 @@ async fn nothing_enters_beside_an_entry_that_is_gone() {
                 epoch,
                 ..first.clone()
             };
-            let answer = etcd.enter(rest).await;
+            let answer = enters(etcd, &rest).await;
             assert!(matches!(answer, Ok(Entered::Partly(_))), "{lock}: {answer:?}");
         }
     }
@@ -114,9 +119,7 @@ async fn an_entry_moves_only_if_it_is_the_same() {
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = etcd.enter(first.clone()).await else {
-        panic!("it was not entered")
-    };
+    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
     let (entry, born) = (&first.entries[0], places[0].born);
     let [second, third] = [session(&store).await, session(&store).await];
     assert_eq!(etcd.attach(first.session, entry, born - 1, second).await, Ok(false));

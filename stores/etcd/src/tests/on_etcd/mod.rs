@@ -7,6 +7,7 @@ mod names;
 mod queues;
 mod sessions;
 mod tls;
+mod tokens;
 mod version;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -97,3 +97,68 @@ async fn a_lingering_release_ends_in_time_although_its_process_has_ended() {
     hears_grant(&mut watch).await;
     assert!(released.elapsed() >= SECOND);
 }
+
+/// Deletes a hold that was renewed once, by any means. Returns what the store says of it, and of
+/// earlier holds.
+async fn lost_by(store: &EtcdStore, delete: impl Fn()) -> Vec<Item> {
+    let mut lost = store.lost().expect("it looks after holds");
+    for _ in 0..20 {
+        let hold = trying(Kind::Mutex, "lost", 1, 60 * SECOND);
+        assert!(granted(store, &hold).await);
+        assert_eq!(renew(store, &hold, 60 * SECOND).await, [Renewed::Held]);
+        // Nothing tells when its watch has begun. If that is too late, it is tried again.
+        tokio::time::sleep(SECOND / 2).await;
+        delete();
+        let told = tokio::time::timeout(3 * SECOND, &mut lost).await;
+        assert_eq!(renew(store, &hold, 60 * SECOND).await, [Renewed::Gone]);
+        if let Ok(told) = told {
+            return told;
+        }
+    }
+    panic!("nothing was told")
+}
+
+#[tokio::test]
+async fn a_renewed_hold_that_is_deleted_is_told_without_another_renewal() {
+    let (store, prefix) = new_store();
+    let hold = [item(Kind::Mutex, "lost", 1)];
+    assert_eq!(lost_by(&store, || drop(SERVER.etcdctl(&["del", "--prefix", &prefix]))).await, hold);
+    let revoke = || drop(SERVER.etcdctl(&["lease", "revoke", &leases(&prefix)[0]]));
+    assert_eq!(lost_by(&store, revoke).await, hold);
+}
+
+/// Its task would take the deletion for a loss, if it went on until then.
+#[tokio::test]
+async fn a_hold_that_is_given_back_is_not_told_as_lost() {
+    let (store, prefix) = new_store();
+    drop(store.lost());
+    for round in 0..20 {
+        let hold = trying(Kind::Mutex, "k", round, 60 * SECOND);
+        assert!(granted(&store, &hold).await);
+        assert_eq!(renew(&store, &hold, 60 * SECOND).await, [Renewed::Held]);
+        if round % 2 == 0 {
+            assert!(release(&store, &hold).await);
+        } else {
+            store.withdraw(hold).await.unwrap();
+        }
+    }
+    let told = lost_by(&store, || drop(SERVER.etcdctl(&["del", "--prefix", &prefix]))).await;
+    assert_eq!(told, [item(Kind::Mutex, "lost", 1)]);
+}
+
+/// The entry is named by a session that has ended, which the manager has heard.
+#[tokio::test]
+async fn a_hold_that_has_moved_is_held_at_its_release_although_its_first_session_has_ended() {
+    let (store, prefix) = new_store();
+    let hold = trying(Kind::Mutex, "k", 1, 2 * SECOND);
+    assert!(granted(&store, &hold).await);
+    let first = leases(&prefix);
+    assert_eq!(renew(&store, &hold, 60 * SECOND).await, [Renewed::Held]);
+    assert_ne!(leases(&prefix), first, "it has moved");
+    SERVER.etcdctl(&["lease", "revoke", &first[0]]);
+    // Another one with the first lease hears that the session has ended.
+    let other = trying(Kind::Mutex, "other", 2, 2 * SECOND);
+    assert!(granted(&store, &other).await && release(&store, &other).await);
+    assert!(release(&store, &hold).await);
+    assert_eq!(keys(&prefix), [""; 0]);
+}
