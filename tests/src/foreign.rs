@@ -60,6 +60,14 @@ pub(crate) fn run(command: &mut Command, output: fn() -> Stdio, help: &str) -> R
     Ok(process.wait(LIMIT).success())
 }
 
+/// Returns the command that builds a Go program in its folder.
+pub(crate) fn go_build(program: &str) -> Command {
+    let mut command = Command::new("go");
+    // The folder is inside a repository that is not the program's.
+    command.args(["build", "-buildvcs=false", "-o", program, "."]).env("CGO_ENABLED", "0");
+    command
+}
+
 /// Copies a file to another folder, under the same name.
 ///
 /// # Errors

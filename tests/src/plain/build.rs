@@ -76,12 +76,7 @@ impl Client {
                 command.env("PIP_ROOT_USER_ACTION", "ignore");
                 command
             }
-            Self::Redsync => {
-                let mut command = Command::new("go");
-                // The folder is inside a repository that is not the program's.
-                command.args(["build", "-buildvcs=false", "-o", "plain", "."]).env("CGO_ENABLED", "0");
-                command
-            }
+            Self::Redsync => foreign::go_build("plain"),
             Self::NodeRedlock => {
                 let mut command = Command::new("npm");
                 command.args(["ci", "--prefer-offline", "--ignore-scripts", "--loglevel=error"]);

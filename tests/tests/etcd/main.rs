@@ -5,6 +5,7 @@ mod cuts;
 mod elections;
 mod entries;
 mod faults;
+mod go;
 mod interop;
 mod logins;
 mod queues;

@@ -159,7 +159,7 @@ impl Part {
             Self::Postgres => &[Tool::RedisServer, Tool::OpenSsl, Tool::PostgreSql, Tool::PgBouncer],
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
             Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
-            Self::Etcd => &[Tool::OpenSsl, Tool::Etcd],
+            Self::Etcd => &[Tool::OpenSsl, Tool::Etcd, Tool::Go],
             Self::Examples => {
                 &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb, Tool::MongoDb, Tool::Etcd]
             }
@@ -207,6 +207,9 @@ const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
 
 /// The tests of the part `redlock`: a module of the program `interop`.
 const REDLOCK: &str = "plain::";
+
+/// The tests of the part `etcd` that need Go: a module of the program `etcd`.
+const GO: &str = "go::";
 
 /// Servers for the tests of every store, besides a single one in Redisson's layout.
 const TOPOLOGIES: [&str; 4] = [PLAIN, "sentinel", "cluster", "quorum"];
@@ -326,6 +329,7 @@ impl Parts<'_> {
             Part::Examples => false,
             // Each client needs only its own language.
             Part::Redlock => !Client::ALL.map(language).contains(tool),
+            Part::Etcd => **tool != Tool::Go,
             _ => true,
         });
         needed.filter(|tool| self.found.is_missing(**tool)).map(|tool| tool.name()).collect()
@@ -445,7 +449,7 @@ impl Parts<'_> {
                 lane.step(part, "mongodb: the contract", |step| step.run(&mut contract));
             }
             Part::Etcd => {
-                lane.step(part, "etcd", |step| step.run(&mut programs.named("etcd")));
+                self.etcd(lane, programs);
                 lane.step(part, "etcd: the server", |step| step.run(&mut programs.server(programs::ON_ETCD)));
                 lane.step(part, "etcd: the contract", |step| step.run(&mut programs.etcd_store()));
             }
@@ -480,17 +484,8 @@ impl Parts<'_> {
         test.args([REDLOCK, "--show-output"]);
         let mut any = false;
         for client in Client::ALL {
-            let language = language(client);
             let name = format!("redlock: build {}", client.name());
-            let built = if self.found.is_missing(language) {
-                lane.skip(Part::Redlock, &name, &format!("missing: {}", language.name()));
-                false
-            } else {
-                lane.step(Part::Redlock, &name, |_| match client.build() {
-                    Ok(_) => Outcome::Ok,
-                    Err(why) => Outcome::Failed(why),
-                })
-            };
+            let built = self.build(lane, Part::Redlock, &name, language(client), || client.build().map(drop));
             any |= built;
             if !built {
                 test.args(["--skip", &format!("::{}", client.name())]);
@@ -499,6 +494,36 @@ impl Parts<'_> {
         if any {
             lane.step(Part::Redlock, "redlock", |step| step.run(&mut test));
         }
+    }
+
+    /// Runs the tests on etcd, with those of its Go client if that can be built.
+    fn etcd(&self, lane: &Lane<'_>, programs: &Programs) {
+        let build = || lock_tests::concurrency::build().map(drop);
+        let built = self.build(lane, Part::Etcd, "etcd: build concurrency", Tool::Go, build);
+        let mut test = programs.named("etcd");
+        if !built {
+            test.args(["--skip", GO]);
+        }
+        lane.step(Part::Etcd, "etcd", |step| step.run(&mut test));
+    }
+
+    /// Builds a program in another language. Returns whether it is there.
+    fn build(
+        &self,
+        lane: &Lane<'_>,
+        part: Part,
+        name: &str,
+        language: Tool,
+        build: impl FnOnce() -> Result<(), String>,
+    ) -> bool {
+        if self.found.is_missing(language) {
+            lane.skip(part, name, &format!("missing: {}", language.name()));
+            return false;
+        }
+        lane.step(part, name, |_| match build() {
+            Ok(()) => Outcome::Ok,
+            Err(why) => Outcome::Failed(why),
+        })
     }
 
     /// Tests `rediss://` with both TLS libraries, with none, and with each one alone.
