@@ -40,10 +40,11 @@ Flags:
                        raw = SET NX PX and a compare-and-delete script, polling every 5 ms; ping = a PING for each
                        half of a pair; tokio = a bare tokio::sync::Mutex or RwLock. In PostgreSQL and MariaDB raw is
                        SELECT … FOR UPDATE in a transaction, for hot, multi and pingpong. The commit of one UPDATE
-                       stands for a PING; in MongoDB, a findOneAndUpdate that a majority has in its journal
-  --store <store>      the server that is started and ended: redis (default); postgres, mariadb and mongodb (a replica
-                       set of one) and mongodb-set (of three), with data on disk (in TMPDIR); postgres-shm, mariadb-shm
-                       and mongodb-shm, with data in /dev/shm
+                       stands for a PING; in MongoDB, a findOneAndUpdate that a majority has in its journal. In etcd
+                       raw is the mutex of etcd's Go client, which needs Go, and each transaction of it for a PING
+  --store <store>      the server that is started and ended: redis (default); postgres, mariadb, mongodb (a replica set
+                       of one), mongodb-set (of three) and etcd, with data on disk (in TMPDIR); postgres-shm,
+                       mariadb-shm, mongodb-shm and etcd-shm, with data in /dev/shm
   --redis <host:port>  use this server and start none
   --url <url>          the same as a lock URL; memory: is the memory store, sqlite: a file (both ours only). In
                        databases tables lock_bench_… are made, and the extension pg_stat_statements if it is there
@@ -130,12 +131,14 @@ words! {
     MongoDb = "mongodb",
     MongoDbShm = "mongodb-shm",
     MongoDbSet = "mongodb-set",
+    Etcd = "etcd",
+    EtcdShm = "etcd-shm",
 }
 
 impl Server {
     /// Whether its data is in memory.
     pub(crate) fn is_in_memory(self) -> bool {
-        matches!(self, Self::PostgresShm | Self::MariaDbShm | Self::MongoDbShm)
+        matches!(self, Self::PostgresShm | Self::MariaDbShm | Self::MongoDbShm | Self::EtcdShm)
     }
 }
 
@@ -172,7 +175,7 @@ pub(crate) enum Store {
     Own(Server),
     /// Any other store, at this URL.
     Redis(String),
-    /// PostgreSQL, MariaDB or MongoDB.
+    /// PostgreSQL, MariaDB, MongoDB or etcd.
     Database(String),
     Sqlite(String),
     /// In this process.
@@ -194,14 +197,22 @@ impl Store {
     }
 
     fn is_sql(&self) -> bool {
-        self.is_database()
-            && match self {
-                Self::Own(server) => {
-                    !matches!(server, Server::MongoDb | Server::MongoDbShm | Server::MongoDbSet)
-                }
-                Self::Database(url) => !url.starts_with("mongodb"),
-                _ => false,
-            }
+        match self {
+            Self::Own(server) => matches!(
+                server,
+                Server::Postgres | Server::PostgresShm | Server::MariaDb | Server::MariaDbShm
+            ),
+            Self::Database(url) => !url.starts_with("mongodb") && !url.starts_with("etcd"),
+            _ => false,
+        }
+    }
+
+    fn is_etcd(&self) -> bool {
+        match self {
+            Self::Own(server) => matches!(server, Server::Etcd | Server::EtcdShm),
+            Self::Database(url) => url.starts_with("etcd"),
+            _ => false,
+        }
     }
 }
 
@@ -331,7 +342,9 @@ fn parse_url(url: &str) -> Store {
     // The name of a shared memory store has no meaning here: nobody else is in this process.
     match url.split(':').next() {
         Some("memory") => Store::Memory,
-        Some("postgres" | "postgresql" | "mysql" | "mongodb") => Store::Database(url.to_owned()),
+        Some("postgres" | "postgresql" | "mysql" | "mongodb" | "etcd" | "etcds") => {
+            Store::Database(url.to_owned())
+        }
         Some("sqlite") => Store::Sqlite(url.to_owned()),
         _ => Store::Redis(url.to_owned()),
     }
@@ -363,6 +376,9 @@ fn make_sense(options: &Options) -> Result<(), String> {
     let possible: &[Workload] = match lib {
         Lib::Ours => std::slice::from_ref(workload),
         Lib::Raw if store.is_sql() => &[Workload::Hot, Workload::Multi, Workload::Pingpong],
+        Lib::Raw if store.is_etcd() => {
+            &[Workload::Latency, Workload::Hot, Workload::Multi, Workload::Pingpong]
+        }
         Lib::Plain | Lib::Raw => &[
             Workload::Latency,
             Workload::Throughput,
@@ -384,10 +400,11 @@ fn make_sense(options: &Options) -> Result<(), String> {
         ));
     }
     let (is_redis, is_sql) = (store.is_redis(), store.is_sql());
+    let has_raw = is_redis || is_sql || store.is_etcd();
     if *store == Store::Memory && workload.has_processes() {
         return Err(format!("processes of workload {workload} share no memory; leave out `--url memory:`"));
     }
-    let speaks_to_redis = matches!(lib, Lib::Plain | Lib::Ping) || (*lib == Lib::Raw && !is_sql);
+    let speaks_to_redis = matches!(lib, Lib::Plain | Lib::Ping) || (*lib == Lib::Raw && !has_raw);
     if !is_redis && speaks_to_redis {
         return Err(format!("--lib {lib} speaks to a Redis server; leave out --url and --store"));
     }
@@ -562,6 +579,7 @@ mod tests {
             ("--workload hot --store oracle", "postgres-shm, mariadb"),
             ("--workload hot --lib raw --store mongodb", "Redis server"),
             ("--workload throughput --lib raw --store postgres", "it runs: hot, multi, pingpong"),
+            ("--workload throughput --lib raw --store etcd", "it runs: latency, hot, multi, pingpong"),
             ("--workload latency --lib ping --store postgres", "Redis server"),
             ("--workload stock --url postgres://here", "Redis server"),
             ("--workload waiting --url sqlite:a", "Redis server"),

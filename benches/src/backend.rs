@@ -16,8 +16,9 @@ use tokio::sync::{OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, 
 use tokio::time::Instant;
 
 use crate::args::{Lib, Options};
+use crate::etcd::{Caller, GoClient};
 use crate::journal::{Journal, Watched};
-use crate::server::Urls;
+use crate::server::{Product, Urls};
 use crate::sql::RowLock;
 
 const RAW_POLL: Duration = Duration::from_millis(5);
@@ -44,6 +45,7 @@ pub(crate) enum Backend {
     Raw(Raw),
     /// The URL of a SQL server.
     Rows(String),
+    Go(GoClient),
     Ping(MultiplexedConnection),
     Tokio(Arc<Mutex<HashMap<String, Bare>>>),
     /// Grants every request after a wait, so that the tests can see the checks fail.
@@ -77,15 +79,11 @@ impl Backend {
                 builder.connect(layout.url(url)).await.map(Self::Ours).map_err(|error| error.to_string())
             }
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
-            (Lib::Raw, Some(url)) if urls.database().is_some() => Ok(Self::Rows(url.to_owned())),
-            (Lib::Raw, Some(url)) => {
-                let mut connection = connect(url).await?;
-                let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(RAW_RELEASE);
-                let release: String =
-                    load.query_async(&mut connection).await.map_err(|error| error.to_string())?;
-                Ok(Self::Raw(Raw { connection, release: release.into(), lease: options.lease }))
-            }
+            (Lib::Raw, Some(url)) => match urls.database() {
+                Some((Product::Etcd, _)) => GoClient::connect(url).await.map(Self::Go),
+                Some(_) => Ok(Self::Rows(url.to_owned())),
+                None => Raw::connect(url, options.lease).await.map(Self::Raw),
+            },
         }
     }
 
@@ -104,6 +102,7 @@ impl Backend {
             }
             Self::Raw(raw) => Lock::Raw { raw: raw.clone(), key: format!("raw:{key}").into() },
             Self::Rows(url) => Lock::Row(RowLock::new(url, key)),
+            Self::Go(client) => Lock::Go { client: client.clone(), key: format!("go:{key}").into() },
             Self::Ping(connection) => Lock::Ping(connection.clone()),
             Self::Tokio(mutexes) => {
                 let mut mutexes = mutexes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,6 +168,10 @@ pub(crate) enum Lock {
         key: Arc<str>,
     },
     Row(RowLock),
+    Go {
+        client: GoClient,
+        key: Arc<str>,
+    },
     Ping(MultiplexedConnection),
     Tokio(Arc<tokio::sync::Mutex<()>>),
     TokioRead(Arc<RwLock<()>>),
@@ -187,6 +190,7 @@ pub(crate) enum Held {
     /// The value of the key on the server.
     Raw(u64),
     Row,
+    Go(Caller),
     Ping,
     Tokio(OwnedMutexGuard<()>),
     TokioRead(OwnedRwLockReadGuard<()>),
@@ -231,8 +235,9 @@ impl Lock {
                 ours(manager.multi(keys.iter().map(MultiKey::mutex)), limit).await
             }
             Self::Raw { raw, key } => raw.acquire(key, limit).await,
-            // It waits without a limit.
+            // These two wait without a limit.
             Self::Row(row) => row.acquire().await.map(|()| Some(Held::Row)),
+            Self::Go { client, key } => client.acquire(key).await.map(|caller| Some(Held::Go(caller))),
             Self::Ping(connection) => ping(connection).await.map(|()| Some(Held::Ping)),
             Self::Tokio(mutex) => Ok(Some(Held::Tokio(Arc::clone(mutex).lock_owned().await))),
             Self::TokioRead(lock) => Ok(Some(Held::TokioRead(Arc::clone(lock).read_owned().await))),
@@ -262,10 +267,11 @@ impl Lock {
             }
             (Self::Raw { raw, key }, Held::Raw(owner)) => raw.release(key, owner).await,
             (Self::Row(row), Held::Row) => row.release().await,
+            (Self::Go { client, key }, Held::Go(caller)) => client.release(key, caller).await,
             (Self::Ping(connection), Held::Ping) => ping(connection).await,
             #[cfg(test)]
             (_, Held::Broken) => Ok(()),
-            (_, Held::Raw(_) | Held::Row | Held::Ping) => {
+            (_, Held::Raw(_) | Held::Row | Held::Go(_) | Held::Ping) => {
                 Err("a lock was released through another library".to_owned())
             }
         }
@@ -286,6 +292,14 @@ async fn ours(lock: lock_runtime::Lock, limit: Limit) -> Result<Option<Held>, St
 }
 
 impl Raw {
+    async fn connect(url: &str, lease: Duration) -> Result<Self, String> {
+        let mut connection = connect(url).await?;
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(RAW_RELEASE);
+        let release: String = load.query_async(&mut connection).await.map_err(|error| error.to_string())?;
+        Ok(Self { connection, release: release.into(), lease })
+    }
+
     async fn acquire(&mut self, key: &str, limit: Limit) -> Result<Option<Held>, String> {
         static OWNERS: AtomicU64 = AtomicU64::new(0);
         // Unique among the processes of a machine, and among the calls of one process.

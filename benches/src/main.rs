@@ -5,6 +5,7 @@
 mod alloc;
 mod args;
 mod backend;
+mod etcd;
 mod inside;
 mod journal;
 mod meter;

@@ -1,5 +1,6 @@
 //! [`Meter`]: the cost of a run in time, processor time and commands at the server, and PINGs to
-//! compare with. In a database a commit is made instead of a PING, and statements are counted.
+//! compare with. In a database a commit is made instead of a PING, and statements are counted. In
+//! etcd a transaction is made, and nothing is counted.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::args::{Lib, Options};
 use crate::backend;
+use crate::etcd::Transactions;
 use crate::mongo::Changes;
 use crate::server::{Product, Urls};
 use crate::sql::Commits;
@@ -56,6 +58,7 @@ enum Server {
     Redis { pinged: MultiplexedConnection, asked: MultiplexedConnection },
     Sql(Box<Commits>),
     Mongo(Box<Changes>),
+    Etcd(Box<Transactions>),
 }
 
 /// The counters at one moment.
@@ -101,6 +104,7 @@ impl Meter {
         if let Some((product, url)) = urls.database() {
             meter.server = Some(match product {
                 Product::MongoDb => Server::Mongo(Box::new(Changes::connect(url).await?)),
+                Product::Etcd => Server::Etcd(Box::new(Transactions::connect(url).await?)),
                 _ => Server::Sql(Box::new(Commits::connect(url).await?)),
             });
         } else if let (Some(measured), Some(direct)) = (&urls.measured, &urls.direct) {
@@ -119,6 +123,7 @@ impl Meter {
             Server::Redis { pinged, .. } => backend::ping(pinged).await?,
             Server::Sql(commits) => commits.commit().await?,
             Server::Mongo(changes) => changes.change().await?,
+            Server::Etcd(transactions) => transactions.make().await?,
         }
         Ok(Some(sent.elapsed()))
     }
@@ -145,7 +150,8 @@ impl Meter {
 
     async fn calls(&mut self) -> Result<Option<Calls>, String> {
         let asked = match &mut self.server {
-            None => return Ok(None),
+            // etcd's counters are in another protocol.
+            None | Some(Server::Etcd(_)) => return Ok(None),
             Some(Server::Sql(commits)) => return Ok(commits.statements().await?.map(Calls::of)),
             Some(Server::Mongo(changes)) => {
                 return Ok(Some(Calls::of(changes.commands().await?.saturating_sub(self.pings))));

@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lock_tests::{MariaDbServer, MongoDbServer, MongoDbSet, PostgresServer, RedisServer, mongodb};
+use lock_tests::{
+    EtcdServer, MariaDbServer, MongoDbServer, MongoDbSet, PostgresServer, RedisServer, mongodb,
+};
 use redis::{Client, ConnectionAddr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -37,6 +39,7 @@ pub(crate) enum Product {
     Postgres,
     MariaDb,
     MongoDb,
+    Etcd,
 }
 
 /// The URLs of the store. They may have a password, so they are not for logs.
@@ -58,6 +61,7 @@ impl Urls {
             "postgres" | "postgresql" => Product::Postgres,
             "mysql" => Product::MariaDb,
             "mongodb" => Product::MongoDb,
+            "etcd" | "etcds" => Product::Etcd,
             _ => return None,
         };
         Some((product, url))
@@ -149,6 +153,10 @@ fn launch(own: Server) -> Result<(String, Running), String> {
         Server::MongoDbSet => {
             let set = MongoDbSet::try_start_with(mongodb::Options::default()).map_err(said)?;
             Ok((set.url(), Box::new(set)))
+        }
+        Server::Etcd | Server::EtcdShm => {
+            let server = EtcdServer::try_start_in(&folder, &[]).map_err(said)?;
+            Ok((server.url(), Box::new(server)))
         }
         Server::MongoDb | Server::MongoDbShm => {
             let server = MongoDbServer::try_start_in(&folder, &[]).map_err(said)?;

@@ -41,7 +41,7 @@ pub(crate) struct Bar {
 }
 
 /// The workloads that `--only` accepts.
-pub(crate) const WORKLOADS: [&str; 24] = [
+pub(crate) const WORKLOADS: [&str; 26] = [
     "latency",
     "throughput",
     "hot",
@@ -66,23 +66,28 @@ pub(crate) const WORKLOADS: [&str; 24] = [
     "mongodb",
     "mongodb-shm",
     "mongodb-set",
+    "etcd",
+    "etcd-shm",
 ];
 
-/// Those among them that run only if they are named: each needs a database, and minutes a round.
-const NAMED: [(&str, Tool); 7] = [
-    ("postgres", Tool::PostgreSql),
-    ("postgres-shm", Tool::PostgreSql),
-    ("mariadb", Tool::MariaDb),
-    ("mariadb-shm", Tool::MariaDb),
-    ("mongodb", Tool::MongoDb),
-    ("mongodb-shm", Tool::MongoDb),
-    ("mongodb-set", Tool::MongoDb),
+/// Those among them that run only if they are named: each needs a database or etcd, and minutes a
+/// round.
+const NAMED: [(&str, &[Tool]); 9] = [
+    ("postgres", &[Tool::PostgreSql]),
+    ("postgres-shm", &[Tool::PostgreSql]),
+    ("mariadb", &[Tool::MariaDb]),
+    ("mariadb-shm", &[Tool::MariaDb]),
+    ("mongodb", &[Tool::MongoDb]),
+    ("mongodb-shm", &[Tool::MongoDb]),
+    ("mongodb-set", &[Tool::MongoDb]),
+    ("etcd", &[Tool::Etcd, Tool::Go]),
+    ("etcd-shm", &[Tool::Etcd, Tool::Go]),
 ];
 
-/// Returns the server that the runs of a workload need.
-pub(crate) fn needs(workload: &str) -> Tool {
-    let database = NAMED.iter().find(|(name, _)| *name == workload);
-    database.map_or(Tool::RedisServer, |(_, tool)| *tool)
+/// Returns what the runs of a workload need.
+pub(crate) fn needs(workload: &str) -> &'static [Tool] {
+    let named = NAMED.iter().find(|(name, _)| *name == workload);
+    named.map_or(&[Tool::RedisServer], |(_, tools)| tools)
 }
 
 pub(crate) fn names() -> String {
@@ -343,6 +348,32 @@ macro_rules! crowd {
     }};
 }
 
+/// Makes the bars of etcd. A PING is a transaction there, and `raw` the mutex of etcd's Go client.
+macro_rules! etcd {
+    ($store:literal, on: $cpus:literal) => {{
+        const LATENCY: Run = Run(concat!("latency --store ", $store, " --secs 5", $cpus));
+        const LATENCY_GO: Run = Run(concat!("latency --lib raw --store ", $store, " --secs 5", $cpus));
+        const HOT: Run = Run(concat!("hot --store ", $store, " --secs 5"));
+        const HOT_GO: Run = Run(concat!("hot --lib raw --store ", $store, " --secs 5"));
+        const PINGPONG: Run = Run(concat!("pingpong --store ", $store, " --secs 10"));
+        const PINGPONG_GO: Run = Run(concat!("pingpong --lib raw --store ", $store, " --secs 10"));
+        [
+            bar($store, "pair p50 / two transactions", AtMost(1.1), &[LATENCY], |lines| {
+                let line = lines.first()?;
+                ratio(line.number("pair_p50_us")?, 2.0 * line.number("ping_p50_us")?)
+            }),
+            ratio!($store, "pair p50 / Go's", AtMost(1.1), LATENCY "pair_p50_us" / LATENCY_GO "pair_p50_us"),
+            field!($store, "latency: errors", Exactly(0.0), LATENCY, "errors"),
+            ratio!($store, "hot: grants / Go's", AtLeast(100.0), HOT "grants_per_s" / HOT_GO "grants_per_s"),
+            field!($store, "hot: overlaps", Exactly(0.0), HOT, "overlaps"),
+            field!($store, "hot: errors", Exactly(0.0), HOT, "errors"),
+            ratio!($store, "hand-off p50 / Go's", AtMost(0.15), PINGPONG "p50_us" / PINGPONG_GO "p50_us"),
+            field!($store, "pingpong: stalls", Exactly(0.0), PINGPONG, "stalls"),
+            field!($store, "pingpong: errors", Exactly(0.0), PINGPONG, "errors"),
+        ]
+    }};
+}
+
 /// A commit that waits for no disk takes twice as long if the kernel wakes the server on another
 /// processor, which is left to luck. So a pair is compared on one.
 const DATABASES: [[Bar; 5]; 7] = [
@@ -356,6 +387,7 @@ const DATABASES: [[Bar; 5]; 7] = [
 ];
 const CROWDS: [[Bar; 9]; 4] =
     [crowd!("postgres"), crowd!("postgres-shm"), crowd!("mariadb"), crowd!("mongodb")];
+const ETCD: [[Bar; 9]; 2] = [etcd!("etcd", on: ""), etcd!("etcd-shm", on: "")];
 const OTHERS: [Bar; 11] = [
     open!("postgres"),
     open!("postgres-shm"),
@@ -371,7 +403,8 @@ const OTHERS: [Bar; 11] = [
 ];
 
 fn all() -> impl Iterator<Item = Bar> {
-    BARS.into_iter().chain(DATABASES.into_iter().flatten()).chain(OTHERS).chain(CROWDS.into_iter().flatten())
+    let databases = DATABASES.into_iter().flatten().chain(OTHERS).chain(CROWDS.into_iter().flatten());
+    BARS.into_iter().chain(databases).chain(ETCD.into_iter().flatten())
 }
 
 /// Returns the part of the time in which the lock is held.
@@ -396,7 +429,7 @@ impl Plan {
     /// Plans the runs for these workloads, or for all that need not be named if `only` is empty.
     pub(crate) fn new(only: &[&str], long: bool) -> Self {
         let chosen = |workload: &str| match only {
-            [] => needs(workload) == Tool::RedisServer,
+            [] => needs(workload) == [Tool::RedisServer],
             _ => only.contains(&workload),
         };
         let mut bars: Vec<Bar> = all().filter(|bar| chosen(bar.workload)).collect();

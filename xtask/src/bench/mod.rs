@@ -30,7 +30,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
-    let mut tools: Vec<Tool> = options.only.iter().map(|workload| bars::needs(workload)).collect();
+    let mut tools: Vec<Tool> =
+        options.only.iter().flat_map(|workload| bars::needs(workload)).copied().collect();
     if tools.is_empty() {
         tools.push(Tool::RedisServer);
     }
