@@ -47,7 +47,9 @@ impl<S: OrderedStore> Inner<S> {
                     };
                     let (group, of) = (&entries, &*entries);
                     let found = Found { entered: &entered, live: &live, group, of, moment, asked_at, slot };
-                    return self.entered(request, sent, &found, places);
+                    if let Some(acquired) = self.entered(request, sent, &found, places)? {
+                        return Ok(acquired);
+                    }
                 }
                 Entered::All { places, .. } => {
                     // The missing ones are there now: ask for all.
@@ -201,14 +203,14 @@ impl<S: OrderedStore> Inner<S> {
             && there.all(|(entry, _)| own.get(entry).is_some_and(|own| own.state == State::Holds))
     }
 
-    /// Handles the places of a request.
+    /// Handles the places of a request. `None`: one of its entries is being deleted, so look again.
     pub(crate) fn entered(
         &self,
         request: &AcquireRequest,
         sent: &Sent,
         found: &Found<'_>,
         places: Vec<Place>,
-    ) -> Result<Acquired, StoreError> {
+    ) -> Result<Option<Acquired>, StoreError> {
         let is_granted =
             found.of.len() == found.group.len() && places.iter().all(|place| place.before.is_none());
         let busy_item = places.iter().position(|place| place.before.is_some());
@@ -220,10 +222,15 @@ impl<S: OrderedStore> Inner<S> {
         let mut entries = lock(&self.entries);
         // A withdrawal that began meanwhile deletes the entries, and takes them from here later.
         let doubt = sent.is_doubtful()?.then_some(found.slot);
-        let is_ending = |entry: &Entry| entries.get(entry).is_some_and(|own| own.state == State::Ends);
+        // An entry that was made since then is another one, and stays.
+        let is_new = |entry: &Entry, born: u64| {
+            found.of.iter().zip(&places).any(|(other, place)| other == entry && place.born != born)
+        };
+        let is_ending = |entry: &Entry| {
+            entries.get(entry).is_some_and(|own| own.state == State::Ends && !is_new(entry, own.born))
+        };
         if found.group.iter().any(is_ending) {
-            let text = "a place in the queue was not kept and is being deleted; ask again";
-            return Err(StoreError::new(StoreErrorKind::NotReady, text));
+            return Ok(None);
         }
         let (mut tokens, mut gone, mut stopped) = (Few::new(), Vec::new(), Vec::new());
         for (entry, place) in found.of.iter().zip(places) {
@@ -272,13 +279,13 @@ impl<S: OrderedStore> Inner<S> {
         drop((gone, stopped));
         self.wake(wake);
         match busy_item {
-            None if !is_granted => Ok(busy(0, found.moment, 0)),
+            None if !is_granted => Ok(Some(busy(0, found.moment, 0))),
             None if tokens.len() < found.group.len() => {
                 let text = "the revision of the store has no more tokens for this hold; ask again";
                 Err(StoreError::new(StoreErrorKind::NotReady, text))
             }
-            None => Ok(Acquired::Granted(Granted { tokens, moment: Moment::new(found.moment) })),
-            Some(item) => Ok(busy(item, found.moment, 0)),
+            None => Ok(Some(Acquired::Granted(Granted { tokens, moment: Moment::new(found.moment) }))),
+            Some(item) => Ok(Some(busy(item, found.moment, 0))),
         }
     }
 

@@ -60,8 +60,11 @@ impl<S: OrderedStore> Inner<S> {
                 };
                 if let Some(at) = places.iter().position(|place| place.before.is_some()) {
                     let item = entries.iter().position(|entry| Some(entry) == of.get(at)).unwrap_or(0);
-                    self.entered(request, sent, &found(&of, moment), places)?;
-                    return Ok(busy(item, moment, 0));
+                    if self.entered(request, sent, &found(&of, moment), places)?.is_some() {
+                        return Ok(busy(item, moment, 0));
+                    }
+                    self.begin_anew(&entered, &live, entries, slot).await?;
+                    continue;
                 }
             }
             let rest: Arc<[Entry]> = entries
@@ -85,7 +88,11 @@ impl<S: OrderedStore> Inner<S> {
                         self.begin_anew(&entered, &live, entries, slot).await?;
                         continue;
                     };
-                    return self.entered(request, sent, &found(entries, moment), places);
+                    if let Some(acquired) = self.entered(request, sent, &found(entries, moment), places)? {
+                        return Ok(acquired);
+                    }
+                    self.begin_anew(&entered, &live, entries, slot).await?;
+                    continue;
                 }
                 Entered::Busy { items, .. } if items.is_empty() => continue,
                 Entered::Busy { items, .. } => items,
@@ -123,14 +130,15 @@ impl<S: OrderedStore> Inner<S> {
                         continue;
                     };
                     match (self.entered(request, sent, &found(&of, moment), places)?, at) {
-                        (Acquired::Busy(_), Some(at)) => {
+                        (Some(Acquired::Busy(_)), Some(at)) => {
                             let item =
                                 entries.iter().position(|entry| Some(entry) == of.get(at)).unwrap_or(0);
                             return Ok(busy(item, moment, 0));
                         }
                         // It is the first in all queues by now.
-                        (Acquired::Busy(_), None) => {}
-                        (granted, _) => return Ok(granted),
+                        (Some(Acquired::Busy(_)), None) => {}
+                        (Some(granted), _) => return Ok(granted),
+                        (None, _) => self.begin_anew(&entered, &live, entries, slot).await?,
                     }
                 }
                 Entered::Busy { .. } => {}
