@@ -36,14 +36,15 @@ impl LockManager {
     /// | `postgres://[user:password@]host[:port]/database` | a table in PostgreSQL; needs feature `postgres` |
     /// | `mysql://[user:password@]host[:port]/database` | a table in MariaDB; needs feature `mysql` |
     /// | `mongodb://[user:password@]h1[:port],h2,h3/database` | a collection in MongoDB; needs feature `mongodb` |
-    /// | `etcd://[user:password@]h1[:2379],h2,h3/path[?tokens=revision]` | keys in etcd; needs feature `etcd` |
+    /// | `etcd://[user:password@]h1[:2379],h2,h3/path` | keys in etcd; needs feature `etcd` |
     /// | `etcds://…[?ca=FILE][&cert=FILE&key=FILE]` | the same through TLS |
     /// | `sqlite:FILE`, `sqlite://FILE` | a table in an SQLite file of this machine; needs feature `sqlite` |
     ///
     /// `postgresql://` is the same as `postgres://`, and `mariadb://` as `mysql://`.
     ///
     /// The options of `etcds://` name files in the PEM format: certificates of authorities, instead
-    /// of those of the platform, and the certificate and key that the client shows.
+    /// of those of the platform, and the certificate and key that the client shows. In etcd, the
+    /// option `tokens=revision` makes tokens that Go's client can compare with its own.
     ///
     /// # Errors
     ///

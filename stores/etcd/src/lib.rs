@@ -6,7 +6,7 @@
 //!
 //! `client` has the connections and calls, with `messages`. `watches` is one stream for all
 //! watches. `names` has the names of keys, and `numbers` the numbers in them. `ranges` reads keys,
-//! and `steps` has the transactions.
+//! `leaving` has those that are deleted, and `steps` the transactions.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -15,6 +15,7 @@
 )]
 
 mod client;
+mod leaving;
 mod messages;
 mod names;
 mod numbers;

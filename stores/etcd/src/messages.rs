@@ -87,10 +87,7 @@ pub(crate) struct DeleteRangeRequest {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(crate) struct DeleteRangeResponse {
-    #[prost(int64, tag = "2")]
-    pub(crate) deleted: i64,
-}
+pub(crate) struct DeleteRangeResponse {}
 
 /// An operation in a transaction.
 #[derive(Clone, PartialEq, Message)]
@@ -132,7 +129,7 @@ pub(crate) enum Done {
 }
 
 /// A condition of a transaction: the key's number or value is this one. With a `range_end`, that of
-/// every key in the range. A number of an absent key is zero, and its value is none.
+/// every key in the range. An absent key has the number zero and no value.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
     /// Zero: equal.

@@ -96,11 +96,17 @@ impl Numbers {
         }
     }
 
-    /// Returns the number of an entry, and those that it had before; none if it is not remembered.
-    pub(crate) fn of(&self, session: Session, entry: &Entry) -> Vec<u32> {
+    /// Returns the number of an entry; `None` if it is not remembered.
+    pub(crate) fn last(&self, session: Session, entry: &Entry) -> Option<u32> {
+        let inner = lock(&self.0);
+        inner.named.get(&(session, entry.clone()))?.numbers.last().copied()
+    }
+
+    /// Returns all numbers that an entry has had; none if it is not remembered.
+    pub(crate) fn all(&self, session: Session, entry: &Entry) -> Vec<u32> {
         let inner = lock(&self.0);
         let named = inner.named.get(&(session, entry.clone()));
-        named.map_or_else(Vec::new, |named| named.numbers.iter().rev().copied().collect())
+        named.map_or_else(Vec::new, |named| named.numbers.clone())
     }
 }
 
@@ -123,16 +129,16 @@ mod tests {
         for entry in [&one, &two] {
             numbers.remember(SESSION, entry);
         }
-        assert_eq!([&one, &two].map(|entry| numbers.of(SESSION, entry)), [[0], [1]]);
+        assert_eq!([&one, &two].map(|entry| numbers.all(SESSION, entry)), [[0], [1]]);
         numbers.remember(Session(8), &three);
-        assert_eq!(numbers.of(Session(8), &three), [0], "each session has its own");
+        assert_eq!(numbers.all(Session(8), &three), [0], "each session has its own");
         numbers.remember(SESSION, &one);
         numbers.forget(SESSION, &one);
-        assert_eq!(numbers.of(SESSION, &one), [0], "it was remembered twice");
+        assert_eq!(numbers.all(SESSION, &one), [0], "it was remembered twice");
         numbers.forget(SESSION, &one);
-        assert_eq!(numbers.of(SESSION, &one), [0; 0]);
+        assert_eq!(numbers.all(SESSION, &one), [0; 0]);
         numbers.remember(SESSION, &three);
-        assert_eq!(numbers.of(SESSION, &three), [0]);
+        assert_eq!(numbers.all(SESSION, &three), [0]);
         for (session, entry) in [(SESSION, &two), (SESSION, &three), (Session(8), &three)] {
             numbers.forget(session, entry);
         }
@@ -150,8 +156,10 @@ mod tests {
         }
         numbers.change(SESSION, &two, 0);
         numbers.remember(SESSION, &two);
-        assert_eq!((numbers.of(SESSION, &one), numbers.of(SESSION, &two)), (vec![1, 0], vec![2]));
+        assert_eq!((numbers.all(SESSION, &one), numbers.all(SESSION, &two)), (vec![0, 1], vec![2]));
+        assert_eq!(numbers.last(SESSION, &one), Some(1));
         numbers.forget(SESSION, &one);
+        assert_eq!(numbers.last(SESSION, &one), None);
         numbers.forget(SESSION, &two);
         assert!(lock(&numbers.0).queues.is_empty());
     }

@@ -14,6 +14,7 @@ use tokio_stream::StreamExt;
 use crate::client::{
     Client, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, RANGE, STATUS, TXN, is_lease_gone,
 };
+use crate::leaving::Leaving;
 use crate::messages::{
     ASCENDING, BY_CREATION, Compare, DeleteRangeRequest, Done, KeyValue, LeaseGrantRequest,
     LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest,
@@ -66,8 +67,8 @@ impl Etcd {
 
     /// Returns the name of an entry, or one that no entry has if it was never entered.
     fn key(&self, entered: Session, entry: &Entry) -> Vec<u8> {
-        let number = self.numbers.of(entered, entry).first().copied();
-        names::entry(entered, entry, self.tokens, number.unwrap_or(u32::MAX))
+        let number = self.numbers.last(entered, entry).unwrap_or(u32::MAX);
+        names::entry(entered, entry, self.tokens, number)
     }
 
     async fn txn(&self, txn: TxnRequest) -> Result<Answers, StoreError> {
@@ -128,7 +129,7 @@ impl Etcd {
     /// entry has another one now.
     async fn try_to_enter(&self, enter: &Enter) -> Result<Option<Entered>, StoreError> {
         let &Enter { session, epoch, stays, .. } = enter;
-        let numbers = enter.entries.iter().map(|entry| self.numbers.of(session, entry).first().copied());
+        let numbers = enter.entries.iter().map(|entry| self.numbers.last(session, entry));
         let Some(numbers) = numbers.collect::<Option<Vec<u32>>>() else {
             let text = "an entry has no name: `remember` comes before `enter`";
             return Err(StoreError::new(StoreErrorKind::Refused, text));
@@ -248,11 +249,7 @@ impl Etcd {
             }
             for name in &*names {
                 let key = || name.key.clone();
-                compare.push(match (&name.seen, name.born) {
-                    (Some(seen), _) => Compare::created(key(), seen.revision),
-                    (None, Some(born)) => Compare::created(key(), born),
-                    (None, None) => Compare::value(key(), name.owner.clone()),
-                });
+                compare.push(name.condition());
                 failure.push(get(key()));
                 if name.is_own() {
                     success.push(Op::Delete(DeleteRangeRequest { key: key() }).into());
@@ -307,36 +304,6 @@ impl Etcd {
             }
         }
         Ok(Entered::Busy { moment, items, ahead: u32::try_from(before.unwrap_or(0)).unwrap_or(u32::MAX) })
-    }
-}
-
-/// A name under which an entry may be that is left.
-struct Leaving {
-    key: Vec<u8>,
-    owner: Vec<u8>,
-    /// The revision that made the entry. If it is not known, the value tells the owner.
-    born: Option<i64>,
-    /// The key, if it is not what was expected.
-    seen: Option<Seen>,
-}
-
-struct Seen {
-    /// The revision that made the key; zero if it is not there.
-    revision: i64,
-    is_own: bool,
-}
-
-impl Leaving {
-    fn is_own(&self) -> bool {
-        self.seen.as_ref().is_none_or(|seen| seen.is_own)
-    }
-
-    fn see(&mut self, kv: Option<&KeyValue>) {
-        let is_own = kv.is_some_and(|kv| match self.born {
-            Some(born) => kv.create_revision == born,
-            None => kv.value == self.owner,
-        });
-        self.seen = Some(Seen { revision: kv.map_or(0, |kv| kv.create_revision), is_own });
     }
 }
 
@@ -522,15 +489,12 @@ impl OrderedStore for Etcd {
     async fn leave(&self, leave: Leave) -> Result<Left, StoreError> {
         let Leave { session, entries, epoch } = leave;
         let mut names: Vec<Leaving> = Vec::with_capacity(entries.len());
-        let leaving = |entry: &Entry, number, born: Option<u64>| Leaving {
-            key: names::entry(session, entry, self.tokens, number),
-            owner: entry.owner.as_str().into(),
-            born: born.map(signed),
-            seen: None,
+        let leaving = |entry: &Entry, number, born| {
+            Leaving::new(names::entry(session, entry, self.tokens, number), entry, born)
         };
         let mut last = Vec::with_capacity(entries.len());
         for (entry, born) in &entries {
-            let number = self.numbers.of(session, entry).first().copied();
+            let number = self.numbers.last(session, entry);
             names.extend(number.map(|number| leaving(entry, number, *born)));
             last.push(number);
         }
@@ -543,7 +507,7 @@ impl OrderedStore for Etcd {
         // Nothing enters any more: the epoch is over, or all copies had their answers.
         let mut others = Vec::new();
         for ((entry, _), last) in entries.iter().zip(last) {
-            let numbers = self.numbers.of(session, entry).into_iter();
+            let numbers = self.numbers.all(session, entry).into_iter();
             others.extend(numbers.filter(|n| Some(*n) != last).map(|number| leaving(entry, number, None)));
         }
         for others in others.chunks_mut(MOST_STEPS / 2) {

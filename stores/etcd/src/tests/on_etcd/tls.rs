@@ -13,7 +13,7 @@ fn folder(authority: &Authority) -> impl AsRef<Path> {
     authority.certificate_for("127.0.0.1").unwrap()
 }
 
-/// Checks a server that is reached in vain.
+/// Checks the error about a server that cannot be reached.
 async fn refusal(url: &str) -> StoreError {
     let settings = Settings { prefix: new_prefix(), call_timeout: 3 * SECOND };
     let store = open(Target::parse(url).unwrap(), &settings).unwrap();
