@@ -1,11 +1,10 @@
 //! [`EtcdStore`]: how etcd is opened, and which versions are good.
 
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{Abilities, StoreError, StoreErrorKind};
-use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Sequences, Settings};
+use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Address, Sequences, Settings};
 use tonic::transport::Endpoint;
 
 use crate::client::{Client, Login};
@@ -15,6 +14,9 @@ use crate::tls::Tls;
 
 /// One manager's handle on a cluster of etcd.
 pub type EtcdStore = Sequences<Etcd>;
+
+/// The port of etcd.
+const PORT: u16 = 2379;
 
 /// The features of locks in etcd.
 const ABILITIES: Abilities = Abilities {
@@ -49,82 +51,31 @@ impl Target {
     /// [`StoreErrorKind::Unsupported`] with a text that has no part of the address, because that
     /// may be a secret.
     pub fn parse(url: &str) -> Result<Self, StoreError> {
-        let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let mut tls = match scheme {
-            "etcd" => None,
-            "etcds" => Some(Tls::default()),
-            _ => return Err(refused("begins with another scheme")),
-        };
-        let (rest, options) = rest.split_once('?').map_or((rest, None), |(rest, all)| (rest, Some(all)));
-        let (place, root) = rest.split_once('/').unwrap_or((rest, ""));
-        // A password with a `/` or `?` has to be percent-encoded.
-        if root.contains('@') || options.is_some_and(|options| options.contains('@')) {
-            return Err(refused("has an `@` behind the hosts"));
-        }
-        if url.contains('#') {
-            return Err(refused("has a `#`"));
-        }
+        let Address { scheme, login, hosts, path, options } =
+            Address::parse(url, &["etcd", "etcds"]).map_err(refused)?;
+        let mut tls = (scheme == "etcds").then(Tls::default);
         let mut tokens = None;
-        for option in options.into_iter().flat_map(|options| options.split('&')) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            match (name, &mut tls) {
+        for (name, value) in options {
+            match (name.as_str(), &mut tls) {
                 ("tokens", _) if tokens.is_some() => return Err(refused("has an option twice")),
                 ("tokens", _) if value == "revision" => tokens = Some(Tokens::Revisions),
                 ("tokens", _) => return Err(refused("has `tokens` that are not `revision`")),
-                (_, Some(tls)) => tls.set(name, decoded(value)?).map_err(refused)?,
+                (_, Some(tls)) => tls.set(&name, value).map_err(refused)?,
                 (_, None) => {
                     return Err(refused("has an option that is not `tokens`; others need `etcds://`"));
                 }
             }
         }
         tls.as_ref().map_or(Ok(()), Tls::check).map_err(refused)?;
-        let (login, hosts) = match place.rsplit_once('@') {
-            Some((login, hosts)) => (Some(login_of(login)?), hosts),
-            None => (None, place),
-        };
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let endpoints =
-            hosts.split(',').map(|host| endpoint(scheme, host.trim())).collect::<Result<_, _>>()?;
-        Ok(Self { endpoints, login, root: decoded(root)?, tokens: tokens.unwrap_or_default(), tls })
+        let endpoints = hosts.into_iter().map(|(name, port)| {
+            let url = format!("{scheme}://{name}:{}", port.unwrap_or(PORT));
+            Endpoint::from_shared(url).map_err(|_| refused("has a bad host"))
+        });
+        let endpoints = endpoints.collect::<Result<_, _>>()?;
+        let login = login.map(|(user, password)| Login { user, password });
+        Ok(Self { endpoints, login, root: path, tokens: tokens.unwrap_or_default(), tls })
     }
-}
-
-fn login_of(text: &str) -> Result<Login, StoreError> {
-    let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    if user.is_empty() {
-        return Err(refused("has a password without a user"));
-    }
-    if password.is_empty() {
-        return Err(refused("has a user without a password"));
-    }
-    Ok(Login { user: decoded(user)?, password: decoded(password)? })
-}
-
-fn endpoint(scheme: &str, host: &str) -> Result<Endpoint, StoreError> {
-    if host.is_empty() {
-        return Err(refused("has an empty host"));
-    }
-    // The colons of an IPv6 address are in brackets.
-    let behind_name = host.find(']').map_or(0, |end| end + 1);
-    let colon = host.get(behind_name..).and_then(|rest| rest.find(':')).map(|at| behind_name + at);
-    let (name, port) = match colon.and_then(|colon| host.split_at_checked(colon)) {
-        Some((name, port)) => (name, port.get(1..).unwrap_or_default()),
-        None => (host, "2379"),
-    };
-    let is_port =
-        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0);
-    let is_host = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
-        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => {
-            !name.is_empty()
-                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-        }
-    };
-    if !is_port {
-        return Err(refused("has a bad port"));
-    }
-    let url = is_host.then(|| format!("{scheme}://{name}:{port}"));
-    url.and_then(|url| Endpoint::from_shared(url).ok()).ok_or_else(|| refused("has a bad host"))
 }
 
 fn refused(why: &str) -> StoreError {
@@ -133,22 +84,6 @@ fn refused(why: &str) -> StoreError {
          `etcds://…` with TLS, with special characters percent-encoded"
     );
     StoreError::new(StoreErrorKind::Unsupported, text)
-}
-
-/// Decodes the percent-encoded bytes of a text.
-fn decoded(text: &str) -> Result<String, StoreError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-        let code = digit().zip(digit()).and_then(|(high, low)| u8::try_from(16 * high + low).ok());
-        bytes.push(code.ok_or_else(|| refused("has a `%` without two hex digits"))?);
-    }
-    String::from_utf8(bytes).map_err(|_| refused("has percent-encoded bytes that are no text"))
 }
 
 /// Opens etcd. Reads the files of certificates, and connects on first use.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::store::{Abilities, Cursor, Kind, StoreError, StoreErrorKind};
 use lock_store_sequences::{
-    Before, Class, Enter, Entered, Entry, Epoch, Gone, Leave, Left, Listed, OrderedStore, Page, Place, SLOTS,
+    Before, Class, Enter, Entered, Entry, Epoch, Gone, Leave, Left, Life, Listed, OrderedStore, Page, Place,
     Session,
 };
 use tokio_stream::StreamExt;
@@ -366,7 +366,7 @@ impl OrderedStore for Etcd {
         }
     }
 
-    async fn beat(&self, session: Session) -> Result<Option<Duration>, StoreError> {
+    async fn beat(&self, session: Session, _lease: Duration) -> Result<Option<Duration>, StoreError> {
         let once = tokio_stream::once(LeaseKeepAliveRequest { id: session.0 });
         // The server ends the stream when the requests end, so they don't.
         let requests = once.chain(tokio_stream::pending());
@@ -476,7 +476,7 @@ impl OrderedStore for Etcd {
     }
 
     async fn advance(&self, entered: Session, entry: &Entry, born: u64) -> Result<Option<u64>, StoreError> {
-        let key = names::epoch(&self.root, entered, SLOTS);
+        let key = names::epoch(&self.root, entered, Self::EPOCHS);
         let put = PutRequest { key, value: Vec::new(), lease: entered.0 };
         let compare = vec![Compare::created(self.key(entered, entry), signed(born))];
         let txn = TxnRequest { compare, success: vec![Op::Put(put).into()], failure: Vec::new() };
@@ -589,14 +589,14 @@ impl OrderedStore for Etcd {
         Ok((moment_of(header), kvs.iter().map(|kv| listed(lock, kv)).collect()))
     }
 
-    async fn remaining(&self, session: Session) -> Result<Option<Duration>, StoreError> {
+    async fn remaining(&self, session: Session) -> Result<Life, StoreError> {
         if session.0 == 0 {
             // It has no lease, and does not end.
-            return Ok(Some(Duration::from_secs(LONGEST)));
+            return Ok(Life::For(Duration::from_secs(LONGEST)));
         }
         let request = LeaseTimeToLiveRequest { id: session.0 };
         let LeaseTimeToLiveResponse { ttl } = self.client.call(LEASE_TIME_TO_LIVE, &request).await?;
-        Ok(u64::try_from(ttl).ok().map(Duration::from_secs))
+        Ok(u64::try_from(ttl).map_or(Life::Ended, |ttl| Life::For(Duration::from_secs(ttl))))
     }
 
     async fn remove(&self, entry: &Listed) -> Result<bool, StoreError> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
 use lock_core::store::{
-    Abilities, AcquireRequest, Acquired, Busy, Few, Granted, Moment, StoreError, StoreErrorKind,
+    AcquireRequest, Acquired, Busy, Few, Granted, Moment, StoreError, StoreErrorKind,
 };
 
-use crate::entries::{Entries, Following, Own, State, tell};
+use crate::entries::{Entries, Following, Own, State, TokensOf, tell};
 use crate::follow::follow;
 use crate::leave::Leaving;
 use crate::locks::Inner;
@@ -26,7 +26,7 @@ impl<S: OrderedStore> Inner<S> {
         for (entry, item) in entries.iter().zip(request.items.iter()) {
             self.store.allows(&entry.lock, item.kind)?;
         }
-        let slot = slot_of(request);
+        let slot = slot_of(request, S::EPOCHS);
         let sent: &Sent = request.attachment();
         if self.may_leave_out(request, &entries) {
             return self.acquire_several(request, &entries).await;
@@ -107,6 +107,9 @@ impl<S: OrderedStore> Inner<S> {
         places: &[Place],
         moment: u64,
     ) -> Result<Option<u64>, StoreError> {
+        if S::TOKENS_OF_BIRTH {
+            return Ok(Some(moment));
+        }
         // Readers that hear of the same deletion would have the same tokens, and so would a grant
         // that is asked for again.
         let is_late = |(entry, place): (&Entry, &Place)| entry.class == Class::Read && place.born != moment;
@@ -168,7 +171,7 @@ impl<S: OrderedStore> Inner<S> {
             let live = self.lasting(lease).await?;
             return Ok(Some((Arc::clone(&live), live)));
         };
-        if lease <= found.live.timeout && !is_unclear {
+        if !S::MOVES || (lease <= found.live.timeout && !is_unclear) {
             let lives = self.keep(&found.live, lease).await?;
             return Ok(lives.then_some((found.entered, found.live)));
         }
@@ -187,10 +190,10 @@ impl<S: OrderedStore> Inner<S> {
     /// Whether these are holds that were granted before, so that they need tokens of another
     /// revision.
     pub(crate) fn is_repeated(&self, entries: &[Entry], moment: u64) -> bool {
-        let most = self.store.abilities().most_tokens;
+        let tokens = TokensOf::of(&*self.store);
         let own = lock(&self.entries);
         let is_repeated = |own: &Own| own.state == State::Holds && own.told.is_none();
-        let is_used_up = |own: &Own| !own.has_token(moment, most);
+        let is_used_up = |own: &Own| !own.has_token(moment, tokens);
         let mut all = entries.iter().map(|entry| own.get(entry));
         all.clone().all(|own| own.is_some_and(is_repeated)) || all.any(|own| own.is_some_and(is_used_up))
     }
@@ -214,7 +217,7 @@ impl<S: OrderedStore> Inner<S> {
         let is_granted =
             found.of.len() == found.group.len() && places.iter().all(|place| place.before.is_none());
         let busy_item = places.iter().position(|place| place.before.is_some());
-        let Abilities { waiter_life: life, most_tokens, .. } = *self.store.abilities();
+        let (life, tokens_of) = (self.store.abilities().waiter_life, TokensOf::of(&*self.store));
         let (state, until) = match is_granted {
             true => (State::Holds, found.asked_at + request.lease),
             false => (State::Waits, self.clock.now() + life),
@@ -267,7 +270,7 @@ impl<S: OrderedStore> Inner<S> {
                 own.until = if own.state == State::Holds { own.until.max(until) } else { until };
                 own.state = State::Holds;
                 stopped.push(std::mem::take(&mut own.following));
-                own.take_tokens(found.moment, request.tokens, most_tokens)
+                own.take_tokens(found.moment, request.tokens, tokens_of)
             });
             tokens.extend(range.flatten());
             if let Some(before) = before.filter(|_| !is_granted) {
@@ -310,11 +313,11 @@ impl<S: OrderedStore> Inner<S> {
 
     /// Records that nothing is before an entry any more.
     pub(crate) fn is_first(&self, entry: &Entry, born: u64, moment: u64) {
-        let Abilities { direct_lease, most_tokens, .. } = *self.store.abilities();
+        let (direct_lease, tokens) = (self.store.abilities().direct_lease, TokensOf::of(&*self.store));
         let mut entries = lock(&self.entries);
         let now = self.clock.now();
         let notice =
-            entries.is_first(entry, born, moment, most_tokens, |lease| now + lease.min(direct_lease));
+            entries.is_first(entry, born, moment, tokens, |lease| now + lease.min(direct_lease));
         let Some(notice) = notice else { return };
         let group = entries.get(entry).map(|own| (Arc::clone(&own.group), own.until));
         let Some((group, until)) = group else { return };

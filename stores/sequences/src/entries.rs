@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::named::Name;
 use crate::sessions::Live;
-use crate::store::{Class, Entry};
+use crate::store::{Class, Entry, OrderedStore};
 
 /// The purpose of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,18 +76,45 @@ pub(crate) fn tell(ears: &[mpsc::Sender<Notice>], notice: Notice) {
 }
 
 impl Own {
-    /// Whether a token of this revision is left. A revision has `most`.
-    pub(crate) fn has_token(&self, moment: u64, most: u32) -> bool {
-        self.last_token + 1 < (moment + 1) * u64::from(most)
+    /// Whether a token of this revision is left.
+    pub(crate) fn has_token(&self, moment: u64, tokens: TokensOf) -> bool {
+        self.last_token + 1 < tokens.behind(self.revision(moment, tokens))
     }
 
-    /// Takes tokens of this revision, as many as are left of it. A revision has `most`.
-    pub(crate) fn take_tokens(&mut self, moment: u64, count: u32, most: u32) -> Option<TokenRange> {
-        let first = (moment * u64::from(most)).max(self.last_token + 1);
-        let left = ((moment + 1) * u64::from(most)).checked_sub(first).filter(|left| *left > 0)?;
-        let count = u64::from(count).min(left);
+    /// Takes tokens, as many as are left: those of this revision, or those of the entry's birth.
+    /// The latter are all that the entry ever has, so one grant gets half of the rest.
+    pub(crate) fn take_tokens(&mut self, moment: u64, count: u32, tokens: TokensOf) -> Option<TokenRange> {
+        let revision = self.revision(moment, tokens);
+        let first = revision.saturating_mul(u64::from(tokens.most)).max(self.last_token + 1);
+        let left = tokens.behind(revision).checked_sub(first).filter(|left| *left > 0)?;
+        let most = if tokens.of_birth { left.div_ceil(2) } else { left };
+        let count = u64::from(count).min(most);
         self.last_token = first + count - 1;
         Some(TokenRange { first, last: self.last_token })
+    }
+
+    fn revision(&self, moment: u64, tokens: TokensOf) -> u64 {
+        if tokens.of_birth { self.born } else { moment }
+    }
+}
+
+/// The revisions that tokens come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokensOf {
+    /// Number of tokens of a revision.
+    pub(crate) most: u32,
+    /// Whether the revision is that of the entry's birth.
+    pub(crate) of_birth: bool,
+}
+
+impl TokensOf {
+    pub(crate) fn of<S: OrderedStore>(store: &S) -> Self {
+        Self { most: store.abilities().most_tokens, of_birth: S::TOKENS_OF_BIRTH }
+    }
+
+    /// Returns the first token behind those of a revision.
+    fn behind(self, revision: u64) -> u64 {
+        revision.saturating_add(1).saturating_mul(u64::from(self.most))
     }
 }
 
@@ -207,14 +234,15 @@ impl Entries {
         entry: &Entry,
         born: u64,
         moment: u64,
-        most_tokens: u32,
+        tokens: TokensOf,
         until: impl FnOnce(Duration) -> Tick,
     ) -> Option<Notice> {
         let own = self.own.get_mut(entry).filter(|own| own.born == born && own.state == State::Waits)?;
         own.is_first = true;
         // Several readers hear of the same deletion, and each needs a revision of its own.
-        if own.group.len() == 1 && own.is_direct && entry.class != Class::Read {
-            let token = own.take_tokens(moment, 1, most_tokens)?;
+        let has_revision = tokens.of_birth || entry.class != Class::Read;
+        if own.group.len() == 1 && own.is_direct && has_revision {
+            let token = own.take_tokens(moment, 1, tokens)?;
             let told = (FencingToken::new(token.first), Moment::new(moment));
             let lease = own.lease;
             self.change(entry, |own| {
@@ -240,7 +268,8 @@ mod tests {
     use crate::store::Session;
 
     const LEASE: Duration = Duration::from_secs(30);
-    const MOST: u32 = 1024;
+    const MOST: TokensOf = TokensOf { most: 1024, of_birth: false };
+    const OF_BIRTH: TokensOf = TokensOf { of_birth: true, ..MOST };
 
     fn entry(lock: &str, class: Class) -> Entry {
         Entry { lock: Arc::from(lock), class, owner: OwnerId::new("tester:1") }
@@ -271,7 +300,7 @@ mod tests {
     }
 
     fn session(id: i64) -> Arc<Live> {
-        Live::new(Session(id), LEASE, Tick::default())
+        Live::new(Session(id), LEASE, Tick::default(), 8)
     }
 
     /// Adds entries that wait together.
@@ -290,6 +319,22 @@ mod tests {
         assert_eq!(own.take_tokens(3, 1000, MOST), Some(TokenRange { first: 4072, last: 4095 }));
         assert_eq!(own.take_tokens(3, 1, MOST), None);
         assert_eq!(own.take_tokens(4, 1, MOST), Some(TokenRange { first: 4096, last: 4096 }));
+    }
+
+    #[test]
+    fn tokens_of_a_birth_last_for_several_grants() {
+        let group: Arc<[Entry]> = [entry("a", Class::Lock)].into();
+        let mut own = own(&session(1), &group, at(1));
+        let mut last = own.born * 1024 - 1;
+        for grants in 0.. {
+            let Some(range) = own.take_tokens(99, 1000, OF_BIRTH) else {
+                assert!(grants > 10, "{grants} grants");
+                break;
+            };
+            assert!(range.first == last + 1 && own.has_token(99, OF_BIRTH) == (range.last < 8 * 1024 - 1));
+            last = range.last;
+        }
+        assert_eq!(last, 8 * 1024 - 1);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl<S: OrderedStore> Inner<S> {
                 set(&mut held, *at, true);
             }
             let until = self.linger(&groups, now + request.linger);
-            for group in &groups {
+            for group in groups.iter().filter(|_| S::MOVES) {
                 // It ends in time even if this process ends before. If that fails, the sweeper is
                 // left.
                 let _ = self.rest(group, until).await;
@@ -148,7 +148,7 @@ impl<S: OrderedStore> Inner<S> {
         };
         let sent: &Sent = request.attachment();
         let (used, is_open) = sent.withdraw();
-        let doubt = is_open.then(|| slot_of(request));
+        let doubt = is_open.then(|| slot_of(request, S::EPOCHS));
         let mut groups: Vec<Leaving> = Vec::new();
         let mut stopped = Vec::new();
         {

@@ -13,9 +13,10 @@
 //! - `sent` counts the copies of a request that are on their way. `named` keeps names for their
 //!   entries.
 //! - `locks` is the [`LockStore`](lock_core::store::LockStore). Its steps are in `acquire`,
-//!   `several`, `leave`, `renew` and `look`.
+//!   `several`, `leave`, `renew`, `downgrade` and `look`.
 //! - `follow` waits for the entries before an own one, and for the end of holds. `lost` tells the
 //!   engine of those, and `sweep` deletes the entries that nobody wants.
+//! - `address` reads the URLs of such stores.
 //!
 //! # Rules
 //!
@@ -37,6 +38,8 @@
 )]
 
 mod acquire;
+mod address;
+mod downgrade;
 mod entries;
 mod follow;
 mod leave;
@@ -51,8 +54,9 @@ mod several;
 mod store;
 mod sweep;
 
+pub use self::address::Address;
 pub use self::locks::{ABILITIES, Sequences, Settings};
 pub use self::store::{
-    Before, Class, Enter, Entered, Entry, Epoch, Gone, Leave, Left, Listed, OrderedStore, Page, Place, SLOTS,
+    Before, Class, Enter, Entered, Entry, Epoch, Gone, Leave, Left, Life, Listed, OrderedStore, Page, Place,
     Session,
 };

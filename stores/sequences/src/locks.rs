@@ -122,6 +122,10 @@ impl<S: OrderedStore> LockStore for Sequences<S> {
         self.call(request.timeout, |inner| async move { inner.renew(&request).await })
     }
 
+    fn downgrade(&self, request: Arc<RenewRequest>) -> BoxFuture<Result<Vec<Renewed>, StoreError>> {
+        self.call(request.timeout, |inner| async move { inner.downgrade(&request).await })
+    }
+
     fn withdraw(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Withdrawn, StoreError>> {
         self.call(request.timeout, |inner| async move { inner.withdraw(&request).await })
     }

@@ -7,7 +7,7 @@ use lock_core::internal::sync::lock;
 use lock_core::store::{Kind, LockStatus, ScanRequest, Scanned, StoreError};
 
 use crate::locks::Inner;
-use crate::store::{Class, Entry, Listed, OrderedStore, Page};
+use crate::store::{Class, Entry, Life, Listed, OrderedStore, Page};
 
 impl<S: OrderedStore> Inner<S> {
     pub(crate) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
@@ -30,15 +30,17 @@ impl<S: OrderedStore> Inner<S> {
                 let own = lock(&self.entries);
                 own.get(&entry).filter(|own| own.born == holder.born).map(|own| own.until.since(now))
             };
-            let remaining = match known {
-                Some(remaining) => Some(remaining),
+            let life = match known {
+                Some(remaining) => Life::For(remaining),
                 None => self.store.remaining(holder.session).await?,
             };
-            // Otherwise it has ended since the list was made.
-            if remaining.is_some() {
-                found.push((holder.owner.clone(), 1));
-                last = last.max(remaining);
+            match life {
+                Life::For(remaining) => last = last.max(Some(remaining)),
+                Life::Unknown => {}
+                // It has ended since the list was made.
+                Life::Ended => continue,
             }
+            found.push((holder.owner.clone(), 1));
         }
         let kind = match holders.first().map(|holder| holder.class) {
             _ if found.is_empty() => return Ok(LockStatus::free()),

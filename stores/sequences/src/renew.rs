@@ -103,7 +103,7 @@ impl<S: OrderedStore> Inner<S> {
         now: Tick,
         answers: &mut [Renewed],
     ) -> Result<(), StoreError> {
-        if group.lease > group.live.timeout || group.moves {
+        if S::MOVES && (group.lease > group.live.timeout || group.moves) {
             self.attach(group).await?;
         }
         let asked_at = self.clock.now();

@@ -10,7 +10,7 @@ use lock_core::store::{AcquireRequest, StoreError, StoreErrorKind};
 
 use crate::named::Name;
 use crate::sessions::Live;
-use crate::store::{Entry, SLOTS};
+use crate::store::Entry;
 
 /// The copies of a request that were sent.
 #[derive(Debug, Default)]
@@ -88,13 +88,13 @@ impl SentState {
     }
 }
 
-/// Returns the epoch of a request's owner.
-pub(crate) fn slot_of(request: &AcquireRequest) -> usize {
-    request.items.iter().next().map_or(0, |item| slot_of_owner(&item.owner))
+/// Returns the epoch of a request's owner, of so many epochs.
+pub(crate) fn slot_of(request: &AcquireRequest, epochs: usize) -> usize {
+    request.items.iter().next().map_or(0, |item| slot_of_owner(&item.owner, epochs))
 }
 
-fn slot_of_owner(owner: &OwnerId) -> usize {
+fn slot_of_owner(owner: &OwnerId, epochs: usize) -> usize {
     let mut hasher = DefaultHasher::new();
     owner.hash(&mut hasher);
-    hasher.finish() as usize % SLOTS
+    hasher.finish() as usize % epochs.max(1)
 }

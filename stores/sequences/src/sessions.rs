@@ -9,12 +9,13 @@ use lock_core::internal::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Orderi
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{StoreError, StoreErrorKind};
 
-use crate::store::{Epoch, OrderedStore, SLOTS, Session};
+use crate::store::{Epoch, OrderedStore, Session};
 
 /// A session of this manager.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) id: Session,
+    /// The longest that it is certain to live after a heartbeat.
     pub(crate) timeout: Duration,
     /// A [`Tick`]. The store does not end the session before.
     certain: AtomicU64,
@@ -24,13 +25,13 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(id: Session, timeout: Duration, sent: Tick) -> Arc<Self> {
+    pub(crate) fn new(id: Session, timeout: Duration, sent: Tick, epochs: usize) -> Arc<Self> {
         Arc::new(Self {
             id,
             timeout,
             certain: AtomicU64::new((sent + timeout).as_nanos()),
             has_ended: AtomicBool::new(false),
-            epochs: (0..SLOTS).map(|_| AtomicI64::new(0)).collect(),
+            epochs: (0..epochs).map(|_| AtomicI64::new(0)).collect(),
             beating: tokio::sync::Mutex::default(),
         })
     }
@@ -109,7 +110,7 @@ impl Sessions {
         }
         let sent = self.clock.now();
         let (id, granted) = store.begin(timeout).await?;
-        let live = Live::new(id, granted, sent);
+        let live = Live::new(id, granted, sent, S::EPOCHS);
         lock(&self.by_timeout).insert(timeout, Arc::clone(&live));
         Ok(live)
     }
@@ -122,7 +123,7 @@ impl Sessions {
     ) -> Result<Arc<Live>, StoreError> {
         let sent = self.clock.now();
         let (id, granted) = store.begin(timeout).await?;
-        Ok(Live::new(id, granted, sent))
+        Ok(Live::new(id, granted, sent, S::EPOCHS))
     }
 
     /// Makes certain that the session lives for another `lease`. Returns `false` if it has ended.
@@ -143,7 +144,7 @@ impl Sessions {
             return Ok(!live.has_ended());
         }
         let sent = self.clock.now();
-        match store.beat(live.id).await? {
+        match store.beat(live.id, lease).await? {
             Some(timeout) => {
                 live.certain.fetch_max((sent + timeout).as_nanos(), Ordering::AcqRel);
                 if live.lives_until(until) {
@@ -173,7 +174,7 @@ impl Sessions {
     ) -> Result<(), StoreError> {
         if version > sent.version {
             live.saw_epoch(sent.slot, version);
-        } else if store.beat(live.id).await?.is_none() {
+        } else if store.beat(live.id, Duration::ZERO).await?.is_none() {
             // Epochs end with their session.
             self.end(live);
             ended(live);
@@ -197,14 +198,14 @@ mod tests {
     #[test]
     fn a_session_is_certain_from_the_sending_of_its_last_answered_heartbeat() {
         let sent = Tick::from_nanos(5_000_000_000);
-        let live = Live::new(Session(1), Duration::from_secs(4), sent);
+        let live = Live::new(Session(1), Duration::from_secs(4), sent, 8);
         assert!(live.lives_until(sent + Duration::from_secs(4)));
         assert!(!live.lives_until(sent + Duration::from_nanos(4_000_000_001)));
     }
 
     #[test]
     fn epochs_only_grow_unless_the_store_has_lost_them() {
-        let live = Live::new(Session(1), Duration::from_secs(4), Tick::default());
+        let live = Live::new(Session(1), Duration::from_secs(4), Tick::default(), 8);
         live.saw_epoch(3, 5);
         live.saw_epoch(3, 4);
         assert_eq!((live.epoch(3).version, live.epoch(4).version), (5, 0));

@@ -36,7 +36,7 @@ impl<S: OrderedStore> Inner<S> {
         request: &AcquireRequest,
         entries: &Arc<[Entry]>,
     ) -> Result<Acquired, StoreError> {
-        let (slot, sent): (usize, &Sent) = (slot_of(request), request.attachment());
+        let (slot, sent): (usize, &Sent) = (slot_of(request, S::EPOCHS), request.attachment());
         loop {
             let Some((entered, live)) = self.place_of(entries, request.lease).await? else { continue };
             let asked_at = self.clock.now();

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::store::{Abilities, Cursor, Kind, StoreError};
-
-/// Number of epochs of a session. A withdrawal ends the requests in flight of its own epoch only.
-pub const SLOTS: usize = 256;
+use lock_core::store::{Abilities, Cursor, Kind, StoreError, StoreErrorKind};
 
 /// The number of a session at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +49,7 @@ pub struct Entry {
 /// The epoch of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// Which of the [`SLOTS`].
+    /// Which of the [`EPOCHS`](OrderedStore::EPOCHS).
     pub slot: usize,
     /// How many withdrawals have ended in it.
     pub version: i64,
@@ -157,6 +154,17 @@ pub enum Gone {
     Unsure,
 }
 
+/// The time that a session has left if it sends no heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// This long.
+    For(Duration),
+    /// The store does not tell.
+    Unknown,
+    /// It has ended.
+    Ended,
+}
+
 /// An entry that a list has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -189,6 +197,18 @@ pub struct Page {
 /// Every call resolves within about the store's call time-out. A call whose outcome is unknown
 /// fails with [`StoreErrorKind::Unanswered`](lock_core::store::StoreErrorKind::Unanswered).
 pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
+    /// Number of epochs of a session. A withdrawal ends the requests in flight of its own epoch
+    /// only.
+    const EPOCHS: usize = 256;
+
+    /// Whether the tokens of a grant are those of the revision that made the entry. If not, they
+    /// are those of the revision at which it was found to be the first.
+    const TOKENS_OF_BIRTH: bool = false;
+
+    /// Whether an entry can [end with another session](Self::attach). If not, all entries of a
+    /// manager end with one session.
+    const MOVES: bool = true;
+
     /// Returns what locks in this store can do.
     fn abilities(&self) -> &Abilities;
 
@@ -214,15 +234,20 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
         let _ = (session, entry);
     }
 
-    /// Begins a session. Returns it with its time-out, which is not shorter than asked for.
+    /// Begins a session. Returns it, and for how long it is certain to live from the call on. That
+    /// is not shorter than asked for, if the store can choose.
     fn begin(
         &self,
         timeout: Duration,
     ) -> impl Future<Output = Result<(Session, Duration), StoreError>> + Send;
 
-    /// Sends a heartbeat of the session. Returns its time-out from the sending on; `None` if it has
-    /// ended.
-    fn beat(&self, session: Session) -> impl Future<Output = Result<Option<Duration>, StoreError>> + Send;
+    /// Sends heartbeats, so that the session lives for another `lease`. Returns for how long it is
+    /// certain to live from the call on; `None` if it has ended.
+    fn beat(
+        &self,
+        session: Session,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Option<Duration>, StoreError>> + Send;
 
     /// Enters queues.
     fn enter(&self, enter: Enter) -> impl Future<Output = Result<Entered, StoreError>> + Send;
@@ -243,23 +268,44 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<bool>, StoreError>> + Send;
 
     /// Lets an entry end with this session, and keeps its place. Returns whether it is there, made
-    /// by this revision. A copy that arrives after another such change does nothing.
+    /// by this revision. A copy that arrives after another such change does nothing. Needs
+    /// [`MOVES`](Self::MOVES).
     fn attach(
         &self,
         entered: Session,
         entry: &Entry,
         born: u64,
         to: Session,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = (entered, entry, born, to);
+        lacks(self.abilities(), "can't move an entry to another session")
+    }
 
     /// Makes a new revision of the store, without a change of the entry. Returns it; `None` if the
-    /// entry of this birth is not there.
+    /// entry of this birth is not there. Not called if [tokens are those of the
+    /// birth](Self::TOKENS_OF_BIRTH).
     fn advance(
         &self,
         entered: Session,
         entry: &Entry,
         born: u64,
-    ) -> impl Future<Output = Result<Option<u64>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<u64>, StoreError>> + Send {
+        let _ = (entered, entry, born);
+        lacks(self.abilities(), "makes no revisions without a change")
+    }
+
+    /// Turns a writer's entry into a reader's at the same place, in one step. Returns the revision
+    /// that did so; `None` if the writer's entry of this birth is not there. Needs
+    /// [`Abilities::downgrade`].
+    fn downgrade(
+        &self,
+        entered: Session,
+        entry: &Entry,
+        born: u64,
+    ) -> impl Future<Output = Result<Option<u64>, StoreError>> + Send {
+        let _ = (entered, entry, born);
+        lacks(self.abilities(), "can't turn a writer into a reader")
+    }
 
     /// Leaves queues.
     fn leave(&self, leave: Leave) -> impl Future<Output = Result<Left, StoreError>> + Send;
@@ -278,11 +324,8 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     /// Lists the queue of a lock in its order, with the revision of the store.
     fn list(&self, lock: &str) -> impl Future<Output = Result<(u64, Vec<Listed>), StoreError>> + Send;
 
-    /// Returns after which time a session ends if it sends no heartbeat; `None` if it has ended.
-    fn remaining(
-        &self,
-        session: Session,
-    ) -> impl Future<Output = Result<Option<Duration>, StoreError>> + Send;
+    /// Returns after which time a session ends if it sends no heartbeat.
+    fn remaining(&self, session: Session) -> impl Future<Output = Result<Life, StoreError>> + Send;
 
     /// Deletes this very entry, whoever made it. Returns whether it was there.
     fn remove(&self, entry: &Listed) -> impl Future<Output = Result<bool, StoreError>> + Send;
@@ -296,4 +339,8 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
 
     /// Checks that the store can be used.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+async fn lacks<T>(abilities: &Abilities, lacked: &str) -> Result<T, StoreError> {
+    Err(StoreError::new(StoreErrorKind::Unsupported, format!("{} {lacked}", abilities.name)))
 }

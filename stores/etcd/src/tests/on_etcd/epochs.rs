@@ -59,7 +59,7 @@ async fn nothing_enters_in_a_session_that_has_ended() {
     let etcd = store.store();
     let late = enter(session(&store).await, &prefix, 0);
     SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", late.session.0)]);
-    assert_eq!(etcd.beat(late.session).await, Ok(None));
+    assert_eq!(etcd.beat(late.session, SECOND).await, Ok(None));
     assert_eq!(enters(etcd, &late).await, Ok(Entered::Ended));
     assert_eq!(etcd.leave(leave(&late)).await, Ok(Left::Ended));
     assert_eq!(keys(&prefix), [""; 0]);
