@@ -83,8 +83,8 @@ pub use layout::Layout;
 pub use lock_test_servers::{
     Cluster, DatabaseServer, EtcdCluster, EtcdServer, Helper, MariaDbServer, MongoDbServer, MongoDbSet,
     Offset, PgBouncer, PostgresServer, Product, Quorum, RedisServer, Sentinels, ServerClock, Wire,
-    ZooKeeperServer, cluster, etcd, eventually_blocking, mariadb, mongodb, pgbouncer, postgres, process,
-    redis, sentinels, wire, zookeeper,
+    ZooKeeperEnsemble, ZooKeeperServer, cluster, etcd, eventually_blocking, mariadb, mongodb, pgbouncer,
+    postgres, process, redis, sentinels, wire, zookeeper,
 };
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

@@ -3,8 +3,9 @@
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
 //! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, a [`MariaDbServer`],
 //! a [`MongoDbServer`] or a [`MongoDbSet`] of three, an [`EtcdServer`] or an [`EtcdCluster`] of
-//! three, and a [`ZooKeeperServer`]. Servers can speak TLS (`tls`) and have clocks that can be set
-//! ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
+//! three, and a [`ZooKeeperServer`] or a [`ZooKeeperEnsemble`] of three. Servers can speak TLS
+//! (`tls`) and have clocks that can be set ([`ServerClock`]). All of them are [processes](process).
+//! A [`Wire`] breaks connections.
 //!
 //! Programs in other languages are [built](foreign) once.
 //!
@@ -46,4 +47,4 @@ pub use sentinels::Sentinels;
 pub use server_clock::{Offset, ServerClock};
 pub use wait::eventually_blocking;
 pub use wire::Wire;
-pub use zookeeper::ZooKeeperServer;
+pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};

@@ -1,5 +1,6 @@
-//! [`ZooKeeperServer`]: a real ZooKeeper for one test.
+//! [`ZooKeeperServer`]: a real ZooKeeper for one test, and [`ZooKeeperEnsemble`], three members.
 
+mod ensemble;
 #[cfg(test)]
 mod on_zookeeper;
 mod session;
@@ -10,6 +11,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+pub use self::ensemble::{Options, ZooKeeperEnsemble};
 use crate::database::{self, DatabaseServer, Product, ask, at};
 use crate::foreign;
 use crate::process::Process;
@@ -75,8 +77,22 @@ pub type ZooKeeperServer = DatabaseServer<ZooKeeper>;
 #[derive(Debug)]
 pub struct ZooKeeper {
     jars: Jars,
+    role: Role,
     /// The folder with the server's certificate, if clients reach it through TLS.
     tls: Option<PathBuf>,
+}
+
+/// A server's place among others.
+#[derive(Debug)]
+enum Role {
+    /// It is the only one.
+    Alone,
+    /// It is one of several.
+    Member {
+        id: usize,
+        /// Lines with the ports of all members, as this one reaches them.
+        members: String,
+    },
 }
 
 impl Product for ZooKeeper {
@@ -86,11 +102,16 @@ impl Product for ZooKeeper {
     const READY: &'static str = "Snapshot loaded in";
 
     fn find() -> io::Result<Self> {
-        Ok(Self { jars: Jars::build().map_err(io::Error::other)?, tls: None })
+        Ok(Self { jars: Jars::build().map_err(io::Error::other)?, role: Role::Alone, tls: None })
     }
 
     fn prepare(&self, dir: &Path) -> io::Result<()> {
-        std::fs::create_dir(dir.join("data"))
+        let data = dir.join("data");
+        std::fs::create_dir(&data)?;
+        match &self.role {
+            Role::Alone => Ok(()),
+            Role::Member { id, .. } => std::fs::write(data.join("myid"), id.to_string()),
+        }
     }
 
     fn make(&self, _dir: &Path) -> Option<Command> {
@@ -101,16 +122,22 @@ impl Product for ZooKeeper {
         let file = dir.join("zoo.cfg");
         // Without its file, the server says so and ends.
         let _ = std::fs::write(&file, self.configuration(dir, port, settings));
-        let mut zookeeper = self.jars.command("org.apache.zookeeper.server.ZooKeeperServerMain");
+        let main = match self.role {
+            Role::Alone => "org.apache.zookeeper.server.ZooKeeperServerMain",
+            Role::Member { .. } => "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        };
+        let mut zookeeper = self.jars.command(main);
         zookeeper.arg(file);
         zookeeper
     }
 
     fn complete(&self, port: u16) -> io::Result<()> {
-        match self.tls {
+        match self.role {
             // It says nothing without TLS.
-            Some(_) => until(|| TcpStream::connect(at(port)).map(|_| true)),
-            None => until(|| session::is_healthy(at(port))),
+            Role::Alone if self.tls.is_some() => until(|| TcpStream::connect(at(port)).map(|_| true)),
+            Role::Alone => until(|| session::is_healthy(at(port))),
+            // Without the others it has no leader.
+            Role::Member { .. } => Ok(()),
         }
     }
 
@@ -141,6 +168,9 @@ impl ZooKeeper {
                 }
                 line("ssl.clientAuth", &"none");
             }
+        }
+        if let Role::Member { members, .. } = &self.role {
+            text += members;
         }
         settings.iter().fold(text, |text, setting| text + setting + "\n")
     }

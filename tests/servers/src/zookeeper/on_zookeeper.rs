@@ -4,6 +4,8 @@ use std::path::Path;
 
 use super::*;
 
+const SOON: std::time::Duration = std::time::Duration::from_secs(30);
+
 #[track_caller]
 fn is_empty(parent: &Path) -> bool {
     parent.read_dir().unwrap().next().is_none()
@@ -61,4 +63,56 @@ fn a_server_with_tls_understands_nothing_else() {
     let server = ZooKeeperServer::start_with_tls(files.path(), &[]);
     assert_eq!(server.url(), format!("zookeepers://{}", server.addr()));
     assert!(session::is_healthy(server.addr()).is_err());
+}
+
+#[test]
+fn an_ensemble_goes_on_when_its_leader_is_killed_or_stopped() {
+    let parent = tempfile::tempdir().unwrap();
+    let mut ensemble = ZooKeeperEnsemble::start_with(Options::default().within(parent.path()));
+    let addrs: Vec<_> = ensemble.members().map(|member| member.addr().to_string()).collect();
+    assert_eq!(ensemble.url(), format!("zookeeper://{}", addrs.join(",")));
+    let first = ensemble.leader();
+    ensemble.kill(first);
+    let second = ensemble.leader();
+    assert_ne!(first, second);
+    ensemble.wait_until_ready();
+    ensemble.restart(first);
+    ensemble.wait_until_ready();
+    let second = ensemble.leader();
+    ensemble.stop(second);
+    assert_ne!(ensemble.leader(), second);
+    ensemble.wait_until_ready();
+    ensemble.cont(second);
+    ensemble.wait_until_ready();
+    assert_eq!(ensemble.ended(), Vec::<String>::new());
+    // One that is alone starts again, and waits for a second one.
+    (0..3).for_each(|at| ensemble.kill(at));
+    assert_eq!(ensemble.ended().len(), 3);
+    ensemble.restart(0);
+    assert!(!ensemble.has_quorum(0));
+    ensemble.restart(1);
+    ensemble.wait_until_ready();
+    ensemble.stop(0);
+    drop(ensemble);
+    assert!(is_empty(parent.path()));
+}
+
+#[test]
+fn a_member_that_is_cut_off_comes_back_when_it_is_joined() {
+    let mut ensemble = ZooKeeperEnsemble::start();
+    for _ in 0..2 {
+        let leader = ensemble.leader();
+        ensemble.part(leader);
+        assert_ne!(ensemble.leader(), leader);
+        ensemble.wait_until_ready();
+        assert!(!ensemble.has_quorum(leader));
+        ensemble.join();
+        ensemble.wait_until_ready();
+    }
+    let follower = (ensemble.leader() + 1) % 3;
+    ensemble.part(follower);
+    ensemble.wait_until_ready();
+    crate::eventually_blocking(|| !ensemble.has_quorum(follower), SOON);
+    ensemble.join();
+    ensemble.wait_until_ready();
 }
