@@ -7,6 +7,13 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Time in which a server must listen, before its client's connection is closed.
+const MOMENT: Duration = Duration::from_millis(250);
+
+/// Delay before a server that does not listen is tried again.
+const PERIOD: Duration = Duration::from_millis(10);
 
 /// The fate of a request, and of its connection from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,10 +100,13 @@ impl Wire {
                 if all.is_over.load(Ordering::SeqCst) {
                     break;
                 }
-                // No server listens: a proxy can only close the connection.
-                if let (Ok(client), Ok(server)) = (client, TcpStream::connect(server)) {
-                    let _ = connect(&all, &client, &server);
-                }
+                let (Ok(client), all) = (client, Arc::clone(&all)) else { continue };
+                std::thread::spawn(move || {
+                    // No server listens: a proxy can only close the connection.
+                    if let Some(server) = reach(server).filter(|_| !all.is_over.load(Ordering::SeqCst)) {
+                        let _ = connect(&all, &client, &server);
+                    }
+                });
             }
         });
         Self { addr, shared }
@@ -163,6 +173,13 @@ impl Drop for Wire {
         let _ = TcpStream::connect(self.addr);
         locked(&self.shared.sockets).iter().for_each(end);
     }
+}
+
+/// Connects to a server. Its clients may be a moment ahead of it: if they reached it directly, they
+/// would be refused, and ask again.
+fn reach(server: SocketAddr) -> Option<TcpStream> {
+    let tries = MOMENT.as_millis() / PERIOD.as_millis();
+    (0..tries).find_map(|_| TcpStream::connect(server).map_err(|_| std::thread::sleep(PERIOD)).ok())
 }
 
 fn end(socket: &TcpStream) {

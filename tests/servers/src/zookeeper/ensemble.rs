@@ -101,8 +101,8 @@ impl ZooKeeperEnsemble {
     /// When a program is missing, or the members find no leader.
     pub fn try_start_with(options: Options) -> io::Result<Self> {
         let Options { tick, settings, parent } = options;
-        // It may take a new member long to start on a busy machine.
-        let ticks = [format!("tickTime={}", tick.as_millis()), "initLimit=50".into(), "syncLimit=5".into()];
+        // In ticks: a new leader waits that long for followers, and both that long for a message.
+        let ticks = [format!("tickTime={}", tick.as_millis()), "initLimit=15".into(), "syncLimit=5".into()];
         let settings: Vec<&str> = ticks.iter().chain(&settings).map(String::as_str).collect();
         let (settings, parent) = (&settings[..], &parent);
         let links = Links::new()?;

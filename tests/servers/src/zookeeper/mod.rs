@@ -61,7 +61,12 @@ impl Jars {
         class_path.push(self.folder.join("dependency").join("*"));
         let options = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"];
         let mut command = database::command(&foreign::jdk("java"), &options);
-        command.args(["-Xmx256m", "-XX:+UseSerialGC"]).arg("-cp").arg(class_path).arg(main);
+        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.showDateTime=true"]);
+        command
+            .arg("-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS")
+            .arg("-cp")
+            .arg(class_path)
+            .arg(main);
         command
     }
 }
