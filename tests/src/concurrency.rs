@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::foreign;
 use crate::process::Helper;
+use lock_test_servers::foreign;
 
 /// How to get a program that is missing.
 const HELP: &str = "`cargo xtask test etcd --install` installs it";

@@ -38,7 +38,6 @@ pub mod dice;
 #[cfg(feature = "helpers")]
 mod distance;
 pub mod fenced;
-mod foreign;
 pub mod hammers;
 pub mod history;
 pub mod java;
@@ -83,8 +82,9 @@ pub use java::Java;
 pub use layout::Layout;
 pub use lock_test_servers::{
     Cluster, DatabaseServer, EtcdCluster, EtcdServer, Helper, MariaDbServer, MongoDbServer, MongoDbSet,
-    Offset, PgBouncer, PostgresServer, Product, Quorum, RedisServer, Sentinels, ServerClock, Wire, cluster,
-    etcd, eventually_blocking, mariadb, mongodb, pgbouncer, postgres, process, redis, sentinels, wire,
+    Offset, PgBouncer, PostgresServer, Product, Quorum, RedisServer, Sentinels, ServerClock, Wire,
+    ZooKeeperEnsemble, ZooKeeperServer, cluster, etcd, eventually_blocking, mariadb, mongodb, pgbouncer,
+    postgres, process, redis, sentinels, wire, zookeeper,
 };
 #[cfg(feature = "helpers")]
 pub use proxy::Proxy;

@@ -2,8 +2,8 @@
 //! machine.
 
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -156,7 +156,7 @@ impl<P: Product> DatabaseServer<P> {
     /// Returns the address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        at(self.port)
     }
 
     /// Returns the product, as this server runs it.
@@ -298,6 +298,30 @@ pub(crate) fn on_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Resul
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Returns an address of the loopback interface.
+pub(crate) fn at(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Maximum time until a server answers. After that it is asked again.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// Connects to a server that may not answer.
+pub(crate) fn dial(addr: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&addr, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    Ok(stream)
+}
+
+/// Sends a request to a server that closes the connection after its answer, and returns that.
+pub(crate) fn ask(addr: SocketAddr, request: &str) -> io::Result<String> {
+    let mut stream = dial(addr)?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 /// Delay before a server is asked again.

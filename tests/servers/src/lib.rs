@@ -2,9 +2,12 @@
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
 //! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, a [`MariaDbServer`],
-//! a [`MongoDbServer`] or a [`MongoDbSet`] of three, and an [`EtcdServer`] or an [`EtcdCluster`] of
-//! three. Servers can speak TLS (`tls`) and have clocks that can be set ([`ServerClock`]). All of
-//! them are [processes](process). A [`Wire`] breaks connections.
+//! a [`MongoDbServer`] or a [`MongoDbSet`] of three, an [`EtcdServer`] or an [`EtcdCluster`] of
+//! three, and a [`ZooKeeperServer`] or a [`ZooKeeperEnsemble`] of three. Servers can speak TLS
+//! (`tls`) and have clocks that can be set ([`ServerClock`]). All of them are [processes](process).
+//! A [`Wire`] breaks connections.
+//!
+//! Programs in other languages are [built](foreign) once.
 //!
 //! Each works in its own folder and is ended through its handle: on drop, or by a
 //! [sentinel](process) if the test process dies before that. Nothing here knows the library under
@@ -14,6 +17,7 @@ pub mod cluster;
 mod database;
 pub mod etcd;
 pub mod folders;
+pub mod foreign;
 pub mod mariadb;
 pub mod mongodb;
 pub mod pgbouncer;
@@ -27,6 +31,7 @@ mod server_clock;
 pub mod tls;
 mod wait;
 pub mod wire;
+pub mod zookeeper;
 
 pub use cluster::Cluster;
 pub use database::{DatabaseServer, Product};
@@ -42,3 +47,4 @@ pub use sentinels::Sentinels;
 pub use server_clock::{Offset, ServerClock};
 pub use wait::eventually_blocking;
 pub use wire::Wire;
+pub use zookeeper::{ZooKeeperEnsemble, ZooKeeperServer};

@@ -2,12 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::foreign;
-
-/// Compiles and collects jars. There are no tests and no installation, so few plugins are needed.
-const GOALS: [&str; 3] = ["compiler:compile", "jar:jar", "dependency:copy-dependencies"];
+use lock_test_servers::foreign::{self, jdk};
 
 /// How to get a `mvn` that is missing.
 const HELP: &str = "`cargo xtask test interop --install` installs it with a JDK, or see `cargo xtask \
@@ -28,7 +25,8 @@ impl Program {
     /// When there is no Maven, or it fails; the text says how to install it.
     pub fn build() -> Result<Self, String> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
-        let folder = foreign::build("java", &sources, &["pom.xml", "src"], |out| maven(&sources, out))?;
+        let folder =
+            foreign::build("java", &sources, &["pom.xml", "src"], |out| foreign::maven(&sources, out, HELP))?;
         Ok(Self { folder })
     }
 
@@ -48,29 +46,4 @@ impl Program {
         command.arg(agent).arg("-cp").arg(class_path).arg("lockinterop.Rival");
         command
     }
-}
-
-/// Returns the path of a program of the JDK that Maven uses too, such as `java`.
-#[must_use]
-pub fn jdk(program: &str) -> PathBuf {
-    match std::env::var_os("JAVA_HOME") {
-        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join(program),
-        _ => PathBuf::from(program),
-    }
-}
-
-/// Builds the sources into `out`, without the network if Maven already has everything.
-fn maven(sources: &Path, out: &Path) -> Result<(), String> {
-    let mut define = OsString::from("-Dout=");
-    define.push(out);
-    let run = |more: &[&str], output: fn() -> Stdio| {
-        let mut command = Command::new("mvn");
-        command.args(["--batch-mode", "--quiet"]).args(more).arg(&define).args(GOALS);
-        foreign::run(command.current_dir(sources), output, HELP)
-    };
-    // The second attempt says why it fails.
-    if run(&["--offline"], Stdio::null)? || run(&[], Stdio::inherit)? {
-        return Ok(());
-    }
-    Err("mvn could not build tests/interop: it says why above".to_owned())
 }

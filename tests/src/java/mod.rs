@@ -19,12 +19,13 @@ mod servers;
 
 #[cfg(feature = "interop")]
 pub use both::{LEASE, SLACK, judge, nothing_is_left, with_defaults, with_short_lease, with_short_lease_and};
-pub use build::{Program, jdk};
+pub use build::Program;
 #[cfg(feature = "interop")]
 pub use client::{Answer, Call, Exception, Java, Settings};
 #[cfg(feature = "interop")]
 pub use kind::{Kind, redis_name};
 #[cfg(feature = "interop")]
 pub use lock::{JavaLock, Status};
+pub use lock_test_servers::foreign::jdk;
 #[cfg(feature = "interop")]
 pub use servers::{Servers, Shared, connect};

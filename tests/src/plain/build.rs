@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::foreign;
+use lock_test_servers::foreign;
 
 /// How to get a program that is missing.
 const HELP: &str =

@@ -52,8 +52,8 @@ const MONGODB: &str = "stores/mongodb/lib";
 /// Label of the store whose module [`ON_ETCD`] needs etcd.
 const ETCD: &str = "stores/etcd/lib";
 
-/// Label of the starter of servers, whose modules [`ON_MARIADB`], [`ON_MONGODB`] and [`ON_ETCD`]
-/// need these databases.
+/// Label of the starter of servers, whose modules [`ON_MARIADB`], [`ON_MONGODB`], [`ON_ETCD`] and
+/// [`ON_ZOOKEEPER`] need these databases.
 const SERVERS: &str = "tests/servers/lib";
 
 /// The tests of [`SQL`] that belong to the part `postgres`.
@@ -67,6 +67,9 @@ pub(super) const ON_MONGODB: &str = "on_mongodb::";
 
 /// The tests of [`ETCD`] and [`SERVERS`] that belong to the part `etcd`.
 pub(super) const ON_ETCD: &str = "on_etcd::";
+
+/// The tests of [`SERVERS`] that belong to the part `zookeeper`.
+pub(super) const ON_ZOOKEEPER: &str = "on_zookeeper::";
 
 /// Label of the program whose `targets` need servers.
 const TELEMETRY: &str = "lock-runtime/telemetry";
@@ -198,7 +201,7 @@ impl Programs {
             };
             let name = format!("test: {label}");
             if [SQL, MONGODB, ETCD, SERVERS].contains(&label.as_str()) {
-                let elsewhere = [ON_POSTGRES, ON_MARIADB, ON_MONGODB, ON_ETCD];
+                let elsewhere = [ON_POSTGRES, ON_MARIADB, ON_MONGODB, ON_ETCD, ON_ZOOKEEPER];
                 args.extend(elsewhere.into_iter().flat_map(|on| ["--skip", on]));
             }
             if !has_servers {

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Etcd, EtcdServer, Peer, Role, ask, at, endpoint, is_healthy, until, url};
+use super::{Etcd, EtcdServer, Peer, Role, endpoint, is_healthy, until, url};
 use crate::Helper;
-use crate::database::Product;
+use crate::database::{Product, ask, at};
 use crate::redis::free_port;
 
 /// Number of members; two of them elect a leader.

@@ -4,19 +4,16 @@ mod cluster;
 #[cfg(test)]
 mod on_etcd;
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 pub use self::cluster::{EtcdCluster, Options};
 use crate::Helper;
-use crate::database::{self, DatabaseServer, Product, find};
+use crate::database::{self, DatabaseServer, Product, ask, at, find};
 use crate::process::Process;
-
-/// Maximum time until a server answers. After that it is asked again.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// Time without a leader after which a server alone elects itself.
 const ELECTION_TIMEOUT: Duration = Duration::from_millis(100);
@@ -266,10 +263,6 @@ impl EtcdServer {
     }
 }
 
-fn at(port: u16) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], port))
-}
-
 fn endpoint(addr: SocketAddr) -> String {
     format!("http://{addr}")
 }
@@ -278,17 +271,6 @@ fn endpoint(addr: SocketAddr) -> String {
 fn url(servers: impl IntoIterator<Item = SocketAddr>) -> String {
     let servers: Vec<String> = servers.into_iter().map(|addr| addr.to_string()).collect();
     format!("etcd://{}/", servers.join(","))
-}
-
-/// Sends an HTTP request, and returns the answer.
-fn ask(addr: SocketAddr, request: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&addr, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    stream.write_all(request.as_bytes())?;
-    // The version without connections that stay open.
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 /// Whether a server knows a leader, and has what a majority has.

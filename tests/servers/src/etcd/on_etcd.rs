@@ -1,5 +1,6 @@
 //! `xtask` runs these where etcd is installed.
 
+use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 

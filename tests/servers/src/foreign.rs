@@ -1,13 +1,13 @@
 //! Programs in other languages, built once under cargo's target folder.
 
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use lock_test_servers::folders;
-
+use crate::folders;
 use crate::process::Process;
 
 /// Maximum time of a build. The first one downloads libraries.
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// # Errors
 ///
 /// When a file can't be read, or those of `make`.
-pub(crate) fn build(
+pub fn build(
     name: &str,
     sources: &Path,
     parts: &[&str],
@@ -50,7 +50,7 @@ pub(crate) fn build(
 /// # Errors
 ///
 /// When it can't be started; if there is no such program, the text ends with `help`.
-pub(crate) fn run(command: &mut Command, output: fn() -> Stdio, help: &str) -> Result<bool, String> {
+pub fn run(command: &mut Command, output: fn() -> Stdio, help: &str) -> Result<bool, String> {
     command.stdin(Stdio::null()).stdout(output()).stderr(output());
     let program = command.get_program().display().to_string();
     let mut process = Process::spawn(command, None).map_err(|error| match error.kind() {
@@ -60,8 +60,43 @@ pub(crate) fn run(command: &mut Command, output: fn() -> Stdio, help: &str) -> R
     Ok(process.wait(LIMIT).success())
 }
 
+/// Compiles Java and collects jars. There are no tests and no installation, so few plugins are
+/// needed.
+const GOALS: [&str; 3] = ["compiler:compile", "jar:jar", "dependency:copy-dependencies"];
+
+/// Builds the Maven project `sources` into `out`, without the network if Maven already has
+/// everything. The jars of its libraries are in the subfolder `dependency`.
+///
+/// # Errors
+///
+/// When there is no Maven, or it fails; the text ends with `help`, or says which project it is.
+pub fn maven(sources: &Path, out: &Path, help: &str) -> Result<(), String> {
+    let mut define = OsString::from("-Dout=");
+    define.push(out);
+    let attempt = |more: &[&str], output: fn() -> Stdio| {
+        let mut command = Command::new("mvn");
+        command.args(["--batch-mode", "--quiet"]).args(more).arg(&define).args(GOALS);
+        run(command.current_dir(sources), output, help)
+    };
+    // The second attempt says why it fails.
+    if attempt(&["--offline"], Stdio::null)? || attempt(&[], Stdio::inherit)? {
+        return Ok(());
+    }
+    Err(format!("mvn could not build {}: it says why above", sources.display()))
+}
+
+/// Returns the path of a program of the JDK that Maven uses too, such as `java`.
+#[must_use]
+pub fn jdk(program: &str) -> PathBuf {
+    match std::env::var_os("JAVA_HOME") {
+        Some(home) if !home.is_empty() => Path::new(&home).join("bin").join(program),
+        _ => PathBuf::from(program),
+    }
+}
+
 /// Returns the command that builds a Go program in its folder.
-pub(crate) fn go_build(program: &str) -> Command {
+#[must_use]
+pub fn go_build(program: &str) -> Command {
     let mut command = Command::new("go");
     // The folder is inside a repository that is not the program's.
     command.args(["build", "-buildvcs=false", "-o", program, "."]).env("CGO_ENABLED", "0");
@@ -73,7 +108,7 @@ pub(crate) fn go_build(program: &str) -> Command {
 /// # Errors
 ///
 /// When it can't be read or written.
-pub(crate) fn copy(file: &Path, folder: &Path) -> Result<(), String> {
+pub fn copy(file: &Path, folder: &Path) -> Result<(), String> {
     let name = file.file_name().unwrap_or_default();
     std::fs::copy(file, folder.join(name)).map(drop).map_err(|error| told(file, &error))
 }
