@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{
-    AcquireRequest, Acquired, Busy, Few, Granted, Moment, StoreError, StoreErrorKind,
-};
+use lock_core::store::{AcquireRequest, Acquired, Busy, Few, Granted, Moment, StoreError, StoreErrorKind};
 
 use crate::entries::{Entries, Following, Own, State, TokensOf, tell};
 use crate::follow::follow;
@@ -316,8 +314,7 @@ impl<S: OrderedStore> Inner<S> {
         let (direct_lease, tokens) = (self.store.abilities().direct_lease, TokensOf::of(&*self.store));
         let mut entries = lock(&self.entries);
         let now = self.clock.now();
-        let notice =
-            entries.is_first(entry, born, moment, tokens, |lease| now + lease.min(direct_lease));
+        let notice = entries.is_first(entry, born, moment, tokens, |lease| now + lease.min(direct_lease));
         let Some(notice) = notice else { return };
         let group = entries.get(entry).map(|own| (Arc::clone(&own.group), own.until));
         let Some((group, until)) = group else { return };

@@ -14,6 +14,10 @@ use crate::named::Name;
 use crate::sessions::Live;
 use crate::store::{Class, Entry, OrderedStore};
 
+/// How many grants of all tokens have their tokens from the birth of one entry. Later ones get
+/// fewer.
+const FULL_GRANTS: u32 = 4;
+
 /// The purpose of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -82,7 +86,7 @@ impl Own {
     }
 
     /// Takes tokens, as many as are left: those of this revision, or those of the entry's birth.
-    /// The latter are all that the entry ever has, so one grant gets half of the rest.
+    /// The latter are all that the entry ever has, so one grant gets half of the rest at most.
     pub(crate) fn take_tokens(&mut self, moment: u64, count: u32, tokens: TokensOf) -> Option<TokenRange> {
         let revision = self.revision(moment, tokens);
         let first = revision.saturating_mul(u64::from(tokens.most)).max(self.last_token + 1);
@@ -109,7 +113,8 @@ pub(crate) struct TokensOf {
 
 impl TokensOf {
     pub(crate) fn of<S: OrderedStore>(store: &S) -> Self {
-        Self { most: store.abilities().most_tokens, of_birth: S::TOKENS_OF_BIRTH }
+        let grants = if S::TOKENS_OF_BIRTH { FULL_GRANTS } else { 1 };
+        Self { most: store.abilities().most_tokens * grants, of_birth: S::TOKENS_OF_BIRTH }
     }
 
     /// Returns the first token behind those of a revision.

@@ -53,6 +53,9 @@ mod sessions;
 mod several;
 mod store;
 mod sweep;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 
 pub use self::address::Address;
 pub use self::locks::{ABILITIES, Sequences, Settings};

@@ -13,7 +13,8 @@ use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_sequences::Session;
 use tokio::sync::Notify;
 use zookeeper_client::{
-    Acls, Client, Connector, CreateMode, CreateOptions, Error, MultiWriteError, MultiWriteResult, SessionState,
+    Acls, Client, Connector, CreateMode, CreateOptions, Error, MultiWriteError, MultiWriteResult,
+    SessionState,
 };
 
 use crate::certain::Certain;
@@ -250,13 +251,12 @@ impl Link {
     async fn tidy(&self) -> Result<(), StoreError> {
         let client = self.client().await?;
         let under = self.root.trim_end_matches('/');
-        let mut paths =
-            match client.list_ephemerals(if under.is_empty() { "/" } else { under }).await {
-                Ok(paths) => paths,
-                // Servers before 3.6 can't tell.
-                Err(Error::Unimplemented) => Vec::new(),
-                Err(error) => return Err(self.failed(&error, of_read)),
-            };
+        let mut paths = match client.list_ephemerals(if under.is_empty() { "/" } else { under }).await {
+            Ok(paths) => paths,
+            // Servers before 3.6 can't tell.
+            Err(Error::Unimplemented) => Vec::new(),
+            Err(error) => return Err(self.failed(&error, of_read)),
+        };
         let sessions = names::sessions(&self.root);
         paths.retain(|path| names::split(path).0 != sessions);
         let unwanted = self.names.unwanted(self.id, paths);

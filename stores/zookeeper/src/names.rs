@@ -158,7 +158,8 @@ mod tests {
         ] {
             assert_eq!(Named::read(&name), Some(Named { class, number }), "{name}");
         }
-        for name in ["", "42", "leases", "lock-", "lock-7", "lock-000000000x", "a__READ__", "lock-+000000001"] {
+        for name in ["", "42", "leases", "lock-", "lock-7", "lock-000000000x", "a__READ__", "lock-+000000001"]
+        {
             assert_eq!(Named::read(name), None, "{name}");
         }
     }

@@ -18,6 +18,8 @@ pub type ZooKeeperStore = Sequences<ZooKeeper>;
 const ABILITIES: Abilities = Abilities {
     name: "the ZooKeeper store",
     downgrade: true,
+    // An entry has 1024 in all, and may be granted its lock several times.
+    most_tokens: 256,
     // Entries of a process that has died end with its session.
     waiter_life: Duration::from_secs(3),
     ..OF_SEQUENCES

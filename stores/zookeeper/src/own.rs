@@ -92,7 +92,9 @@ impl Names {
         let (mut wanted, mut begun) = (HashSet::<&str>::new(), HashSet::new());
         for (entry, (_, at)) in &*all {
             match at {
-                At::Node(node) => wanted.extend([&node.path].into_iter().chain(&node.turned).map(|path| &**path)),
+                At::Node(node) => {
+                    wanted.extend([&node.path].into_iter().chain(&node.turned).map(|path| &**path))
+                }
                 At::Unknown => drop(begun.insert(names::path_of(entry, session))),
                 At::Nowhere => {}
             }

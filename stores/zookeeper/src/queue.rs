@@ -42,12 +42,6 @@ impl Queue {
         Ok(Self { all })
     }
 
-    /// Returns the entries of this class whose names begin with `tag`.
-    pub(crate) fn of<'a>(&'a self, tag: &'a str, class: Class) -> impl Iterator<Item = &'a str> {
-        let is_of = move |(named, name): &&(Named, String)| named.class == class && name.starts_with(tag);
-        self.all.iter().filter(is_of).map(|(_, name)| name.as_str())
-    }
-
     /// Returns the last entry that this one has to wait for, and how many there are.
     pub(crate) fn before(&self, of: Named) -> (Option<Before>, u32) {
         let rivals = self.all.iter().filter(|(named, _)| named.number < of.number && excludes(*named, of));
@@ -141,13 +135,5 @@ mod tests {
             assert_eq!(error.kind(), StoreErrorKind::ForeignData);
             assert!(error.to_string().contains(said) && error.to_string().contains("/locks/a"), "{error}");
         }
-    }
-
-    #[test]
-    fn entries_are_found_by_their_tag() {
-        let queue = queue(&ALL);
-        assert_eq!(queue.of("x", Class::Read).collect::<Vec<_>>(), [ALL[1]]);
-        assert_eq!(queue.of("x", Class::Write).count(), 0);
-        assert!(queue.has(ALL[4]) && !queue.has("c"));
     }
 }

@@ -214,7 +214,8 @@ impl ZooKeeper {
             let stat = match stat.czxid {
                 born if born > 0 => Some(stat),
                 _ => {
-                    let stat = link.client().await.map_err(|error| unanswered(&error))?.check_stat(path).await;
+                    let stat =
+                        link.client().await.map_err(|error| unanswered(&error))?.check_stat(path).await;
                     stat.map_err(|error| unanswered(&link.failed(&error, of_read)))?
                 }
             };
@@ -641,7 +642,8 @@ impl OrderedStore for ZooKeeper {
     ) -> Result<Gone, StoreError> {
         let Some(link) = self.of(session) else { return Ok(Gone::Own) };
         let Some(node) = link.names.node(&own, born) else { return Ok(Gone::Own) };
-        let before_path = before.map(|before| format!("{}/{}", own.lock, String::from_utf8_lossy(&before.name)));
+        let before_path =
+            before.map(|before| format!("{}/{}", own.lock, String::from_utf8_lossy(&before.name)));
         let its_end = async {
             match &before_path {
                 Some(path) => Self::is_gone(&link, path).await,
@@ -686,7 +688,8 @@ impl OrderedStore for ZooKeeper {
         let link = self.link(|_| true).await?;
         let root = &self.ensemble.root;
         let top = root.trim_end_matches('/');
-        let mut names = match link.client().await?.list_children(if top.is_empty() { "/" } else { top }).await {
+        let mut names = match link.client().await?.list_children(if top.is_empty() { "/" } else { top }).await
+        {
             Ok(names) => names,
             Err(Error::NoNode) => return Ok(Page::default()),
             Err(error) => return Err(link.failed(&error, of_read)),
