@@ -89,10 +89,10 @@ impl Own {
     /// The latter are all that the entry ever has, so one grant gets half of the rest at most.
     pub(crate) fn take_tokens(&mut self, moment: u64, count: u32, tokens: TokensOf) -> Option<TokenRange> {
         let revision = self.revision(moment, tokens);
-        let first = revision.saturating_mul(u64::from(tokens.most)).max(self.last_token + 1);
+        let first = tokens.first(revision).max(self.last_token + 1);
         let left = tokens.behind(revision).checked_sub(first).filter(|left| *left > 0)?;
         let most = if tokens.of_birth { left.div_ceil(2) } else { left };
-        let count = u64::from(count).min(most);
+        let count = u64::from(count.min(tokens.most)).min(most);
         self.last_token = first + count - 1;
         Some(TokenRange { first, last: self.last_token })
     }
@@ -105,7 +105,7 @@ impl Own {
 /// The revisions that tokens come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TokensOf {
-    /// Number of tokens of a revision.
+    /// Maximum number of tokens in a grant.
     pub(crate) most: u32,
     /// Whether the revision is that of the entry's birth.
     pub(crate) of_birth: bool,
@@ -113,13 +113,18 @@ pub(crate) struct TokensOf {
 
 impl TokensOf {
     pub(crate) fn of<S: OrderedStore>(store: &S) -> Self {
-        let grants = if S::TOKENS_OF_BIRTH { FULL_GRANTS } else { 1 };
-        Self { most: store.abilities().most_tokens * grants, of_birth: S::TOKENS_OF_BIRTH }
+        Self { most: store.abilities().most_tokens, of_birth: S::TOKENS_OF_BIRTH }
     }
 
     /// Returns the first token behind those of a revision.
     fn behind(self, revision: u64) -> u64 {
-        revision.saturating_add(1).saturating_mul(u64::from(self.most))
+        self.first(revision.saturating_add(1))
+    }
+
+    /// Returns the first token of a revision.
+    fn first(self, revision: u64) -> u64 {
+        let grants = if self.of_birth { FULL_GRANTS } else { 1 };
+        revision.saturating_mul(u64::from(self.most * grants))
     }
 }
 
@@ -274,7 +279,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
     const MOST: TokensOf = TokensOf { most: 1024, of_birth: false };
-    const OF_BIRTH: TokensOf = TokensOf { of_birth: true, ..MOST };
+    const OF_BIRTH: TokensOf = TokensOf { most: 256, of_birth: true };
 
     fn entry(lock: &str, class: Class) -> Entry {
         Entry { lock: Arc::from(lock), class, owner: OwnerId::new("tester:1") }
