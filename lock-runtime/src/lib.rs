@@ -153,6 +153,7 @@
 //! | `mysql` | | the same at `mysql://`, in MariaDB |
 //! | `mongodb` | | the same at `mongodb://` |
 //! | `etcd` | | locks at `etcd://` |
+//! | `zookeeper` | | locks at `zookeeper://` |
 //! | `metrics` | | counters and histograms through the `metrics` facade |
 //! | `testing` | | helpers for tests: a memory manager, forced loss, a check for leftovers |
 //!
@@ -311,6 +312,7 @@ mod documents {
         StoresRedis = "docs/book/src/stores/redis.md",
         StoresSentinel = "docs/book/src/stores/sentinel.md",
         StoresSqlite = "docs/book/src/stores/sqlite.md",
+        StoresZooKeeper = "docs/book/src/stores/zookeeper.md",
         Testing = "docs/book/src/testing.md",
         WriteAStore = "docs/book/src/write-a-store.md",
     }

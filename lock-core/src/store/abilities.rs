@@ -229,6 +229,9 @@ const DATABASES: &str = "`postgres://`, `mysql://`, `mongodb://`, `sqlite:`";
 /// URL of the store in etcd.
 const ETCD: &str = "`etcd://`";
 
+/// URL of the store in ZooKeeper.
+const ZOOKEEPER: &str = "`zookeeper://`";
+
 /// Something that a store lacks and a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -275,19 +278,20 @@ impl Lacked {
         match self {
             Self::Shortens => {
                 format!(
-                    "Leave out `min_hold`, or use {REDIS}, {PLAIN}, {DATABASES}, {ETCD}, `quorum:` or `memory:`"
+                    "Leave out `min_hold`, or use {REDIS}, {PLAIN}, {DATABASES}, {ETCD}, {ZOOKEEPER}, `quorum:` or \
+                     `memory:`"
                 )
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
             Self::Semaphores | Self::Latches | Self::Stocks => {
                 format!("Use {REDIS}, {DATABASES} or `memory:`")
             }
-            Self::Downgrade => format!("Use {REDIS}, {DATABASES}, `quorum:` or `memory:`"),
+            Self::Downgrade => format!("Use {REDIS}, {DATABASES}, {ZOOKEEPER}, `quorum:` or `memory:`"),
             Self::Fair | Self::ReadWrite => {
-                format!("Use {REDIS}, {DATABASES}, {ETCD}, `quorum:` or `memory:`")
+                format!("Use {REDIS}, {DATABASES}, {ETCD}, {ZOOKEEPER}, `quorum:` or `memory:`")
             }
             Self::Several | Self::Scan => {
-                format!("Use {REDIS}, {PLAIN}, {DATABASES}, {ETCD}, `quorum:` or `memory:`")
+                format!("Use {REDIS}, {PLAIN}, {DATABASES}, {ETCD}, {ZOOKEEPER}, `quorum:` or `memory:`")
             }
         }
     }

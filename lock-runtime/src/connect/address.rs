@@ -39,7 +39,7 @@ pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:pass
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
                                    `postgres://[user:password@]host[:port]/database`, `mysql://…` likewise, `sqlite:FILE`, \
-                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, \
+                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, `zookeeper://h1,h2,h3/PATH`, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -65,6 +65,8 @@ pub(crate) enum Address {
     MongoDb(Target),
     #[cfg(feature = "etcd")]
     Etcd(lock_store_etcd::Target),
+    #[cfg(feature = "zookeeper")]
+    ZooKeeper(lock_store_zookeeper::Target),
     Quorum(Vec<Address>),
 }
 
@@ -93,13 +95,14 @@ impl Address {
             Some(("mysql" | "mariadb", _)) => Self::mysql(url),
             Some(("mongodb" | "mongodb+srv", _)) => Self::mongodb(url),
             Some(("etcd" | "etcds", _)) => Self::etcd(url),
+            Some(("zookeeper", _)) => Self::zookeeper(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
                 Err(refused(&format!("a lock URL can't begin with {scheme:?}; use {ACCEPTED}")))
             }
             Some(_) => Err(refused(&format!("this is not a lock URL; use {ACCEPTED}"))),
-            None if ["redis", "postgres", "mysql", "mariadb", "mongodb", "etcd"]
+            None if ["redis", "postgres", "mysql", "mariadb", "mongodb", "etcd", "zookeeper"]
                 .iter()
                 .any(|it| url.starts_with(it))
                 && url.contains(':') =>
@@ -126,7 +129,7 @@ impl Address {
         let each = each.collect::<Result<Vec<_>, _>>()?;
         if each.iter().any(Self::is_database) {
             return Err(refused(
-                "databases and etcd can't be servers of a quorum, because they keep no marker that shows a loss of \
+                "databases, etcd and ZooKeeper can't be servers of a quorum, because they keep no marker that shows a loss of \
                  locks; use Redis servers",
             ));
         }
@@ -170,7 +173,7 @@ impl Address {
         }
     }
 
-    /// Whether it is a database or etcd.
+    /// Whether it is a database, etcd or ZooKeeper.
     fn is_database(&self) -> bool {
         match self {
             #[cfg(feature = "postgres")]
@@ -183,6 +186,8 @@ impl Address {
             Self::MongoDb(_) => true,
             #[cfg(feature = "etcd")]
             Self::Etcd(_) => true,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(_) => true,
             _ => false,
         }
     }
@@ -250,6 +255,16 @@ impl Address {
         Err(refused("this build has no etcd store; switch on the feature `etcd` of lock-runtime"))
     }
 
+    #[cfg(feature = "zookeeper")]
+    fn zookeeper(url: &str) -> Result<Self, ConnectError> {
+        Ok(Self::ZooKeeper(lock_store_zookeeper::Target::parse(url)?))
+    }
+
+    #[cfg(not(feature = "zookeeper"))]
+    fn zookeeper(_: &str) -> Result<Self, ConnectError> {
+        Err(refused("this build has no ZooKeeper store; switch on the feature `zookeeper` of lock-runtime"))
+    }
+
     /// Returns the clock that a manager on this store goes by.
     pub(crate) fn clock(&self) -> Clock {
         match self {
@@ -261,7 +276,8 @@ impl Address {
                 feature = "mongodb",
                 feature = "mysql",
                 feature = "postgres",
-                feature = "sqlite"
+                feature = "sqlite",
+                feature = "zookeeper"
             ))]
             _ => Clock::Boot,
         }
@@ -337,6 +353,11 @@ impl Address {
             Self::Etcd(target) => {
                 let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
                 lock_store_etcd::open(target, &lock_store_etcd::Settings { prefix, call_timeout })?
+            }
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(target) => {
+                let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
+                lock_store_zookeeper::open(target, &lock_store_zookeeper::Settings { prefix, call_timeout })
             }
             Self::Quorum(each) => {
                 if engine.lease > store.max_lease {

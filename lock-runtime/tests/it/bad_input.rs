@@ -634,6 +634,28 @@ fn an_address_of_etcd_that_is_none_is_refused_and_its_password_not_shown() {
     ]);
 }
 
+#[cfg(not(feature = "zookeeper"))]
+#[test]
+fn zookeeper_that_is_not_built_in_is_named() {
+    check_urls(&[("zookeeper://ann:hunter2@h/x", "the feature `zookeeper`")]);
+}
+
+/// The store's own tests have more of them.
+#[cfg(feature = "zookeeper")]
+#[test]
+fn an_address_of_zookeeper_that_is_none_is_refused_and_its_password_not_shown() {
+    check_urls(&[
+        ("zookeeper://ann:hunter2%40@a:1,[::1]:2,c/shop/", ""),
+        ("zookeeper://h/x?timeout=20s&tick=2s", ""),
+        ("zookeeper://ann:hunter2@h:0x1/x", "a bad port"),
+        ("zookeeper://h/x?hunter2=1", "option that is not known"),
+        ("zookeeper://h/x?timeout=hunter2", "no time"),
+        ("zookeeper:hunter2@h", "`//` is missing"),
+        ("zookeepers://ann:hunter2@h/x", "can't begin with \"zookeepers\""),
+        ("quorum:zookeeper://ann:hunter2@a/x|memory:|memory:", "can't be servers of a quorum"),
+    ]);
+}
+
 #[cfg(feature = "sqlite")]
 mod sqlite {
     use super::*;

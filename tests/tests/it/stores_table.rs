@@ -24,6 +24,7 @@ const STORES: [(&str, &str, &str); 11] = [
     ("[MariaDB](mariadb.md)", "mysql://127.0.0.1:1/db", "mysql://"),
     ("[MongoDB](mongodb.md)", "mongodb://127.0.0.1:1/db", "mongodb://"),
     ("[etcd](etcd.md)", "etcd://127.0.0.1:1/", "etcd://"),
+    ("[ZooKeeper](zookeeper.md)", "zookeeper://127.0.0.1:1/", "zookeeper://"),
     ("[SQLite](sqlite.md)", "sqlite:/no/such/folder/locks.db", "sqlite:"),
     ("quorum", "quorum:redis://127.0.0.1:1|redis://127.0.0.1:2|redis://127.0.0.1:3", "quorum:"),
 ];
