@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-use crate::process::Helper;
+use crate::callers::Callers;
 use lock_test_servers::foreign;
 
 /// How to get a program that is missing.
@@ -12,9 +11,6 @@ const HELP: &str = "`cargo xtask test etcd --install` installs it";
 
 /// The files of the program in `tests/interop/etcd`.
 const FILES: [&str; 3] = ["go.mod", "go.sum", "main.go"];
-
-/// Maximum time for an answer, also of a count. Generous: two busy cores.
-const LIMIT: Duration = Duration::from_secs(240);
 
 /// Builds the program, unless the same sources were built before. Returns its path.
 ///
@@ -35,12 +31,10 @@ pub fn build() -> Result<PathBuf, String> {
     Ok(folder.join("concurrency"))
 }
 
-/// A process that takes and releases locks by etcd's Go client. It is killed on drop.
+/// Starts a process that takes and releases locks by etcd's Go client, and waits until it is
+/// connected to the server at `endpoint`.
 ///
-/// Its argument is the endpoint of a server. It prints `ready` when it is connected. Then it takes
-/// commands. Each begins with the name of a caller, as does its answer. A caller has a session of
-/// its own, whose time-to-live in seconds is in its first command. It executes its commands one
-/// after the other, and those of different callers at once.
+/// A caller has a session of its own, whose time-to-live in seconds is in its first command.
 ///
 /// ```text
 /// CALLER lock KEY TTL             granted REVISION
@@ -53,54 +47,12 @@ pub fn build() -> Result<PathBuf, String> {
 ///
 /// `lock` and `try` are of `concurrency.Mutex`, `read` and `write` of `recipes.RWMutex`, which has
 /// no revision. `count` increments the number in a file, under the mutex.
-#[derive(Debug)]
-pub struct GoLocks {
-    helper: Helper,
-}
-
-impl GoLocks {
-    /// Starts the program, and waits until it is connected.
-    ///
-    /// # Panics
-    ///
-    /// When it can't be built or started; the text says what is missing.
-    #[must_use]
-    pub fn start(endpoint: &str) -> Self {
-        let program = build().unwrap_or_else(|error| panic!("no locks in Go: {error}"));
-        let mut helper = Helper::spawn_command(Command::new(program).arg(endpoint));
-        assert_eq!(helper.line(LIMIT), "ready");
-        Self { helper }
-    }
-
-    /// Sends a command.
-    pub fn send(&mut self, command: &str) {
-        self.helper.send(command);
-    }
-
-    /// Sends a command, and returns the answer without the caller.
-    pub fn ask(&mut self, command: &str) -> String {
-        self.send(command);
-        self.answer()
-    }
-
-    /// Returns the next answer without the caller.
-    ///
-    /// # Panics
-    ///
-    /// When none comes within four minutes.
-    #[track_caller]
-    pub fn answer(&mut self) -> String {
-        let line = self.helper.line(LIMIT);
-        line.split_once(' ').map_or(line.as_str(), |(_, answer)| answer).to_owned()
-    }
-
-    /// Returns whether no answer comes within this time.
-    pub fn is_silent(&mut self, within: Duration) -> bool {
-        self.helper.try_line(within).is_none()
-    }
-
-    /// Returns the process, to be signalled.
-    pub fn helper(&mut self) -> &mut Helper {
-        &mut self.helper
-    }
+///
+/// # Panics
+///
+/// When it can't be built or started; the text says what is missing.
+#[must_use]
+pub fn start(endpoint: &str) -> Callers {
+    let program = build().unwrap_or_else(|error| panic!("no locks in Go: {error}"));
+    Callers::start(Command::new(program).arg(endpoint))
 }

@@ -3,7 +3,8 @@
 //! - Deliberate trouble: a network that breaks ([`Proxy`]), a distant server ([`Distance`]), and
 //!   [`chaos`].
 //! - Rivals: helper programs, Redisson's own client ([`java`]), the clients of other languages that
-//!   share the plain layout ([`plain`]), and etcd's own client ([`concurrency`]).
+//!   share the plain layout ([`plain`]), etcd's own client ([`concurrency`]), and ZooKeeper's Curator
+//!   ([`curator`]).
 //! - Processes that work as fast as they can ([`hammers`]).
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).
@@ -22,10 +23,12 @@
 mod background;
 #[cfg(feature = "browser")]
 pub mod browser;
+pub mod callers;
 #[cfg(feature = "helpers")]
 pub mod chaos;
 pub mod clock;
 pub mod concurrency;
+pub mod curator;
 #[cfg(feature = "helpers")]
 pub mod database_clocks;
 #[cfg(feature = "helpers")]

@@ -25,7 +25,7 @@ Commands:
   direction whether the files of each crate import only from rooms below them; draws the rooms
   lines     the lines of code in each crate and folder
   servers   servers to try things on, until Ctrl-C: Redis (one, Sentinel, a cluster, a quorum),
-            PostgreSQL, MariaDB, MongoDB or etcd
+            PostgreSQL, MariaDB, MongoDB, etcd or ZooKeeper
   chaos     rival processes while servers, network and processes fail in all known ways
   deep      models and simulation, thousands of seeds of each kind
   spec      the TLA+ modules of spec/, and that TLC refutes each twin of them
@@ -72,6 +72,8 @@ Parts:
             into cargo's target folder, on Linux on x86-64 only, and needs Python with pip for that)
   etcd      real etcd servers, alone and as clusters, which the tests start (needs etcd and etcdctl, and Go for
             the locks of its Go client)
+  zookeeper real ZooKeeper servers, alone and as ensembles, which the tests start, and locks of Apache Curator
+            (needs a JDK of 17 or newer and Maven, which brings both from its registry the first time)
   examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
             MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
@@ -183,7 +185,7 @@ Starts servers on free ports of the loopback interface and prints the line that 
 
   export LOCK_URL=redis://127.0.0.1:<port>
 
-Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mongodb|etcd]
+Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mongodb|etcd|zookeeper]
 
   single    one redis-server (without an argument too)
   sentinel  a primary, two replicas, and three sentinels: redis+sentinel://
@@ -193,6 +195,7 @@ Usage: cargo xtask servers [single|sentinel|cluster|quorum|postgres|mariadb|mong
   mariadb   a MariaDB server: mysql:// (examples need `--features mysql` for it)
   mongodb   a MongoDB replica set of three members: mongodb://
   etcd      an etcd cluster of three members: etcd://
+  zookeeper a ZooKeeper server: zookeeper://
 
 Addresses and process ids go to stderr, to stop or kill a server. When one of several servers ends, the
 others go on. Their data is in temporary folders. Ctrl-C or SIGTERM ends all of them and removes the folders.
@@ -674,7 +677,7 @@ mod tests {
             ("book now", "now"),
             ("lines now", "now"),
             ("servers now", "now"),
-            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb, mongodb, etcd"),
+            ("servers now", "single, sentinel, cluster, quorum, postgres, mariadb, mongodb, etcd, zookeeper"),
             ("servers quorum now", "now"),
             ("deep now", "now"),
             ("direction now", "now"),

@@ -14,7 +14,7 @@ pub(crate) enum Tool {
     RedisServer,
     /// pkg-config and OpenSSL's headers, for the feature `tls-native`.
     OpenSsl,
-    /// A Java compiler for Java 17 or later, for the Redisson client.
+    /// A Java compiler for Java 17 or later, for the Redisson client, ZooKeeper and Curator.
     Jdk,
     Maven,
     /// A headless browser, and the program that drives it.
@@ -37,7 +37,7 @@ pub(crate) enum Tool {
     Node,
 }
 
-/// The Java version of `tests/interop`.
+/// The Java version of `tests/interop` and `tests/interop/curator`.
 const JAVA: u32 = 17;
 
 /// The minor version of Go 1 that builds `tests/interop/plain/go` and `tests/interop/etcd`.

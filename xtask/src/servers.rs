@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_tests::{
     Cluster, DatabaseServer, EtcdCluster, MariaDbServer, MongoDbSet, PostgresServer, Product, Quorum,
-    RedisServer, Sentinels, cluster, etcd, mongodb, sentinels,
+    RedisServer, Sentinels, ZooKeeperServer, cluster, etcd, mongodb, sentinels,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -22,10 +22,11 @@ pub(crate) enum Topology {
     MariaDb,
     MongoDb,
     Etcd,
+    ZooKeeper,
 }
 
 impl Topology {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Single,
         Self::Sentinel,
         Self::Cluster,
@@ -34,6 +35,7 @@ impl Topology {
         Self::MariaDb,
         Self::MongoDb,
         Self::Etcd,
+        Self::ZooKeeper,
     ];
 
     /// Those of Redis servers.
@@ -49,6 +51,7 @@ impl Topology {
             Self::MariaDb => "mariadb",
             Self::MongoDb => "mongodb",
             Self::Etcd => "etcd",
+            Self::ZooKeeper => "zookeeper",
         }
     }
 
@@ -67,6 +70,7 @@ impl Topology {
             Self::MariaDb => "a MariaDB server runs until Ctrl-C",
             Self::MongoDb => "a MongoDB replica set of three members runs until Ctrl-C",
             Self::Etcd => "an etcd cluster of three members runs until Ctrl-C",
+            Self::ZooKeeper => "a ZooKeeper server runs until Ctrl-C",
         }
     }
 }
@@ -81,6 +85,7 @@ pub(crate) enum Running {
     MariaDb(MariaDbServer),
     MongoDb(MongoDbSet),
     Etcd(EtcdCluster),
+    ZooKeeper(ZooKeeperServer),
 }
 
 impl Running {
@@ -110,6 +115,7 @@ impl Running {
                 let options = etcd::Options::default().election_timeout(Duration::from_secs(1));
                 Self::Etcd(EtcdCluster::try_start_with(options)?)
             }
+            Topology::ZooKeeper => Self::ZooKeeper(ZooKeeperServer::try_start()?),
         })
     }
 
@@ -123,6 +129,7 @@ impl Running {
             Self::MariaDb(server) => server.url(),
             Self::MongoDb(set) => set.url(),
             Self::Etcd(cluster) => cluster.url(),
+            Self::ZooKeeper(server) => server.url(),
         }
     }
 
@@ -135,7 +142,9 @@ impl Running {
                 cluster.primaries().into_iter().filter_map(|at| cluster.nodes().get(at)).collect()
             }
             Self::Quorum(quorum) => quorum.servers().iter().collect(),
-            Self::Postgres(_) | Self::MariaDb(_) | Self::MongoDb(_) | Self::Etcd(_) => Vec::new(),
+            Self::Postgres(_) | Self::MariaDb(_) | Self::MongoDb(_) | Self::Etcd(_) | Self::ZooKeeper(_) => {
+                Vec::new()
+            }
         }
     }
 
@@ -154,6 +163,7 @@ impl Running {
             Self::MariaDb(server) => database_ended(server),
             Self::MongoDb(set) => set.ended(),
             Self::Etcd(cluster) => cluster.ended(),
+            Self::ZooKeeper(server) => database_ended(server),
         }
     }
 
@@ -175,6 +185,7 @@ impl Running {
             Self::MariaDb(server) => database_process(server),
             Self::MongoDb(set) => set.members().flat_map(database_process).collect(),
             Self::Etcd(cluster) => cluster.members().flat_map(database_process).collect(),
+            Self::ZooKeeper(server) => database_process(server),
         }
     }
 }
@@ -222,7 +233,10 @@ pub(crate) fn run(topology: Topology) -> ExitCode {
             eprintln!("error: {what}");
         }
         // One of several may end, since the user may be trying just that; the others go on.
-        let is_one = matches!(topology, Topology::Single | Topology::Postgres | Topology::MariaDb);
+        let is_one = matches!(
+            topology,
+            Topology::Single | Topology::Postgres | Topology::MariaDb | Topology::ZooKeeper
+        );
         if !ended.is_empty() && is_one {
             return ExitCode::FAILURE;
         }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lock_runtime::{LockGuard, LockManager};
-use lock_tests::concurrency::GoLocks;
+use lock_tests::callers::Callers;
+use lock_tests::concurrency;
 use lock_tests::database_locks::processes_count_exactly_beside;
 use lock_tests::database_server::{LockServer, connect};
 use lock_tests::etcd::Etcd;
@@ -28,18 +29,18 @@ const MEANWHILE: Duration = Duration::from_millis(700);
 
 type Waiting = JoinHandle<Result<LockGuard, lock_runtime::LockError>>;
 
-fn start(server: &EtcdServer) -> GoLocks {
-    block_in_place(|| GoLocks::start(&server.endpoint()))
+fn start(server: &EtcdServer) -> Callers {
+    block_in_place(|| concurrency::start(&server.endpoint()))
 }
 
 /// Executes a command on the key `k`, and returns the answer.
-fn ask(go: &mut GoLocks, command: &str) -> String {
+fn ask(go: &mut Callers, command: &str) -> String {
     let command = command.replace(" k", &format!(" {}", name("k")));
     block_in_place(|| go.ask(&command))
 }
 
 /// Begins a command on the key `k` that has to wait. It is the entry number `entries`.
-async fn begin(server: &EtcdServer, go: &mut GoLocks, command: &str, entries: usize) {
+async fn begin(server: &EtcdServer, go: &mut Callers, command: &str, entries: usize) {
     go.send(&command.replace(" k", &format!(" {}", name("k"))));
     await_entries(server, "k", entries, SLACK).await;
 }
@@ -56,11 +57,11 @@ async fn granted(waiting: Waiting) -> LockGuard {
 }
 
 /// Asserts that the program is not answered for a while.
-fn assert_waits(go: &mut GoLocks) {
+fn assert_waits(go: &mut Callers) {
     assert!(block_in_place(|| go.is_silent(MEANWHILE)));
 }
 
-fn answer(go: &mut GoLocks) -> String {
+fn answer(go: &mut Callers) -> String {
     block_in_place(|| go.answer())
 }
 

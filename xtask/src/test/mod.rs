@@ -54,12 +54,13 @@ pub(crate) enum Part {
     MariaDb,
     MongoDb,
     Etcd,
+    ZooKeeper,
     Examples,
     Page,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -79,6 +80,7 @@ impl Part {
         Self::MariaDb,
         Self::MongoDb,
         Self::Etcd,
+        Self::ZooKeeper,
         Self::Examples,
         Self::Page,
     ];
@@ -104,6 +106,7 @@ impl Part {
             Self::MariaDb => "mariadb",
             Self::MongoDb => "mongodb",
             Self::Etcd => "etcd",
+            Self::ZooKeeper => "zookeeper",
             Self::Examples => "examples",
             Self::Page => "page",
         }
@@ -140,6 +143,7 @@ impl Part {
             | Self::MariaDb
             | Self::MongoDb
             | Self::Etcd
+            | Self::ZooKeeper
             | Self::Examples
             | Self::Page => false,
         }
@@ -160,6 +164,7 @@ impl Part {
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
             Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
             Self::Etcd => &[Tool::OpenSsl, Tool::Etcd, Tool::Go],
+            Self::ZooKeeper => &[Tool::OpenSsl, Tool::Jdk, Tool::Maven],
             Self::Examples => {
                 &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb, Tool::MongoDb, Tool::Etcd]
             }
@@ -401,6 +406,7 @@ impl Parts<'_> {
             | Part::MariaDb
             | Part::MongoDb
             | Part::Etcd
+            | Part::ZooKeeper
             | Part::Examples
             | Part::Page => {}
         }
@@ -453,6 +459,7 @@ impl Parts<'_> {
                 lane.step(part, "etcd: the server", |step| step.run(&mut programs.server(programs::ON_ETCD)));
                 lane.step(part, "etcd: the contract", |step| step.run(&mut programs.etcd_store()));
             }
+            Part::ZooKeeper => zookeeper(lane, programs),
             Part::Examples => examples::run(lane, self.scope, self.found, programs),
             Part::Page => {
                 lane.step(part, "page", |step| {
@@ -565,6 +572,20 @@ fn interop(lane: &Lane<'_>, programs: &Programs) {
             test.args(["--skip", REDLOCK]);
             step.run(test.arg("--show-output").env("LOCK_INTEROP_SERVERS", servers))
         });
+    }
+}
+
+/// Runs the tests on ZooKeeper. The jars are a separate step, as in [`interop`].
+fn zookeeper(lane: &Lane<'_>, programs: &Programs) {
+    let part = Part::ZooKeeper;
+    let built = lane.step(part, "zookeeper: build", |_| match lock_tests::zookeeper::Jars::build() {
+        Ok(_) => Outcome::Ok,
+        Err(why) => Outcome::Failed(why),
+    });
+    if built {
+        lane.step(part, "zookeeper", |step| step.run(&mut programs.named("zookeeper")));
+        let mut server = programs.server(programs::ON_ZOOKEEPER);
+        lane.step(part, "zookeeper: the server", |step| step.run(&mut server));
     }
 }
 

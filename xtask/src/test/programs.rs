@@ -12,7 +12,7 @@ use crate::runner::{self, Output};
 
 /// The tests that need other languages, a database on a server, or a browser. They only run if they
 /// are named.
-pub(super) const NAMED: [&str; 14] = [
+pub(super) const NAMED: [&str; 16] = [
     "--test",
     "interop",
     "--test",
@@ -25,6 +25,8 @@ pub(super) const NAMED: [&str; 14] = [
     "mongodb",
     "--test",
     "etcd",
+    "--test",
+    "zookeeper",
     "--test",
     "flash_sale_page",
 ];
@@ -98,6 +100,7 @@ impl Programs {
                 Part::MariaDb,
                 Part::MongoDb,
                 Part::Etcd,
+                Part::ZooKeeper,
                 Part::Page,
             ];
             let named = parts.iter().any(|part| named.contains(part));

@@ -53,20 +53,18 @@ impl Jars {
         Ok(Self { folder })
     }
 
-    /// Returns the command that runs the class `main`, without its arguments.
+    /// Returns the command that runs the class `main`, without its arguments. Settings are those of
+    /// the log, like `showDateTime=true`.
     #[must_use]
-    pub fn command(&self, main: &str) -> Command {
+    pub fn command(&self, log: &[&str], main: &str) -> Command {
         let mut class_path = self.folder.join("curator.jar").into_os_string();
         class_path.push(":");
         class_path.push(self.folder.join("dependency").join("*"));
         let options = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"];
         let mut command = database::command(&foreign::jdk("java"), &options);
-        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.showDateTime=true"]);
-        command
-            .arg("-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS")
-            .arg("-cp")
-            .arg(class_path)
-            .arg(main);
+        command.args(["-Xmx256m", "-XX:+UseSerialGC"]);
+        command.args(log.iter().map(|setting| format!("-Dorg.slf4j.simpleLogger.{setting}")));
+        command.arg("-cp").arg(class_path).arg(main);
         command
     }
 }
@@ -131,7 +129,8 @@ impl Product for ZooKeeper {
             Role::Alone => "org.apache.zookeeper.server.ZooKeeperServerMain",
             Role::Member { .. } => "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         };
-        let mut zookeeper = self.jars.command(main);
+        let log = ["showDateTime=true", "dateTimeFormat=HH:mm:ss.SSS"];
+        let mut zookeeper = self.jars.command(&log, main);
         zookeeper.arg(file);
         zookeeper
     }

@@ -1,0 +1,187 @@
+package lockcurator;
+
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayDeque;
+import java.util.Collection;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.Lease;
+
+/** The commands of one thread, and the leases of semaphores that it holds. */
+final class Commands {
+    private final Client client;
+    private final Callable<Client> another;
+    private final Map<String, Deque<Lease>> leases = new HashMap<>();
+
+    Commands(Client client, Callable<Client> another) {
+        this.client = client;
+        this.another = another;
+    }
+
+    /** Executes a command, and returns its answer. */
+    String run(List<String> words) throws Exception {
+        String path = words.size() > 1 ? words.get(1) : "";
+        switch (words.get(0)) {
+            case "lock" -> {
+                Client.Mutex mutex = client.mutex(path);
+                return acquire(mutex, mutex::node, wait(words, 2));
+            }
+            case "read" -> {
+                InterProcessReadWriteLock.ReadLock lock = client.readWriteLock(path).readLock();
+                return acquire(lock, lock::getLockPath, wait(words, 2));
+            }
+            case "write" -> {
+                InterProcessReadWriteLock.WriteLock lock = client.readWriteLock(path).writeLock();
+                return acquire(lock, lock::getLockPath, wait(words, 2));
+            }
+            case "unlock" -> client.mutex(path).release();
+            case "unread" -> client.readWriteLock(path).readLock().release();
+            case "unwrite" -> client.readWriteLock(path).writeLock().release();
+            case "downgrade" -> {
+                InterProcessReadWriteLock lock = client.readWriteLock(path);
+                String answer = acquire(lock.readLock(), lock.readLock()::getLockPath, -1);
+                lock.writeLock().release();
+                return answer;
+            }
+            case "semaphore" -> {
+                return lease(path, Integer.parseInt(words.get(2)), wait(words, 3));
+            }
+            case "return" -> leases.get(path).pop().close();
+            case "count" -> {
+                Path file = Path.of(words.get(2));
+                count(path, Integer.parseInt(words.get(3)),
+                    () -> Files.readString(file),
+                    number -> Files.writeString(file, number));
+                return "counted";
+            }
+            case "count-node" -> {
+                String node = words.get(2);
+                CuratorFramework framework = client.framework;
+                count(path, Integer.parseInt(words.get(3)),
+                    () -> new String(framework.getData().forPath(node), StandardCharsets.UTF_8),
+                    number -> framework.setData().forPath(node, number.getBytes(StandardCharsets.UTF_8)));
+                return "counted";
+            }
+            case "participants" -> {
+                return names("participants", client.mutex(path).getParticipantNodes());
+            }
+            case "czxid" -> {
+                return "czxid " + client.czxid(path);
+            }
+            case "session" -> {
+                return "session " + client.framework.getZookeeperClient().getZooKeeper().getSessionId();
+            }
+            case "pairs" -> {
+                return "took " + pairs(client, path, Integer.parseInt(words.get(2)));
+            }
+            case "hand-offs" -> {
+                return "took " + handOffs(path, Integer.parseInt(words.get(2)));
+            }
+            default -> throw new IllegalArgumentException("not a command: " + words);
+        }
+        return "released";
+    }
+
+    /** How many milliseconds to wait, or -1 for as long as it takes. */
+    private static long wait(List<String> words, int at) {
+        return words.size() > at ? Long.parseLong(words.get(at)) : -1;
+    }
+
+    private String acquire(InterProcessMutex lock, Callable<String> node, long wait) throws Exception {
+        if (wait < 0) {
+            lock.acquire();
+        } else if (!lock.acquire(wait, TimeUnit.MILLISECONDS)) {
+            return "busy";
+        }
+        return "granted " + client.czxid(node.call());
+    }
+
+    private String lease(String path, int of, long wait) throws Exception {
+        var semaphore = client.semaphore(path, of);
+        Lease lease = wait < 0 ? semaphore.acquire() : semaphore.acquire(wait, TimeUnit.MILLISECONDS);
+        if (lease == null) {
+            return "busy";
+        }
+        leases.computeIfAbsent(path, unused -> new ArrayDeque<>()).push(lease);
+        return "granted " + client.czxid(path + "/leases/" + lease.getNodeName());
+    }
+
+    private static String names(String first, Collection<String> nodes) {
+        StringBuilder answer = new StringBuilder(first);
+        nodes.forEach(node -> answer.append(' ').append(node.substring(node.lastIndexOf('/') + 1)));
+        return answer.toString();
+    }
+
+    private interface Write {
+        void write(String number) throws Exception;
+    }
+
+    /** Increments a number so slowly that only the mutex protects it. */
+    private void count(String path, int times, Callable<String> read, Write write) throws Exception {
+        InterProcessMutex mutex = client.mutex(path);
+        for (int done = 0; done < times; done++) {
+            mutex.acquire();
+            try {
+                int number = Integer.parseInt(read.call().trim());
+                Thread.sleep(1);
+                write.write(String.valueOf(number + 1));
+            } finally {
+                mutex.release();
+            }
+        }
+    }
+
+    /** Takes and releases a mutex. Returns the nanoseconds of it all. */
+    private static long pairs(Client client, String path, int times) throws Exception {
+        InterProcessMutex mutex = client.mutex(path);
+        long start = System.nanoTime();
+        for (int done = 0; done < times; done++) {
+            mutex.acquire();
+            mutex.release();
+        }
+        return System.nanoTime() - start;
+    }
+
+    /**
+     * Makes this client and another one take the mutex in turn, {@code times} in all. Returns the nanoseconds of it all.
+     */
+    private long handOffs(String path, int times) throws Exception {
+        Client second = another.call();
+        ExecutorService threads = Executors.newFixedThreadPool(2);
+        try {
+            CyclicBarrier start = new CyclicBarrier(3);
+            Callable<Void> own = () -> handOff(client, path, times - times / 2, start);
+            Callable<Void> others = () -> handOff(second, path, times / 2, start);
+            List<Future<Void>> both = List.of(threads.submit(own), threads.submit(others));
+            start.await();
+            long began = System.nanoTime();
+            for (Future<Void> one : both) {
+                one.get();
+            }
+            return System.nanoTime() - began;
+        } finally {
+            threads.shutdown();
+            second.close();
+        }
+    }
+
+    private static Void handOff(Client client, String path, int times, CyclicBarrier start) throws Exception {
+        start.await();
+        pairs(client, path, times);
+        return null;
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests with real ZooKeeper servers. `cargo xtask test zookeeper` runs them.
+
+mod curator;
