@@ -24,6 +24,8 @@ CONSTANTS
   Nobody,    \* no owner
   Owners,    \* names of the owners of a manager; a name is used again when nothing refers to it
   Sessions,  \* names of the sessions of a manager; a name is used again when nothing refers to it
+  Movers,    \* managers that may have all of them; the others have one
+  Copies,    \* numbers of the entries that one owner may have in one session
   Servers,   \* where managers read: "leader", "follower"
   Faults,    \* assumptions that do not hold: see README.md
   Broken     \* the rule that is left out, or "nothing"
@@ -41,7 +43,8 @@ VARIABLES
 
 vars == <<line, lag, alive, net, state, ended, wrong>>
 
-Alike == Permutations(Managers)
+Alike == Permutations(Movers) \union Permutations(Managers \ Movers)
+Of(m) == IF m \in Movers THEN Sessions ELSE {1}
 
 (* The number of a session that a manager does not have. *)
 None == 0
@@ -118,9 +121,9 @@ IsUsedSession(m, n) == \/ n \in alive[m] \/ n \in state[m].used \/ n = state[m].
 (* in the new session.  A withdrawal writes once more.                                        *)
 Open(m) ==
   /\ state[m].does # "holds"
-  /\ \E n \in Sessions, server \in Servers :
+  /\ \E n \in Of(m), server \in Servers :
        /\ ~IsUsedSession(m, n)
-       /\ ~\E k \in Sessions : k < n /\ ~IsUsedSession(m, k)
+       /\ ~\E k \in Of(m) : k < n /\ ~IsUsedSession(m, k)
        /\ alive' = [alive EXCEPT ![m] = @ \union {n}]
        /\ LET s == [state[m] EXCEPT !.n = n, !.at = server]
               asks == [s EXCEPT !.used = @ \union {n}, !.again = TRUE]
@@ -189,11 +192,12 @@ Release(m) ==
   /\ Under(line, net \union {Message("release", state[m].as, state[m].n)})
 
 (* The epoch is written.  A server that has answered a write knows all that came before it. *)
+(* Another server need not.                                                                 *)
 HearWritten == \E r \in net :
   LET m == r.owner.m
   IN /\ r.kind = "written" /\ state[m].does = "writes" /\ state[m].as = r.owner
      /\ state' = [state EXCEPT ![m].does = "lists"]
-     /\ lag' = IF state[m].at = "follower" THEN Queue ELSE lag
+     /\ lag' = IF state[m].at = "follower" /\ Broken # "other-connection" THEN Queue ELSE lag
      /\ UNCHANGED <<alive, wrong>>
      /\ Under(line, net \ {r})
 
@@ -226,7 +230,7 @@ ExecuteAcquire == \E r \in net :
                                                          /\ line[j].n = r.n}}
   IN /\ r.kind = "acquire" /\ IsAlive(r) /\ ~r.isOver
      /\ UNCHANGED <<lag, alive, state, wrong>>
-     /\ \E i \in {1, 2} \ numbers :
+     /\ \E i \in Copies \ numbers :
           /\ i = 1 \/ 1 \in numbers
           /\ Under(Append(line, [owner |-> r.owner, n |-> r.n, i |-> i, isThere |-> TRUE,
                                  isOld |-> FALSE]),
@@ -297,7 +301,7 @@ Init ==
 Next ==
   \/ \E m \in Managers : \/ Open(m) \/ Ask(m) \/ AskAgain(m) \/ Look(m) \/ Withdraw(m) \/ Release(m)
                          \/ List(m) \/ Leave(m)
-                         \/ \E n \in Sessions : Expire(m, n)
+                         \/ \E n \in Of(m) : Expire(m, n)
   \/ HearWritten
   \/ ExecuteAcquire \/ ExecuteRelease \/ ExecuteDelete \/ ExecuteWrite \/ Recreate
   \/ CatchUp \/ Vanish
