@@ -97,7 +97,7 @@ Connect ==
   /\ \E t \in Timeouts, server \in {"leader", "follower", "deposed"} :
        link' = [to |-> server, is |-> "asked", gives |-> t]
   /\ stray' = IF link.to = "deposed" THEN stray ELSE stray \union {link.gives}
-  /\ mine' = IF link.is # "up" /\ Broken # "hears-first" THEN Min(mine, Least) ELSE mine
+  /\ mine' = IF link.is # "up" /\ Broken # "forgets" THEN Min(mine, Least) ELSE mine
   /\ path' = Quiet /\ beat' = NoBeat
   /\ UNCHANGED <<left, created, counted, since>>
 
