@@ -44,6 +44,8 @@ VARIABLES
 vars == <<line, lag, alive, net, state, ended, wrong>>
 
 Alike == Permutations(Movers) \union Permutations(Managers \ Movers)
+
+(* Names of the sessions that a manager may have. *)
 Of(m) == IF m \in Movers THEN Sessions ELSE {1}
 
 (* The number of a session that a manager does not have. *)
