@@ -52,7 +52,7 @@ const fn run(module: &'static str, name: &'static str, expected: Expected, const
 }
 
 /// The runs with small bounds. `spec/README.md` says which rule each twin leaves out.
-const RUNS: [Run; 78] = [
+const RUNS: [Run; 112] = [
     run("Mutex", "good", Holds(ALL), &[]),
     run("Mutex", "good, loss", Holds("P2 P4 P5"), &[("Faults", "vanish flush")]),
     run("Mutex", "no-margin", Breaks("P1"), &[("Margin", "0")]),
@@ -131,10 +131,44 @@ const RUNS: [Run; 78] = [
     run("Sequenced", "vanish-token", Breaks("P2"), &[("Faults", "vanish"), ("Timeout", "1")]),
     run("Sequenced", "revoke", Breaks("P1"), &[("Faults", "revoke"), ("Timeout", "1")]),
     run("Sequenced", "old-server", Breaks("P1"), &[("Faults", "old-server"), ("Timeout", "1")]),
+    run("Heartbeats", "good", Holds("Alive"), &[]),
+    run("Heartbeats", "good, 2 timeouts", Holds("Alive"), &TIMEOUTS),
+    run("Heartbeats", "no-margin", Breaks("Alive"), &[("Margin", "0")]),
+    run("Heartbeats", "from-answer", Breaks("Alive"), &[("Broken", "from-answer")]),
+    run("Heartbeats", "sync", Breaks("Alive"), &[("Broken", "sync")]),
+    run("Heartbeats", "last", Breaks("Alive"), &[("Broken", "last")]),
+    run("Heartbeats", "last-but-one", Breaks("Alive"), &[("Broken", "last-but-one")]),
+    run("Heartbeats", "close", Breaks("Alive"), &[("Broken", "close")]),
+    run("Heartbeats", "from-send", Breaks("Alive"), &[("Broken", "from-send")]),
+    run("Heartbeats", "replaced", Breaks("Alive"), &[("Broken", "replaced")]),
+    run("Heartbeats", "keeps-timeout", Breaks("Alive"), &two_timeouts("keeps-timeout")),
+    run("Heartbeats", "lengthens", Breaks("Alive"), &two_timeouts("lengthens")),
+    run("Heartbeats", "hears-first", Breaks("Alive"), &two_timeouts("hears-first")),
+    run("Heartbeats", "forgets", Breaks("Alive"), &two_timeouts("forgets")),
+    run("Heartbeats", "drift", Breaks("Alive"), &[("Drift", "2")]),
+    run("Heartbeats", "uneven", Breaks("Alive"), &[("Timeouts", "{3, 4}")]),
+    run("Heartbeats", "early-end", Breaks("Alive"), &[("Faults", "early-end")]),
+    run("Ephemeral", "good", Holds(ALL), &[]),
+    run("Ephemeral", "good, 2 sessions", Holds(ALL), &[("Movers", "{a}"), ("Copies", "{1}"), LEADER]),
+    run("Ephemeral", "good, 1 manager", Holds(ALL), &[("Managers", "{a}"), ("Movers", "{a}")]),
+    run("Ephemeral", "good, 2 owners", Holds(ALL), &[("Owners", "{1, 2}"), ("Copies", "{1}"), LEADER]),
+    run("Ephemeral", "old-session", Breaks("P1"), &moving("old-session", "{a, b}")),
+    run("Ephemeral", "late-list", Breaks("P2"), &[("Broken", "late-list")]),
+    run("Ephemeral", "deletes-by-session", Breaks("P4"), &DELETES_BY_SESSION),
+    run("Ephemeral", "no-epoch", Breaks("P5"), &[("Broken", "no-epoch"), ONE]),
+    run("Ephemeral", "lists-first", Breaks("P5"), &[("Broken", "lists-first"), ONE]),
+    run("Ephemeral", "other-connection", Breaks("P5"), &[("Broken", "other-connection"), ONE]),
+    run("Ephemeral", "other-session", Breaks("P5"), &moving("other-session", "{a}")),
+    run("Ephemeral", "goes-on", Breaks("P5"), &moving("goes-on", "{a}")),
+    run("Ephemeral", "recreated", Breaks("P5"), &[("Broken", "recreated"), ONE]),
+    run("Ephemeral", "release-alone", Breaks("P5"), &[("Broken", "release-alone"), ONE]),
+    run("Ephemeral", "vanish", Breaks("P1"), &[("Faults", "vanish")]),
+    run("Ephemeral", "vanish-token", Breaks("P2"), &[("Faults", "vanish")]),
+    run("Ephemeral", "early-end", Breaks("P1"), &[("Faults", "early-end")]),
 ];
 
 /// The runs with larger bounds, for `--deep`.
-const DEEP: [Run; 24] = [
+const DEEP: [Run; 31] = [
     run("Mutex", "deep, 3 managers, 1 owner", Holds(ALL), &THREE),
     run("Mutex", "deep, 2 leases", Holds(ALL), &[("Leases", "{1, 2}")]),
     run("Plain", "deep, late renewals", Holds(ALL), &[("LateRenewals", "TRUE")]),
@@ -159,6 +193,13 @@ const DEEP: [Run; 24] = [
     run("Sequenced", "deep, 2 sessions", Holds(ALL), &[("Sessions", "{1, 2}"), ("Timeout", "1")]),
     run("Sequenced", "deep, 3 managers", Holds(ALL), &[("Managers", "{a, b, c}"), ("Timeout", "1")]),
     run("Sequenced", "deep, 2 owners", Holds(ALL), &[("Owners", "{1, 2}"), ("Timeout", "1")]),
+    run("Heartbeats", "deep, whole ticks", Holds("Alive"), &WHOLE_TICKS),
+    run("Heartbeats", "deep, longer timeout", Holds("Alive"), &[("Timeouts", "{4, 7}")]),
+    run("Ephemeral", "deep, forced release", Holds("P4 P5"), &[("Faults", "vanish")]),
+    run("Ephemeral", "deep, follower", Holds(ALL), &[("Movers", "{a}"), ("Copies", "{1}")]),
+    run("Ephemeral", "deep, 2 sessions", Holds(ALL), &[("Movers", "{a, b}"), ("Copies", "{1}"), LEADER]),
+    run("Ephemeral", "deep, 2 owners", Holds(ALL), &[("Owners", "{1, 2}"), LEADER]),
+    run("Ephemeral", "deep, 3 managers", Holds(ALL), &[("Managers", "{a, b, c}"), ("Copies", "{1}"), LEADER]),
 ];
 
 const ALL: &str = "P1 P2 P4 P5";
@@ -167,6 +208,12 @@ const BACK: [(&str, &str); 5] =
     [("Faults", "back"), ("Lease", "1"), ("Leases", "{1}"), ("Limit", "0"), ("PerTick", "1")];
 const FAILOVER: [(&str, &str); 3] = [("Faults", "flush failover"), ("Limit", "0"), ("PerTick", "1")];
 const LATE_RENEWAL: [(&str, &str); 3] = [("Faults", "late-renewal"), ("Lease", "3"), ("Leases", "{3}")];
+const TIMEOUTS: [(&str, &str); 2] = [("Timeouts", "{3, 4}"), ("Least", "3")];
+const WHOLE_TICKS: [(&str, &str); 3] = [("Apart", "2"), ("Timeouts", "{5, 6}"), ("Least", "5")];
+const LEADER: (&str, &str) = ("Servers", "{\"leader\"}");
+const ONE: (&str, &str) = ("Managers", "{a}");
+const DELETES_BY_SESSION: [(&str, &str); 3] =
+    [("Broken", "deletes-by-session"), ("Owners", "{1, 2}"), ("Copies", "{1}")];
 
 /// Returns the constants of a twin in which a short lease and no wait for the lock are enough.
 const fn least(broken: &'static str) -> [(&'static str, &'static str); 4] {
@@ -181,6 +228,16 @@ const fn short(broken: &'static str) -> [(&'static str, &'static str); 2] {
 /// Returns the constants of a twin in which two owners of a manager are in the queue.
 const fn two_owners(broken: &'static str) -> [(&'static str, &'static str); 3] {
     [("Broken", broken), ("Timeout", "1"), ("Owners", "{1, 2}")]
+}
+
+/// Returns the constants of a twin in which servers give two timeouts.
+const fn two_timeouts(broken: &'static str) -> [(&'static str, &'static str); 3] {
+    [("Broken", broken), TIMEOUTS[0], TIMEOUTS[1]]
+}
+
+/// Returns the constants of a twin in which the manager `a` opens a session beside an old one.
+const fn moving(broken: &'static str, managers: &'static str) -> [(&'static str, &'static str); 4] {
+    [("Broken", broken), ("Managers", managers), ("Movers", "{a}"), ("Copies", "{1}")]
 }
 
 /// Returns the constants of a twin that needs a clock that is stepped back.
@@ -337,7 +394,7 @@ impl Run {
 
     fn line(&self, verdict: &str, states: u64, took: Duration) -> String {
         let seconds = took.as_secs_f64();
-        format!("{:9} {:22} {states:>9} states {seconds:>6.1} s  {verdict}", self.module, self.name)
+        format!("{:10} {:24} {states:>9} states {seconds:>6.1} s  {verdict}", self.module, self.name)
     }
 }
 
@@ -496,7 +553,7 @@ State 1: <Initial predicate>
 
     #[test]
     fn every_rule_that_can_be_left_out_has_a_twin() {
-        for module in ["Mutex", "Plain", "Records", "Sequenced"] {
+        for module in ["Mutex", "Plain", "Records", "Sequenced", "Heartbeats", "Ephemeral"] {
             let text = spec(&format!("{module}.tla"));
             let config = spec(&format!("{module}.cfg"));
             let known = left_out(&text);
