@@ -14,7 +14,7 @@ const BEGIN: &str = "<!-- The abilities of the stores, made by tests/tests/it/st
 const END: &str = "<!-- The end of the abilities -->";
 
 /// The stores: the head of their column, a URL where no server is, and how errors name them.
-const STORES: [(&str, &str, &str); 11] = [
+const STORES: [(&str, &str, &str); 12] = [
     ("`memory:`", "memory:", "memory:"),
     ("one server", "redis://127.0.0.1:1", "redis://"),
     ("Sentinel", "redis+sentinel://127.0.0.1:1/main", "redis+sentinel://"),
