@@ -32,12 +32,11 @@ use crate::callers::Callers;
 /// CALLER hand-offs PATH TIMES             took NANOSECONDS
 /// ```
 ///
-/// Times to wait are in milliseconds; without one, it waits for as long as it takes. `lock`, `count`
-/// and `pairs` are of `InterProcessMutex`, `read`, `write` and `downgrade` of
-/// `InterProcessReadWriteLock`, and `semaphore` of `InterProcessSemaphoreV2`. The czxid is that of
-/// the entry. `downgrade` takes the read lock, and then releases the write lock. `return` gives back
-/// the latest lease. `count` increments the number in a file, and `count-node` that in a node, under
-/// a mutex. `hand-offs` makes two clients take a mutex in turn.
+/// Times to wait are in milliseconds; without one, it waits for as long as it takes. The locks are
+/// `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`. The czxid is of
+/// the entry. `downgrade` takes the read lock, and then releases the write lock. `return` gives
+/// back the latest lease. `count` increments the number in a file, and `count-node` that in a node,
+/// under a mutex. `pairs` takes and releases a mutex; `hand-offs` lets two clients do so in turn.
 ///
 /// Any command may be answered with `failed EXCEPTION`.
 ///

@@ -3,8 +3,7 @@
 //! - Deliberate trouble: a network that breaks ([`Proxy`]), a distant server ([`Distance`]), and
 //!   [`chaos`].
 //! - Rivals: helper programs, Redisson's own client ([`java`]), the clients of other languages that
-//!   share the plain layout ([`plain`]), etcd's own client ([`concurrency`]), and ZooKeeper's Curator
-//!   ([`curator`]).
+//!   share the plain layout ([`plain`]), etcd's client ([`concurrency`]), and [`curator`].
 //! - Processes that work as fast as they can ([`hammers`]).
 //! - Checkers of the events of a run ([`history`]), of sections under one lock ([`overlap`]), and
 //!   of the calls to a store ([`probe`]).

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::folders;
 use crate::process::Process;
@@ -25,20 +26,22 @@ pub fn build(
     parts: &[&str],
     make: impl FnOnce(&Path) -> Result<(), String>,
 ) -> Result<PathBuf, String> {
-    // Tests of one process wait for each other. Several processes build twice at worst.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let work = work_folder()?;
+    // One build at a time, of all processes: two downloads would get in each other's way.
+    let file = work.join("lock");
+    let locked = std::fs::File::create(&file).map_err(|error| told(&file, &error))?;
+    flock(&locked, FlockOperation::LockExclusive).map_err(|error| told(&file, &error.into()))?;
     let folder = work.join(format!("{name}-{:016x}", fingerprint(sources, parts)?));
     if folder.exists() {
         return Ok(folder);
     }
-    let unfinished = work.join(format!("unfinished-{name}-{}", std::process::id()));
+    let unfinished = work.join(format!("unfinished-{name}"));
+    // A process may have been killed.
+    let _ = std::fs::remove_dir_all(&unfinished);
     let made = make_folder(&unfinished).and_then(|()| make(&unfinished));
     let made = made.and_then(|()| {
         let renamed = std::fs::rename(&unfinished, &folder);
-        // Another process may have been faster.
-        if folder.exists() { Ok(()) } else { renamed.map_err(|error| told(&folder, &error)) }
+        renamed.map_err(|error| told(&folder, &error))
     });
     let _ = std::fs::remove_dir_all(&unfinished);
     made.map(|()| folder)

@@ -1,11 +1,11 @@
 //! Real servers for tests, on free ports of the loopback interface.
 //!
 //! Redis runs as a single [`RedisServer`] or as a group: [`Sentinels`], [`Cluster`], [`Quorum`].
-//! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, a [`MariaDbServer`],
-//! a [`MongoDbServer`] or a [`MongoDbSet`] of three, an [`EtcdServer`] or an [`EtcdCluster`] of
-//! three, and a [`ZooKeeperServer`] or a [`ZooKeeperEnsemble`] of three. Servers can speak TLS
-//! (`tls`) and have clocks that can be set ([`ServerClock`]). All of them are [processes](process).
-//! A [`Wire`] breaks connections.
+//! There are also a [`PostgresServer`], with a [`PgBouncer`] in front of it, and a
+//! [`MariaDbServer`]. The following are single servers or groups of three: [`MongoDbServer`] and
+//! [`MongoDbSet`], [`EtcdServer`] and [`EtcdCluster`], [`ZooKeeperServer`] and
+//! [`ZooKeeperEnsemble`]. Servers can speak TLS (`tls`) and have clocks that can be set
+//! ([`ServerClock`]). All of them are [processes](process). A [`Wire`] breaks connections.
 //!
 //! Programs in other languages are [built](foreign) once.
 //!

@@ -280,7 +280,7 @@ struct Ports {
 #[derive(Debug)]
 struct Links {
     ports: [Ports; MEMBERS],
-    /// What the first member uses to reach the second one: its port for the quorum, and for
+    /// The proxies through which the first member reaches the second one: for the quorum, and for
     /// elections. No member reaches itself through them.
     wires: [[[Wire; 2]; MEMBERS]; MEMBERS],
 }
