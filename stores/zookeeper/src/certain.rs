@@ -11,14 +11,17 @@ const MARGIN: u32 = 40;
 ///
 /// The leader of the ensemble ends a session that it has not heard of for the time-out. It hears of
 /// a heartbeat by the follower's next answer to its own pings, which it sends twice a tick. So a
-/// heartbeat that was answered shows that the leader has heard of one before it. Two of them, each a
-/// tick apart, leave time for the ping. `spec/Ephemeral.tla` shows that fewer are not enough.
+/// heartbeat that was answered shows that the leader has heard of one before it. Two of them leave
+/// time for the ping, if each is sent a tick after the answer to the one before.
+/// `spec/Heartbeats.tla` shows that less is not enough.
 #[derive(Debug)]
 pub(crate) struct Certain {
     timeout: Duration,
     tick: Duration,
-    /// When the last two that count were sent.
+    /// When the last two that count were sent,
     before: [Option<Tick>; 2],
+    /// and when the next one counts: a tick after the last answer.
+    next: Tick,
     until: Tick,
 }
 
@@ -26,7 +29,7 @@ impl Certain {
     /// A session with this time-out that was asked for at `sent`. The leader itself began it.
     pub(crate) fn new(sent: Tick, timeout: Duration, tick: Duration) -> Self {
         let until = sent + longest_life(timeout);
-        Self { timeout, tick, before: [None, Some(sent)], until }
+        Self { timeout, tick, before: [None, Some(sent)], next: sent + tick, until }
     }
 
     /// Returns until when the session is certain to live.
@@ -35,18 +38,18 @@ impl Certain {
     }
 
     /// Returns when the next heartbeat counts.
-    pub(crate) fn next(&self) -> Tick {
-        let [_, last] = self.before;
-        last.map_or_else(Tick::default, |last| last + self.tick)
+    pub(crate) const fn next(&self) -> Tick {
+        self.next
     }
 
-    /// Records the answer to a heartbeat that was sent at this time.
-    pub(crate) fn heard(&mut self, sent: Tick) {
-        if sent < self.next() {
+    /// Records the answer to a heartbeat, which has just come.
+    pub(crate) fn heard(&mut self, sent: Tick, now: Tick) {
+        if sent < self.next {
             return;
         }
         let [first, second] = self.before;
         self.before = [second, Some(sent)];
+        self.next = now + self.tick;
         if let Some(first) = first {
             self.until = self.until.max(first + longest_life(self.timeout));
         }
@@ -94,7 +97,7 @@ mod tests {
         let mut certain = Certain::new(at(10), 40 * SECOND, 3 * SECOND);
         let mut until = Vec::new();
         for sent in [13, 16, 20, 23] {
-            certain.heard(at(sent));
+            certain.heard(at(sent), at(sent));
             until.push(certain.until());
         }
         // The session's beginning counts as one, and makes it certain already.
@@ -105,9 +108,10 @@ mod tests {
     fn heartbeats_that_are_less_than_a_tick_apart_do_not_count() {
         let mut certain = Certain::new(at(10), 40 * SECOND, 3 * SECOND);
         for sent in [11, 12, 13, 14, 15] {
-            certain.heard(at(sent));
+            certain.heard(at(sent), at(sent + 1));
         }
-        assert_eq!((certain.until(), certain.next()), (at(49), at(16)));
+        // From the answer of one to the sending of the next.
+        assert_eq!((certain.until(), certain.next()), (at(49), at(17)));
     }
 
     #[test]
@@ -116,7 +120,7 @@ mod tests {
         for beat in 1..50 {
             // Just before the answer.
             assert!(certain.until() >= at(3 * beat) + certain.longest_lease(), "{beat}");
-            certain.heard(at(3 * beat));
+            certain.heard(at(3 * beat), at(3 * beat));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! [`ZooKeeperStore`]: locks in ZooKeeper, in the format of Apache Curator's recipes.
 //!
 //! A lock is a queue of [entries](lock_store_sequences): ephemeral sequential nodes in a directory
-//! with the lock's name. `InterProcessMutex` and `InterProcessReadWriteLock` of Curator do the same,
-//! so they share locks with this store.
+//! with the lock's name. `InterProcessMutex` and `InterProcessReadWriteLock` of Curator do the
+//! same, so they share locks with this store.
 //!
 //! A manager has one session. `link` has it, with its heartbeats, and `certain` says until when it
 //! is certain to live. `names` has the names of nodes, `queue` the order of those in a directory,
@@ -12,8 +12,8 @@
 //! # Rules
 //!
 //! - A heartbeat is a write, and no `sync`: a leader that was deposed still answers those.
-//! - The leader hears of a heartbeat through a follower a tick later. So a session is certain to live
-//!   from the last but two of its heartbeats on, which are at least a tick apart.
+//! - The leader hears of a heartbeat through a follower, a tick later. So a session is certain to
+//!   live from the last but two of its heartbeats on. Each is sent a tick after the last answer.
 //! - A withdrawal first writes the epoch of its session, and then lists the directory.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

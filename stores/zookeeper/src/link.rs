@@ -199,7 +199,7 @@ impl Link {
             if until >= now + lease || lease > longest {
                 return Some(until);
             }
-            // It takes three heartbeats until it is certain for long again. Another session is sooner.
+            // It takes three heartbeats until it is certain for long again. Another one is sooner.
             if self.names.is_empty() && next + self.tick() < now {
                 self.end();
                 return None;
@@ -212,13 +212,13 @@ impl Link {
         lock(&self.certain).tick()
     }
 
-    /// Writes through the leader, as a heartbeat. What the session reads later is not older.
+    /// Writes through the leader, as a heartbeat. Later reads of the session are not older.
     pub(crate) async fn beat(&self) -> Result<(), StoreError> {
         let client = self.client().await?;
         let sent = self.clock.now();
         match client.set_data(&self.beat_path, b"", None).await {
             Ok(_) => {
-                lock(&self.certain).heard(sent);
+                lock(&self.certain).heard(sent, self.clock.now());
                 self.changed.notify_waiters();
                 Ok(())
             }

@@ -7,8 +7,8 @@
 //! | `ROOT/lock-sessions/SESSION-SLOT` | an epoch; its version counts withdrawals |
 //! | `ROOT/lock-sessions/SESSION-beat` | written by heartbeats |
 //!
-//! The number is the server's. The UUID of an entry of ours has the session and a hash of the owner,
-//! and its data is the owner.
+//! The number is the server's. The UUID of an entry of ours has the session and a hash of the
+//! owner, and its data is the owner.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -82,8 +82,8 @@ impl ZooKeeper {
         names::epoch(&self.ensemble.root, session, slot)
     }
 
-    /// Lists the queue of a lock, with the revision of its directory. The caller has written before,
-    /// if the list has to be of a certain moment.
+    /// Lists the queue of a lock, with the revision of its directory. The caller has written
+    /// before, if the list has to be of a certain moment.
     async fn queue(&self, link: &Link, lock: &str) -> Result<(u64, Queue), StoreError> {
         match link.client().await?.get_children(lock).await {
             Ok((names, stat)) => Ok((revision(stat.pzxid), Queue::read(lock, names)?)),
@@ -307,7 +307,7 @@ impl ZooKeeper {
             Err(Failed::At(_, error)) => return Err(link.failed(&error, of_write)),
             Err(Failed::Store(error)) => return Err(error),
         }
-        // Every copy was executed before that, or is refused. So this list shows what they have made.
+        // Every copy was executed before that, or is refused. So this list shows their nodes.
         for (entry, _) in &entries {
             if link.names.get(entry) == At::Unknown {
                 self.look_for(link, entry).await?;

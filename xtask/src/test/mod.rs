@@ -179,6 +179,7 @@ const FEATURES: [(&str, &[&str]); 12] = [
     ("lock-core", &["testing"]),
     ("lock-engine", &["metrics", "testing"]),
     ("lock-store-etcd", &[]),
+    ("lock-store-zookeeper", &[]),
     ("lock-store-memory", &["testing"]),
     ("lock-store-mongodb", &[]),
     ("lock-store-quorum", &[]),
