@@ -175,7 +175,7 @@ impl Part {
 
 /// The crates that users compile, and their features. Each crate must work without features, and
 /// with each one alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [(&str, &[&str]); 12] = [
+const FEATURES: [(&str, &[&str]); 13] = [
     ("lock-core", &["testing"]),
     ("lock-engine", &["metrics", "testing"]),
     ("lock-store-etcd", &[]),
