@@ -88,7 +88,7 @@ impl SentState {
     }
 }
 
-/// Returns the epoch of a request's owner, of so many epochs.
+/// Returns the epoch of a request: its owner's, of `epochs` in all.
 pub(crate) fn slot_of(request: &AcquireRequest, epochs: usize) -> usize {
     request.items.iter().next().map_or(0, |item| slot_of_owner(&item.owner, epochs))
 }

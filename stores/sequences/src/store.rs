@@ -1,7 +1,7 @@
 //! [`OrderedStore`]: what a store with ordered entries has to do, and its words.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -341,6 +341,6 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-async fn lacks<T>(abilities: &Abilities, lacked: &str) -> Result<T, StoreError> {
-    Err(StoreError::new(StoreErrorKind::Unsupported, format!("{} {lacked}", abilities.name)))
+fn lacks<T>(abilities: &Abilities, lacked: &str) -> Ready<Result<T, StoreError>> {
+    ready(Err(StoreError::new(StoreErrorKind::Unsupported, format!("{} {lacked}", abilities.name))))
 }

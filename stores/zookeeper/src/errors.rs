@@ -74,3 +74,8 @@ fn text(error: &Error) -> String {
         _ => format!("ZooKeeper: {error}"),
     }
 }
+
+/// Returns the error of a step whose outcome is not known.
+pub(crate) fn unanswered(error: &StoreError) -> StoreError {
+    StoreError::new(StoreErrorKind::Unanswered, error.to_string())
+}

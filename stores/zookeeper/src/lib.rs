@@ -6,8 +6,9 @@
 //!
 //! A manager has one session. `link` has it, with its heartbeats, and `certain` says until when it
 //! is certain to live. `names` has the names of nodes, `queue` the order of those in a directory,
-//! and `own` those that this session has made. `steps` has the transactions, and `errors` turns
-//! ZooKeeper's errors into the store's.
+//! and `own` those that this session has made. `steps` is the store; its transactions are in
+//! `entering` and `leaving`, and its lists in `looking`. `errors` turns ZooKeeper's errors into the
+//! store's.
 //!
 //! # Rules
 //!
@@ -23,8 +24,11 @@
 )]
 
 mod certain;
+mod entering;
 mod errors;
+mod leaving;
 mod link;
+mod looking;
 mod names;
 mod open;
 mod own;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use lock_core::internal::clock::{Clock, Tick};
 use lock_core::internal::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_core::internal::sync::{Mutex, lock};
@@ -14,7 +14,7 @@ use lock_store_sequences::Session;
 use tokio::sync::Notify;
 use zookeeper_client::{
     Acls, Client, Connector, CreateMode, CreateOptions, Error, MultiWriteError, MultiWriteResult,
-    SessionState,
+    SessionState, Stat,
 };
 
 use crate::certain::Certain;
@@ -34,6 +34,10 @@ pub(crate) const DIRECTORY: CreateOptions<'static> = CreateMode::Container.with_
 
 /// A node that ends with the session.
 pub(crate) const EPHEMERAL: CreateOptions<'static> = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+
+/// An entry of a queue.
+pub(crate) const NUMBERED: CreateOptions<'static> =
+    CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 
 /// How a manager reaches the ensemble.
 pub(crate) struct Ensemble {
@@ -56,7 +60,7 @@ pub(crate) struct Link {
     pub(crate) names: Names,
     clock: Clock,
     beat_path: String,
-    root: String,
+    pub(crate) root: String,
     timeout: Duration,
     certain: Mutex<Certain>,
     /// Told when `certain` changes, or when the session ends.
@@ -104,7 +108,7 @@ impl Link {
     async fn make_nodes(&self) -> Result<(), StoreError> {
         loop {
             let mut nodes = self.client.new_multi_writer();
-            let epochs = (0..EPOCHS).map(|slot| names::epoch(&self.root, self.id, slot));
+            let epochs = (0..EPOCHS).map(|slot| self.epoch(slot));
             for path in epochs.chain([self.beat_path.clone()]) {
                 nodes.add_create(&path, b"", &EPHEMERAL).map_err(|error| of_write(&error))?;
             }
@@ -249,9 +253,7 @@ impl Link {
 
     /// Deletes the nodes of the session that nobody wants.
     async fn tidy(&self) -> Result<(), StoreError> {
-        let client = self.client().await?;
-        let under = self.root.trim_end_matches('/');
-        let mut paths = match client.list_ephemerals(if under.is_empty() { "/" } else { under }).await {
+        let mut paths = match self.client().await?.list_ephemerals(names::directory(&self.root)).await {
             Ok(paths) => paths,
             // Servers before 3.6 can't tell.
             Err(Error::Unimplemented) => Vec::new(),
@@ -261,22 +263,45 @@ impl Link {
         paths.retain(|path| names::split(path).0 != sessions);
         let unwanted = self.names.unwanted(self.id, paths);
         for paths in unwanted.chunks(ROUND_OF_DELETIONS) {
-            for deleted in join_all(paths.iter().map(|path| client.delete(path, None))).await {
-                match deleted {
-                    Ok(()) | Err(Error::NoNode) => {}
-                    Err(error) => return Err(self.failed(&error, of_write)),
-                }
-            }
+            try_join_all(paths.iter().map(|path| self.delete(path))).await?;
         }
         let _ = self.untidy.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
         Ok(())
     }
 
+    /// Returns the path of an epoch.
+    pub(crate) fn epoch(&self, slot: usize) -> String {
+        names::epoch(&self.root, self.id, slot)
+    }
+
+    /// Lists the nodes in a directory, with its revision; `None` if it is not there.
+    pub(crate) async fn children(&self, path: &str) -> Result<Option<(Vec<String>, u64)>, StoreError> {
+        match self.client().await?.get_children(path).await {
+            Ok((names, stat)) => Ok(Some((names, revision(stat.pzxid)))),
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(self.failed(&error, of_read)),
+        }
+    }
+
+    /// Returns what is known of a node; `None` if it is not there.
+    pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, StoreError> {
+        self.client().await?.check_stat(path).await.map_err(|error| self.failed(&error, of_read))
+    }
+
+    /// Deletes a node. Returns whether it was there.
+    pub(crate) async fn delete(&self, path: &str) -> Result<bool, StoreError> {
+        match self.client().await?.delete(path, None).await {
+            Ok(()) => Ok(true),
+            Err(Error::NoNode) => Ok(false),
+            Err(error) => Err(self.failed(&error, of_write)),
+        }
+    }
+
     /// Makes all changes, or none.
-    pub(crate) async fn commit(&self, changes: Changes) -> Result<Vec<MultiWriteResult>, Failed> {
+    pub(crate) async fn commit(&self, changes: &[Change]) -> Result<Vec<MultiWriteResult>, Failed> {
         let client = self.client().await.map_err(Failed::Store)?;
         let mut multi = client.new_multi_writer();
-        for change in &changes.0 {
+        for change in changes {
             let added = match change {
                 Change::Check(path, version) => multi.add_check_version(path, *version),
                 Change::Create(path, data, options) => multi.add_create(path, data.as_bytes(), options),
@@ -298,10 +323,6 @@ impl Link {
 /// Number of nodes that are deleted at once.
 const ROUND_OF_DELETIONS: usize = 100;
 
-/// Changes that are made together.
-#[derive(Default)]
-pub(crate) struct Changes(pub(crate) Vec<Change>);
-
 /// A change of a node, or a condition.
 pub(crate) enum Change {
     /// It is there, with this version; any, if that is -1.
@@ -317,6 +338,11 @@ pub(crate) enum Failed {
     /// The change with this index can't be made.
     At(usize, Error),
     Store(StoreError),
+}
+
+/// Returns a revision of the store.
+pub(crate) fn revision(zxid: i64) -> u64 {
+    u64::try_from(zxid).unwrap_or_default()
 }
 
 /// Returns the error of a call in a session that has ended.

@@ -44,7 +44,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Reads the name of an entry; `None` if it is none.
+    /// Reads the name of an entry; `None` if the node is no entry.
     pub(crate) fn read(name: &str) -> Option<Self> {
         let of = |class| {
             let at = name.rfind(text_of(class))?;
@@ -95,19 +95,24 @@ pub(crate) fn split(path: &str) -> (&str, &str) {
     (if parent.is_empty() { "/" } else { parent }, name)
 }
 
-/// Returns the directory with the nodes of sessions. The root ends with a `/`.
+/// Returns the path of the root itself, which ends with a `/`.
+pub(crate) fn directory(root: &str) -> &str {
+    if root == "/" { root } else { root.trim_end_matches('/') }
+}
+
+/// Returns the directory with the nodes of sessions.
 pub(crate) fn sessions(root: &str) -> String {
     format!("{root}{SESSIONS}")
 }
 
 /// Returns the path of an epoch.
 pub(crate) fn epoch(root: &str, session: Session, slot: usize) -> String {
-    format!("{root}{SESSIONS}/{:016x}-{slot}", session.0)
+    format!("{}/{:016x}-{slot}", sessions(root), session.0)
 }
 
 /// Returns the path of the node that heartbeats write.
 pub(crate) fn beat(root: &str, session: Session) -> String {
-    format!("{root}{SESSIONS}/{:016x}-beat", session.0)
+    format!("{}/{:016x}-beat", sessions(root), session.0)
 }
 
 /// Says why a lock can't have this path; `None` if it can.

@@ -11,7 +11,7 @@ use crate::names;
 /// Where the node of an entry is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum At {
-    /// There is none.
+    /// The entry has no node.
     #[default]
     Nowhere,
     /// A request for one had no answer.

@@ -67,6 +67,8 @@ pub struct DatabaseServer<P: Product> {
     dir: TempDir,
     pub(crate) port: u16,
     setup: Setup<P>,
+    /// Whether it runs, and so should answer.
+    is_up: bool,
 }
 
 /// How the server is launched, at the start and at each restart.
@@ -88,6 +90,20 @@ impl<P: Product> DatabaseServer<P> {
     #[must_use]
     pub fn start() -> Self {
         match Self::try_start() {
+            Ok(server) => server,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Like [`start`](Self::start), with settings like `max_connections=500`.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(settings: &[&str]) -> Self {
+        match Self::try_start_in(&std::env::temp_dir(), settings) {
             Ok(server) => server,
             Err(error) => panic!("{error}"),
         }
@@ -150,7 +166,7 @@ impl<P: Product> DatabaseServer<P> {
         let settings = settings.iter().map(ToString::to_string).collect();
         let setup = Setup { product, clock, settings };
         let (process, port) = on_free_port(|port| setup.launch(dir.path(), port))?;
-        Ok(Self { process, dir, port, setup })
+        Ok(Self { process, dir, port, setup, is_up: true })
     }
 
     /// Returns the address.
@@ -175,6 +191,12 @@ impl<P: Product> DatabaseServer<P> {
         self.process.ended()
     }
 
+    /// Whether the server is neither killed nor stopped.
+    #[must_use]
+    pub(crate) const fn is_up(&self) -> bool {
+        self.is_up
+    }
+
     /// Returns what the server has logged.
     #[must_use]
     pub fn log(&self) -> String {
@@ -184,16 +206,19 @@ impl<P: Product> DatabaseServer<P> {
     /// Sends SIGKILL to all processes of the server, as in a crash.
     pub fn kill(&mut self) {
         self.process.kill_tree();
+        self.is_up = false;
     }
 
     /// Stops all processes of the server. Linux only.
     pub fn stop(&mut self) {
         self.process.stop_tree();
+        self.is_up = false;
     }
 
     /// Lets all processes of the server go on.
     pub fn cont(&mut self) {
         self.process.cont_tree();
+        self.is_up = self.process.ended().is_none();
     }
 
     /// Starts the server again on the same port. Kills it first if it still runs.
@@ -209,6 +234,7 @@ impl<P: Product> DatabaseServer<P> {
             match self.setup.launch(self.dir.path(), self.port) {
                 Ok(process) => {
                     self.process = process;
+                    self.is_up = true;
                     return;
                 }
                 // Remaining processes of the old server still have its shared memory.
@@ -217,6 +243,15 @@ impl<P: Product> DatabaseServer<P> {
             }
         }
     }
+}
+
+/// Returns a report on each member of a cluster that has ended by itself.
+pub(crate) fn ended<P: Product>(members: &mut [DatabaseServer<P>]) -> Vec<String> {
+    let report = |(at, member): (usize, &mut DatabaseServer<P>)| {
+        let status = member.ended()?;
+        Some(format!("member {at} ended with {status}:\n{}", member.log()))
+    };
+    members.iter_mut().enumerate().filter_map(report).collect()
 }
 
 impl<P: Product> Drop for DatabaseServer<P> {

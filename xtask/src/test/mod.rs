@@ -587,6 +587,7 @@ fn zookeeper(lane: &Lane<'_>, programs: &Programs) {
         lane.step(part, "zookeeper", |step| step.run(&mut programs.named("zookeeper")));
         let mut server = programs.server(programs::ON_ZOOKEEPER);
         lane.step(part, "zookeeper: the server", |step| step.run(&mut server));
+        lane.step(part, "zookeeper: the contract", |step| step.run(&mut programs.zookeeper_store()));
     }
 }
 

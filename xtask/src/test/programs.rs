@@ -54,6 +54,9 @@ const MONGODB: &str = "stores/mongodb/lib";
 /// Label of the store whose module [`ON_ETCD`] needs etcd.
 const ETCD: &str = "stores/etcd/lib";
 
+/// Label of the store whose module [`ON_ZOOKEEPER`] needs ZooKeeper.
+const ZOOKEEPER: &str = "stores/zookeeper/lib";
+
 /// Label of the starter of servers, whose modules [`ON_MARIADB`], [`ON_MONGODB`], [`ON_ETCD`] and
 /// [`ON_ZOOKEEPER`] need these databases.
 const SERVERS: &str = "tests/servers/lib";
@@ -70,7 +73,7 @@ pub(super) const ON_MONGODB: &str = "on_mongodb::";
 /// The tests of [`ETCD`] and [`SERVERS`] that belong to the part `etcd`.
 pub(super) const ON_ETCD: &str = "on_etcd::";
 
-/// The tests of [`SERVERS`] that belong to the part `zookeeper`.
+/// The tests of [`ZOOKEEPER`] and [`SERVERS`] that belong to the part `zookeeper`.
 pub(super) const ON_ZOOKEEPER: &str = "on_zookeeper::";
 
 /// Label of the program whose `targets` need servers.
@@ -164,6 +167,11 @@ impl Programs {
         self.labelled(ETCD, &[ON_ETCD])
     }
 
+    /// Returns the command that runs the tests of the ZooKeeper store on its servers.
+    pub(super) fn zookeeper_store(&self) -> Command {
+        self.labelled(ZOOKEEPER, &[ON_ZOOKEEPER])
+    }
+
     /// Returns the command that runs the tests of a database server that tests start.
     pub(super) fn server(&self, on: &str) -> Command {
         self.labelled(SERVERS, &[on])
@@ -203,7 +211,7 @@ impl Programs {
                 },
             };
             let name = format!("test: {label}");
-            if [SQL, MONGODB, ETCD, SERVERS].contains(&label.as_str()) {
+            if [SQL, MONGODB, ETCD, ZOOKEEPER, SERVERS].contains(&label.as_str()) {
                 let elsewhere = [ON_POSTGRES, ON_MARIADB, ON_MONGODB, ON_ETCD, ON_ZOOKEEPER];
                 args.extend(elsewhere.into_iter().flat_map(|on| ["--skip", on]));
             }

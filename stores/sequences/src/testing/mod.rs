@@ -91,6 +91,20 @@ pub async fn hears(watch: &mut Watch) {
     tokio::time::timeout(SLACK, watch.notice()).await.expect("nothing was heard");
 }
 
+/// Renews holds and gives them back, by releases and by withdrawals.
+pub async fn give_back_renewed_holds(store: &Sequences<impl OrderedStore>) {
+    for round in 0..20 {
+        let hold = trying(Kind::Mutex, "k", round, 60 * SECOND);
+        assert!(granted(store, &hold).await);
+        assert_eq!(renew(store, &hold, 60 * SECOND).await, [Renewed::Held]);
+        if round % 2 == 0 {
+            assert!(release(store, &hold).await);
+        } else {
+            store.withdraw(hold).await.unwrap();
+        }
+    }
+}
+
 /// Makes a test of each of the shared ones. `$new_store` makes a handle whose names no other test
 /// has.
 #[macro_export]

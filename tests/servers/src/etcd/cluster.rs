@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Etcd, EtcdServer, Peer, Role, endpoint, is_healthy, until, url};
 use crate::Helper;
-use crate::database::{Product, ask, at};
+use crate::database::{self, Product, ask, at};
 use crate::redis::free_port;
 
 /// Number of members; two of them elect a leader.
@@ -66,14 +66,7 @@ impl Options {
 /// A cluster of three members on free loopback ports. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct EtcdCluster {
-    members: Vec<Member>,
-}
-
-#[derive(Debug)]
-struct Member {
-    server: EtcdServer,
-    /// Whether it runs, and so should answer: it is neither killed nor stopped.
-    is_up: bool,
+    members: Vec<EtcdServer>,
 }
 
 /// A member's knowledge of the leader.
@@ -145,8 +138,7 @@ impl EtcdCluster {
             let panicked = |_| Err(io::Error::other("the start of a member has panicked"));
             starting.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
-        let member = |server: io::Result<_>| Ok(Member { server: server?, is_up: true });
-        let cluster = Self { members: started.into_iter().map(member).collect::<io::Result<_>>()? };
+        let cluster = Self { members: started.into_iter().collect::<io::Result<_>>()? };
         cluster.try_wait_until_ready()?;
         Ok(cluster)
     }
@@ -165,18 +157,18 @@ impl EtcdCluster {
 
     /// Returns the members, whatever their present roles.
     pub fn members(&self) -> impl Iterator<Item = &EtcdServer> {
-        self.members.iter().map(|member| &member.server)
+        self.members.iter()
     }
 
     /// Returns a member.
     #[must_use]
     pub fn member(&self, at: usize) -> &EtcdServer {
-        &self.members[at].server
+        &self.members[at]
     }
 
     /// Returns the members that are neither killed nor stopped.
     fn up(&self) -> impl Iterator<Item = &EtcdServer> {
-        self.members.iter().filter(|member| member.is_up).map(|member| &member.server)
+        self.members.iter().filter(|member| member.is_up())
     }
 
     /// Waits until a member that runs is the leader, and returns which.
@@ -202,7 +194,7 @@ impl EtcdCluster {
     fn latest_leader(&self) -> Option<usize> {
         let status = |at: usize| {
             let member = &self.members[at];
-            let status = member.is_up.then(|| status(member.server.addr()))?.ok()?;
+            let status = member.is_up().then(|| status(member.addr()))?.ok()?;
             Some((status.term, status.leader == status.id, at))
         };
         // Of those in the same term, the leader is the greatest.
@@ -228,20 +220,17 @@ impl EtcdCluster {
 
     /// Sends SIGKILL to a member.
     pub fn kill(&mut self, at: usize) {
-        self.members[at].server.kill();
-        self.members[at].is_up = false;
+        self.members[at].kill();
     }
 
     /// Sends SIGSTOP to a member, and waits until it has stopped.
     pub fn stop(&mut self, at: usize) {
-        self.members[at].server.stop();
-        self.members[at].is_up = false;
+        self.members[at].stop();
     }
 
     /// Sends SIGCONT to a member.
     pub fn cont(&mut self, at: usize) {
-        self.members[at].server.cont();
-        self.members[at].is_up = self.members[at].server.ended().is_none();
+        self.members[at].cont();
     }
 
     /// Starts a member again on the same ports, after a kill if it still runs. Returns when it
@@ -252,8 +241,7 @@ impl EtcdCluster {
     /// When it does not start.
     #[track_caller]
     pub fn restart(&mut self, at: usize) {
-        self.members[at].server.restart();
-        self.members[at].is_up = true;
+        self.members[at].restart();
     }
 
     /// Runs `etcdctl` on the members that are neither killed nor stopped, and returns its output.
@@ -301,11 +289,7 @@ impl EtcdCluster {
 
     /// Returns a report on each member that has ended by itself.
     pub fn ended(&mut self) -> Vec<String> {
-        let report = |(at, member): (usize, &mut Member)| {
-            let status = member.server.ended()?;
-            Some(format!("member {at} ended with {status}:\n{}", member.server.log()))
-        };
-        self.members.iter_mut().enumerate().filter_map(report).collect()
+        database::ended(&mut self.members)
     }
 }
 

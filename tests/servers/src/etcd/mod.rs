@@ -178,20 +178,6 @@ impl Etcd {
 }
 
 impl EtcdServer {
-    /// Like [`start`](Self::start), with settings like `max-txn-ops=256`.
-    ///
-    /// # Panics
-    ///
-    /// As [`start`](Self::start).
-    #[track_caller]
-    #[must_use]
-    pub fn start_with(settings: &[&str]) -> Self {
-        match Self::try_start_in(&std::env::temp_dir(), settings) {
-            Ok(server) => server,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
     /// Starts a server that clients reach through TLS only, with the certificate in the folder
     /// `files`, made by [`Authority::certificate_for`](crate::tls::Authority::certificate_for).
     /// With settings `client-cert-auth` and `trusted-ca-file=FILE`, clients need certificates too,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Role, ZooKeeper, ZooKeeperServer, session, until};
 use crate::Wire;
-use crate::database::{Product, at};
+use crate::database::{self, Product, at};
 use crate::redis::free_port;
 
 /// Number of members; two of them elect a leader.
@@ -56,16 +56,10 @@ impl Options {
 /// An ensemble of three members on free loopback ports. Ended and cleaned up on drop.
 #[derive(Debug)]
 pub struct ZooKeeperEnsemble {
-    members: Vec<Member>,
+    members: Vec<ZooKeeperServer>,
+    /// Which of them are cut off.
+    cut: [bool; MEMBERS],
     links: Links,
-}
-
-#[derive(Debug)]
-struct Member {
-    server: ZooKeeperServer,
-    /// Whether it runs, and so should answer: it is neither killed nor stopped.
-    is_up: bool,
-    is_cut: bool,
 }
 
 impl ZooKeeperEnsemble {
@@ -119,9 +113,8 @@ impl ZooKeeperEnsemble {
             let panicked = |_| Err(io::Error::other("the start of a member has panicked"));
             starting.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
-        let member = |server: io::Result<_>| Ok(Member { server: server?, is_up: true, is_cut: false });
-        let members = started.into_iter().map(member).collect::<io::Result<_>>()?;
-        let ensemble = Self { members, links };
+        let members = started.into_iter().collect::<io::Result<_>>()?;
+        let ensemble = Self { members, cut: [false; MEMBERS], links };
         ensemble.try_wait_until_ready()?;
         Ok(ensemble)
     }
@@ -140,19 +133,19 @@ impl ZooKeeperEnsemble {
 
     /// Returns the members, whatever their present roles.
     pub fn members(&self) -> impl Iterator<Item = &ZooKeeperServer> {
-        self.members.iter().map(|member| &member.server)
+        self.members.iter()
     }
 
     /// Returns a member.
     #[must_use]
     pub fn member(&self, at: usize) -> &ZooKeeperServer {
-        &self.members[at].server
+        &self.members[at]
     }
 
     /// Returns the members that are neither killed nor stopped nor cut off.
     fn among(&self) -> impl Iterator<Item = (usize, &ZooKeeperServer)> {
-        let is_among = |(_, member): &(usize, &Member)| member.is_up && !member.is_cut;
-        self.members.iter().enumerate().filter(is_among).map(|(at, member)| (at, &member.server))
+        let members = self.members.iter().enumerate().zip(self.cut);
+        members.filter(|((_, member), is_cut)| member.is_up() && !is_cut).map(|(member, _)| member)
     }
 
     /// Waits until a member that is not cut off is the leader, and returns which.
@@ -199,20 +192,17 @@ impl ZooKeeperEnsemble {
 
     /// Sends SIGKILL to a member.
     pub fn kill(&mut self, at: usize) {
-        self.members[at].server.kill();
-        self.members[at].is_up = false;
+        self.members[at].kill();
     }
 
     /// Sends SIGSTOP to a member, and waits until it has stopped.
     pub fn stop(&mut self, at: usize) {
-        self.members[at].server.stop();
-        self.members[at].is_up = false;
+        self.members[at].stop();
     }
 
     /// Sends SIGCONT to a member.
     pub fn cont(&mut self, at: usize) {
-        self.members[at].server.cont();
-        self.members[at].is_up = self.members[at].server.ended().is_none();
+        self.members[at].cont();
     }
 
     /// Starts a member again on the same ports, after a kill if it still runs. Returns when it
@@ -223,19 +213,18 @@ impl ZooKeeperEnsemble {
     /// When it does not start.
     #[track_caller]
     pub fn restart(&mut self, at: usize) {
-        self.members[at].server.restart();
-        self.members[at].is_up = true;
+        self.members[at].restart();
     }
 
     /// Lets nothing pass between a member and the others. Its clients still reach it.
     pub fn part(&mut self, at: usize) {
-        self.members[at].is_cut = true;
+        self.cut[at] = true;
         self.links.of(at).for_each(Wire::hold);
     }
 
     /// Lets everything pass again, what was sent meanwhile first.
     pub fn join(&mut self) {
-        self.members.iter_mut().for_each(|member| member.is_cut = false);
+        self.cut = [false; MEMBERS];
         (0..MEMBERS).flat_map(|at| self.links.of(at)).for_each(Wire::go_on);
     }
 
@@ -251,11 +240,7 @@ impl ZooKeeperEnsemble {
 
     /// Returns a report on each member that has ended by itself.
     pub fn ended(&mut self) -> Vec<String> {
-        let report = |(at, member): (usize, &mut Member)| {
-            let status = member.server.ended()?;
-            Some(format!("member {at} ended with {status}:\n{}", member.server.log()))
-        };
-        self.members.iter_mut().enumerate().filter_map(report).collect()
+        database::ended(&mut self.members)
     }
 }
 

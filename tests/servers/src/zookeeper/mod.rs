@@ -181,20 +181,6 @@ impl ZooKeeper {
 }
 
 impl ZooKeeperServer {
-    /// Like [`start`](Self::start), with settings like `tickTime=200`.
-    ///
-    /// # Panics
-    ///
-    /// As [`start`](Self::start).
-    #[track_caller]
-    #[must_use]
-    pub fn start_with(settings: &[&str]) -> Self {
-        match Self::try_start_in(&std::env::temp_dir(), settings) {
-            Ok(server) => server,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
     /// Starts a server that clients reach through TLS only, with the certificate in the folder
     /// `files`, made by [`Authority::certificate_for`](crate::tls::Authority::certificate_for).
     /// With the setting `ssl.clientAuth=need`, clients need certificates too.

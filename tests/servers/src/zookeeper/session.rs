@@ -27,7 +27,7 @@ pub(super) fn open(addr: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Ends a session. Fails if there is none with this id.
+/// Ends the session with this id. Fails if no session has it.
 pub(super) fn end(addr: SocketAddr, id: i64) -> io::Result<()> {
     let mut stream = dial(addr)?;
     connect(&mut stream, id)?;

@@ -132,16 +132,7 @@ async fn a_renewed_hold_that_is_deleted_is_told_without_another_renewal() {
 async fn a_hold_that_is_given_back_is_not_told_as_lost() {
     let (store, prefix) = new_store();
     drop(store.lost());
-    for round in 0..20 {
-        let hold = trying(Kind::Mutex, "k", round, 60 * SECOND);
-        assert!(granted(&store, &hold).await);
-        assert_eq!(renew(&store, &hold, 60 * SECOND).await, [Renewed::Held]);
-        if round % 2 == 0 {
-            assert!(release(&store, &hold).await);
-        } else {
-            store.withdraw(hold).await.unwrap();
-        }
-    }
+    give_back_renewed_holds(&store).await;
     let told = lost_by(&store, || drop(SERVER.etcdctl(&["del", "--prefix", &prefix]))).await;
     assert_eq!(told, [item(Kind::Mutex, "lost", 1)]);
 }

@@ -116,15 +116,6 @@ async fn a_renewed_hold_that_is_deleted_is_told_without_another_renewal() {
 async fn holds_that_are_given_back_are_not_told_as_lost() {
     let (store, _) = new_store();
     let mut lost = store.lost().unwrap();
-    for round in 0..20 {
-        let hold = trying(Kind::Mutex, "k", round, 60 * SECOND);
-        assert!(granted(&store, &hold).await);
-        assert_eq!(renew(&store, &hold, 60 * SECOND).await, [Renewed::Held]);
-        if round % 2 == 0 {
-            assert!(release(&store, &hold).await);
-        } else {
-            store.withdraw(hold).await.unwrap();
-        }
-    }
+    give_back_renewed_holds(&store).await;
     assert!(tokio::time::timeout(SECOND, &mut lost).await.is_err());
 }

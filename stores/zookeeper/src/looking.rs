@@ -1,0 +1,133 @@
+//! Lists of locks, and waits for the end of nodes.
+
+use std::sync::Arc;
+
+use lock_core::OwnerId;
+use lock_core::store::{Cursor, StoreError, StoreErrorKind};
+use lock_store_sequences::{Class, Entry, Listed, Page, Session};
+use zookeeper_client::{Error, EventType, OneshotWatcher};
+
+use crate::errors::of_read;
+use crate::link::{Link, ended, revision};
+use crate::names;
+
+/// Number of directories in a page of a scan,
+const PAGE: usize = 100;
+
+/// and how many parts the name of a lock may have.
+const DEPTH: usize = 8;
+
+impl Link {
+    /// Waits until a node is gone. Returns the revision that deleted it, if the server tells.
+    pub(crate) async fn is_gone(&self, path: &str) -> Result<Option<u64>, StoreError> {
+        loop {
+            let Some(watcher) = self.watch(path).await? else { return Ok(None) };
+            let event = watcher.changed().await;
+            match event.event_type {
+                EventType::NodeDeleted => {
+                    return Ok(u64::try_from(event.zxid).ok().filter(|revision| *revision > 0));
+                }
+                EventType::Session => return Err(ended()),
+                // Its data has changed. Curator asks a holder in this way to let go; it need not.
+                _ => {}
+            }
+        }
+    }
+
+    /// Watches a node; `None` if it is not there.
+    async fn watch(&self, path: &str) -> Result<Option<OneshotWatcher>, StoreError> {
+        match self.client().await?.get_and_watch_data(path).await {
+            Ok((_, _, watcher)) => Ok(Some(watcher)),
+            Err(Error::NoNode) => Ok(None),
+            Err(error) => Err(self.failed(&error, of_read)),
+        }
+    }
+
+    /// Lists the queue of a lock, with what is known of the entries that hold it.
+    pub(crate) async fn listed(&self, lock: &str) -> Result<Option<(u64, Vec<Listed>)>, StoreError> {
+        let (moment, queue) = self.queue(lock).await?;
+        let (mut all, mut are_holders) = (Vec::new(), true);
+        for (named, name) in queue.into_order() {
+            let path = format!("{lock}/{name}");
+            let is_holder = are_holders && (all.is_empty() || named.class == Class::Read);
+            // Nothing stands behind a mutex or a writer.
+            are_holders = is_holder && named.class == Class::Read;
+            let (owner, born, session) = if is_holder {
+                match self.client().await?.get_data(&path).await {
+                    Ok((data, stat)) => {
+                        let owner = owner(&data, &name, named.class, lock, Session(stat.ephemeral_owner));
+                        (owner, revision(stat.czxid), Session(stat.ephemeral_owner))
+                    }
+                    // It has ended since the list was made.
+                    Err(Error::NoNode) => return Ok(None),
+                    Err(error) => return Err(self.failed(&error, of_read)),
+                }
+            } else {
+                (OwnerId::new(name.as_str()), 0, Session(0))
+            };
+            let (name, class) = (Arc::from(path.into_bytes()), named.class);
+            all.push(Listed { name, born, class, owner, session });
+        }
+        Ok(Some((moment, all)))
+    }
+
+    /// Lists locks whose names begin with a prefix.
+    pub(crate) async fn scan(&self, prefix: &str, after: Option<Cursor>) -> Result<Page, StoreError> {
+        let root = &self.root;
+        let mut names = self.children(names::directory(root)).await?.unwrap_or_default().0;
+        let is_after = |name: &String| after.as_ref().is_none_or(|after| name.as_bytes() > after.as_bytes());
+        let is_of = |name: &String| {
+            let path = format!("{root}{name}");
+            let may_have = path.starts_with(prefix) || prefix.starts_with(&format!("{path}/"));
+            may_have && names::fault(root, &path).is_none()
+        };
+        names.retain(|name| is_after(name) && is_of(name));
+        names.sort();
+        let mut page = Page::default();
+        if names.len() > PAGE {
+            names.truncate(PAGE);
+            page.next = names.last().map(|name| Cursor::new(name.as_bytes()));
+        }
+        for name in names {
+            self.scan_below(format!("{root}{name}"), &mut page.locks).await?;
+        }
+        page.locks.retain(|(lock, _)| lock.starts_with(prefix));
+        Ok(page)
+    }
+
+    /// Lists the locks in a directory, and in those below.
+    async fn scan_below(
+        &self,
+        directory: String,
+        found: &mut Vec<(String, Vec<Listed>)>,
+    ) -> Result<(), StoreError> {
+        let mut below = vec![(directory, 1)];
+        while let Some((directory, depth)) = below.pop() {
+            let names = match self.children(&directory).await {
+                Ok(found) => found.unwrap_or_default().0,
+                // It is not for this user.
+                Err(error) if error.kind() == StoreErrorKind::Denied => continue,
+                Err(error) => return Err(error),
+            };
+            if names.iter().any(|name| names::is_entry(name)) {
+                match self.listed(&directory).await {
+                    Ok(Some((_, queue))) => found.push((directory, queue)),
+                    Ok(None) => below.push((directory, depth)),
+                    // It is no lock, or a lock that nobody can use.
+                    Err(error) if error.kind() == StoreErrorKind::ForeignData => {}
+                    Err(error) => return Err(error),
+                }
+            } else if depth < DEPTH {
+                below.extend(names.into_iter().map(|name| (format!("{directory}/{name}"), depth + 1)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the owner of an entry. For a foreign one, that is its own name.
+fn owner(data: &[u8], name: &str, class: Class, lock: &str, session: Session) -> OwnerId {
+    let owner = OwnerId::new(String::from_utf8_lossy(data));
+    let entry = Entry { lock: Arc::from(lock), class, owner: owner.clone() };
+    if name.starts_with(&names::tag(&entry, session)) { owner } else { OwnerId::new(name) }
+}
