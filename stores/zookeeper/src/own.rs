@@ -93,7 +93,7 @@ impl Names {
         for (entry, (_, at)) in &*all {
             match at {
                 At::Node(node) => {
-                    wanted.extend([&node.path].into_iter().chain(&node.turned).map(|path| &**path))
+                    wanted.extend([&node.path].into_iter().chain(&node.turned).map(|path| &**path));
                 }
                 At::Unknown => drop(begun.insert(names::path_of(entry, session))),
                 At::Nowhere => {}
