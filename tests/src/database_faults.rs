@@ -164,12 +164,12 @@ pub async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in
     P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
-/// A grant that was answered is on the disk.
-pub async fn a_crash_loses_no_grant<P: LockServer>() {
+/// A grant that was answered is on the disk. Locks have this lease.
+pub async fn a_crash_loses_no_grant<P: LockServer>(lease: Duration) {
     let mut server = DatabaseServer::<P>::start();
     let mut guards = Vec::new();
     for crash in 0..3 {
-        let locks = connect(&server, Duration::from_secs(600)).await;
+        let locks = connect(&server, lease).await;
         guards.push(locks.mutex(format!("k{crash}")).acquire().await.unwrap());
         tokio::task::block_in_place(|| server.restart());
         let other = LockManager::connect(url(&server)).await.unwrap();

@@ -1,5 +1,6 @@
 //! [`LockServer`]: what the tests of locks need to know of a product, to run on each of them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use lock_runtime::LockManager;
 
 use crate::etcd::Etcd;
 use crate::mongodb::{MongoDb, doc};
-use crate::{DatabaseServer, EtcdServer, MongoDbServer, Product, eventually};
+use crate::zookeeper::ZooKeeper;
+use crate::{DatabaseServer, EtcdServer, MongoDbServer, Product, ZooKeeperServer, eventually};
 
 /// A product whose servers have locks.
 pub trait LockServer: Product {
@@ -65,6 +67,61 @@ impl LockServer for Etcd {
         };
         eventually(is_empty, within).await;
     }
+}
+
+impl LockServer for ZooKeeper {
+    /// Sessions last for 12 s. Leases may have 11 s.
+    fn url_at(addr: SocketAddr) -> String {
+        format!("zookeeper://{addr}/{SESSION}")
+    }
+
+    async fn start_beside_a_busy_disk() -> ZooKeeperServer {
+        ZooKeeperServer::try_start_in(beside_a_busy_disk(), &["tickTime=200"]).unwrap()
+    }
+
+    fn writes(request: &[u8]) -> bool {
+        operations(request).iter().any(|operation| [DELETE, MULTI].contains(operation))
+    }
+
+    async fn assert_nothing_is_left(server: &ZooKeeperServer, within: Duration) {
+        let is_empty =
+            async || tokio::task::block_in_place(|| lock_nodes(server)).is_ok_and(|nodes| nodes.is_empty());
+        eventually(is_empty, within).await;
+    }
+}
+
+/// The session of a manager, in a URL: much longer than leases, and ticks as of the servers.
+pub const SESSION: &str = "?timeout=12s&tick=200ms";
+
+/// Deletes a node of ZooKeeper.
+pub const DELETE: i32 = 2;
+
+/// Makes several changes in ZooKeeper: enters a queue, or ends an epoch.
+pub const MULTI: i32 = 14;
+
+/// Returns the operations of the requests to ZooKeeper in this message.
+#[must_use]
+pub fn operations(mut message: &[u8]) -> Vec<i32> {
+    let number = |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
+    let mut found = Vec::new();
+    // A length, the number of the request, and its operation.
+    while let (Some(length), Some(operation)) = (number(message.get(..4)), number(message.get(8..12))) {
+        found.push(operation);
+        let end = usize::try_from(length).map_or(usize::MAX, |length| 4 + length);
+        message = message.get(end..).unwrap_or_default();
+    }
+    found
+}
+
+/// Returns the nodes of all locks in ZooKeeper: holders and waiters.
+///
+/// # Errors
+///
+/// When the server does not answer.
+pub fn lock_nodes(server: &ZooKeeperServer) -> io::Result<Vec<String>> {
+    let mut nodes = server.ephemerals()?;
+    nodes.retain(|path| !path.contains("/lock-sessions/"));
+    Ok(nodes)
 }
 
 /// Lists the names of all keys.

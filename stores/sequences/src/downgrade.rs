@@ -37,6 +37,9 @@ impl<S: OrderedStore> Inner<S> {
             if writer.class != Class::Write {
                 continue;
             }
+            // The end of the writer's entry is no loss.
+            let guard = lock(&self.entries).change(&writer, |own| std::mem::take(&mut own.following));
+            drop(guard);
             let reader = Entry { class: Class::Read, ..writer.clone() };
             let name = Name::new(&self.store, entered.id, &reader);
             match self.store.downgrade(entered.id, &writer, born).await? {

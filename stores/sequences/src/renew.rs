@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{LONGEST_WAIT, RenewRequest, Renewed, Standing, StoreError};
+use lock_core::store::{LONGEST_WAIT, RenewItem, RenewRequest, Renewed, Standing, StoreError};
 
 use tokio::task::AbortHandle;
 
@@ -124,7 +124,14 @@ impl<S: OrderedStore> Inner<S> {
         for (at, entry, born, holds) in &group.all {
             let is_there = if *holds { exist.next().unwrap_or(None) } else { Some(true) };
             let lives = |own: &&Own| own.born == *born && own.state != State::Ends;
-            let Some(own) = entries.get(entry).filter(lives) else { continue };
+            let Some(own) = entries.get(entry).filter(lives) else {
+                let is_other = |item: &RenewItem| self.own_entry(&entries, &item.item) != *entry;
+                if request.items.get(*at).is_some_and(is_other) {
+                    // A writer has become a reader meanwhile, whose entry was not looked up.
+                    set(answers, *at, Renewed::Unknown);
+                }
+                continue;
+            };
             let (state, is_first, has_doubt) = (own.state, own.is_first, own.doubt.is_some());
             let answer = match is_there {
                 Some(false) if has_doubt => {

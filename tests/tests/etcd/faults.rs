@@ -7,5 +7,5 @@ database_faults!(Etcd);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loses_no_grant() {
-    database_faults::a_crash_loses_no_grant::<Etcd>().await;
+    database_faults::a_crash_loses_no_grant::<Etcd>(std::time::Duration::from_secs(600)).await;
 }

@@ -7,5 +7,5 @@ database_faults!(MongoDb);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loses_no_grant() {
-    database_faults::a_crash_loses_no_grant::<MongoDb>().await;
+    database_faults::a_crash_loses_no_grant::<MongoDb>(std::time::Duration::from_secs(600)).await;
 }

@@ -1,3 +1,10 @@
-//! Tests with real ZooKeeper servers. `cargo xtask test zookeeper` runs them.
+//! Locks in ZooKeeper: `cargo xtask test --only zookeeper`.
 
+mod count;
 mod curator;
+mod cuts;
+mod elections;
+mod entries;
+mod faults;
+mod interop;
+mod queues;

@@ -236,6 +236,21 @@ impl ZooKeeperServer {
         Ok(ids.collect())
     }
 
+    /// Returns the paths of the nodes that end with a session, in no order.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn ephemerals(&self) -> io::Result<Vec<String>> {
+        let dump = self.four_letters("dump")?;
+        Ok(dump
+            .lines()
+            .filter_map(|line| line.strip_prefix('\t'))
+            .filter(|path| path.starts_with('/'))
+            .map(str::to_owned)
+            .collect())
+    }
+
     /// Ends a session as if its time were over. Its client learns it from the next answer.
     ///
     /// # Panics

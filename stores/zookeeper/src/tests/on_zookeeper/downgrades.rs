@@ -32,6 +32,45 @@ async fn a_downgrade_keeps_the_place_and_lets_readers_in_but_no_writer() {
     assert_eq!(nodes(&format!("{root}/a")).await, [""; 0]);
 }
 
+/// The end of the writer's entry is no loss.
+#[tokio::test]
+async fn a_downgraded_hold_is_not_told_as_lost() {
+    let (store, _) = new_store();
+    let mut lost = store.lost().unwrap();
+    for _ in 0..20 {
+        let writer = waiting(Kind::Write, "a", 1);
+        assert!(granted(&store, &writer).await);
+        assert_eq!(renew(&store, &writer, 60 * SECOND).await, [Renewed::Held]);
+        // Its watch begins.
+        tokio::time::sleep(SECOND / 20).await;
+        assert_eq!(downgrade(&store, &writer).await, [Renewed::Held]);
+        assert!(tokio::time::timeout(SECOND / 20, &mut lost).await.is_err());
+        assert!(release(&store, &writer).await);
+    }
+}
+
+#[tokio::test]
+async fn renewals_beside_a_downgrade_do_not_miss_the_hold() {
+    let (store, _) = new_store();
+    for _ in 0..20 {
+        let writer = waiting(Kind::Write, "a", 1);
+        assert!(granted(&store, &writer).await);
+        let renewals = async {
+            let mut all = Vec::new();
+            for _ in 0..10 {
+                all.extend(renew(&store, &writer, 60 * SECOND).await);
+            }
+            all
+        };
+        let (turned, renewed) = tokio::join!(downgrade(&store, &writer), renewals);
+        assert_eq!(turned, [Renewed::Held]);
+        let is_held = |answer: &Renewed| matches!(answer, Renewed::Held | Renewed::Unknown);
+        assert!(renewed.iter().all(is_held), "{renewed:?}");
+        assert_eq!(renew(&store, &writer, 60 * SECOND).await, [Renewed::Held]);
+        assert!(release(&store, &writer).await);
+    }
+}
+
 #[tokio::test]
 async fn a_writer_whose_entry_was_deleted_is_told() {
     let (store, root) = new_store();

@@ -79,6 +79,15 @@ final class Commands {
             case "participants" -> {
                 return names("participants", client.mutex(path).getParticipantNodes());
             }
+            case "delete" -> {
+                client.framework.delete().forPath(path);
+                return "deleted";
+            }
+            case "revoke" -> {
+                // As `Revoker.attemptRevoke` does.
+                client.framework.setData().forPath(path, "__REVOKE__".getBytes(StandardCharsets.UTF_8));
+                return "revoked";
+            }
             case "czxid" -> {
                 return "czxid " + client.czxid(path);
             }
