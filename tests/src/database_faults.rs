@@ -172,7 +172,7 @@ pub async fn a_crash_loses_no_grant<P: LockServer>(lease: Duration) {
         let locks = connect(&server, lease).await;
         guards.push(locks.mutex(format!("k{crash}")).acquire().await.unwrap());
         tokio::task::block_in_place(|| server.restart());
-        let other = LockManager::connect(url(&server)).await.unwrap();
+        let other = connect(&server, lease).await;
         for guard in &guards {
             let error = other.mutex(guard.key()).no_wait().acquire().await.unwrap_err();
             assert!(error.is_busy(), "{guard:?}: {error:?}");

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use lock_tests::curator;
 use lock_tests::database_locks::processes_count_exactly_beside;
-use lock_tests::database_server::{LockServer, url};
+use lock_tests::database_server::LockServer;
 use lock_tests::zookeeper::ZooKeeper;
 
 /// How often Curator counts.
-const OF_CURATOR: usize = 500;
+const OF_CURATOR: usize = 400;
 
 const SLACK: Duration = Duration::from_secs(60);
 
@@ -19,7 +19,7 @@ async fn two_processes_and_curator_count_to_ten_thousand() {
     tokio::task::block_in_place(|| {
         let mut curator = curator::start(&server.connect_string(), SLACK);
         let counter = env!("CARGO_BIN_EXE_counter");
-        processes_count_exactly_beside(&url(&server), counter, 2, OF_CURATOR, |file| {
+        processes_count_exactly_beside(&server.url(), counter, 2, OF_CURATOR, |file| {
             let count = format!("a count /lock:count {file} {OF_CURATOR}");
             assert_eq!(curator.ask(&count), "counted");
         });

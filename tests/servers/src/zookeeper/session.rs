@@ -1,6 +1,6 @@
 //! Sessions of ZooKeeper, opened and ended without a client.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::database::dial;
@@ -16,26 +16,44 @@ const SECRET: i64 = 0xB341_5C00;
 
 /// Whether the server serves. To open a session is a write, so a member needs the majority.
 pub(super) fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
-    close(&mut open(addr)?)?;
+    let mut stream = open(addr)?;
+    send(&mut stream, &close_request())?;
+    closed(&mut stream)?;
     Ok(true)
 }
 
 /// Opens a session on a new connection.
 pub(super) fn open(addr: SocketAddr) -> io::Result<TcpStream> {
     let mut stream = dial(addr)?;
-    connect(&mut stream, 0)?;
+    send(&mut stream, &connect(0))?;
+    connected(&mut stream)?;
     Ok(stream)
 }
 
 /// Ends the session with this id. Fails if no session has it.
 pub(super) fn end(addr: SocketAddr, id: i64) -> io::Result<()> {
-    let mut stream = dial(addr)?;
-    connect(&mut stream, id)?;
-    close(&mut stream)
+    let mut is_first = true;
+    loop {
+        match end_at(addr, id) {
+            // Its own client moves it back at once. That may have come before the end, or after it.
+            Err(error) if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset].contains(&error.kind()) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_first => return Ok(()),
+            ended => return ended,
+        }
+        is_first = false;
+    }
 }
 
-/// Moves a session to this connection; 0 opens a new one.
-fn connect(stream: &mut TcpStream, id: i64) -> io::Result<()> {
+fn end_at(addr: SocketAddr, id: i64) -> io::Result<()> {
+    let mut stream = dial(addr)?;
+    send(&mut stream, &connect(id))?;
+    send(&mut stream, &close_request())?;
+    connected(&mut stream)?;
+    closed(&mut stream)
+}
+
+/// Returns the request that moves a session to this connection; 0 opens a new one.
+fn connect(id: i64) -> Vec<u8> {
     let mut request = Vec::new();
     // The version of the protocol, and the latest change that the client knows.
     request.extend([0; 4 + 8]);
@@ -45,27 +63,35 @@ fn connect(stream: &mut TcpStream, id: i64) -> io::Result<()> {
     request.extend(password(id));
     // A server that may only read is not wanted.
     request.push(0);
-    let answer = call(stream, &request)?;
+    request
+}
+
+fn connected(stream: &mut TcpStream) -> io::Result<()> {
     // The version, the granted time, and the id.
-    match answer.get(8..16) {
+    match receive(stream)?.get(8..16) {
         Some(granted) if granted != [0; 8] => Ok(()),
-        _ => Err(io::Error::other("the session has ended")),
+        _ => Err(io::Error::new(ErrorKind::NotFound, "the session has ended")),
     }
 }
 
-fn close(stream: &mut TcpStream) -> io::Result<()> {
-    let request = [1_i32.to_be_bytes(), CLOSE.to_be_bytes()].concat();
+fn close_request() -> Vec<u8> {
+    [1_i32.to_be_bytes(), CLOSE.to_be_bytes()].concat()
+}
+
+fn closed(stream: &mut TcpStream) -> io::Result<()> {
     // The number of the request, the latest change, and the error.
-    match call(stream, &request)?.get(12..16) {
+    match receive(stream)?.get(12..16) {
         Some([0, 0, 0, 0]) => Ok(()),
         error => Err(io::Error::other(format!("closeSession: error {error:?}"))),
     }
 }
 
-/// Sends a request, and returns the answer.
-fn call(stream: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
+fn send(stream: &mut TcpStream, request: &[u8]) -> io::Result<()> {
     let length = u32::try_from(request.len()).map_err(io::Error::other)?;
-    stream.write_all(&[&length.to_be_bytes(), request].concat())?;
+    stream.write_all(&[&length.to_be_bytes(), request].concat())
+}
+
+fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let mut answer = vec![0; u32::from_be_bytes(length).min(1 << 20) as usize];
