@@ -516,8 +516,8 @@ impl Engine {
         if let Some(longest) = longest_lease.filter(|&longest| lease > longest) {
             return Some(format!(
                 "lock {key}: a lease of {lease:?} exceeds the maximum of this store, {longest:?}. Use a shorter \
-                 lease or a shorter `min_hold`, or set a longer `max_lease` in all programs that use the store; a \
-                 renewed lock can be held for any time"
+                 lease or a shorter `min_hold`, or set a longer maximum in all programs that use the store: \
+                 `max_lease` of a quorum, `timeout` in the URL of ZooKeeper; a renewed lock can be held for any time"
             ));
         }
         // Longer leases always exceed four round trips, because a slower answer counts as none.
