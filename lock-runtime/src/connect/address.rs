@@ -95,7 +95,7 @@ impl Address {
             Some(("mysql" | "mariadb", _)) => Self::mysql(url),
             Some(("mongodb" | "mongodb+srv", _)) => Self::mongodb(url),
             Some(("etcd" | "etcds", _)) => Self::etcd(url),
-            Some(("zookeeper", _)) => Self::zookeeper(url),
+            Some(("zookeeper" | "zookeepers", _)) => Self::zookeeper(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
@@ -357,7 +357,7 @@ impl Address {
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(target) => {
                 let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
-                lock_store_zookeeper::open(target, &lock_store_zookeeper::Settings { prefix, call_timeout })
+                lock_store_zookeeper::open(target, &lock_store_zookeeper::Settings { prefix, call_timeout })?
             }
             Self::Quorum(each) => {
                 if engine.lease > store.max_lease {

@@ -34,6 +34,8 @@ mod open;
 mod own;
 mod queue;
 mod steps;
+#[cfg(feature = "tls")]
+mod tls;
 #[cfg(test)]
 mod tests;
 
