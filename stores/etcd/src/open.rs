@@ -61,7 +61,8 @@ impl Target {
                 ("tokens", _) if value == "revision" => tokens = Some(Tokens::Revisions),
                 ("tokens", _) => return Err(refused("has `tokens` that are not `revision`")),
                 (_, Some(tls)) => {
-                    let unknown = "has an option that is not known: there are `ca`, `cert`, `key` and `tokens`";
+                    let unknown =
+                        "has an option that is not known: there are `ca`, `cert`, `key` and `tokens`";
                     tls.set(&name, value).unwrap_or(Err(unknown)).map_err(refused)?;
                 }
                 (_, None) => {

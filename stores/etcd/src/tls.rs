@@ -16,5 +16,9 @@ pub(crate) fn apply(files: &Files, endpoints: Vec<Endpoint>) -> Result<Vec<Endpo
     }
     let apply = |endpoint: Endpoint| endpoint.tls_config(config.clone());
     // The files have been checked.
-    endpoints.into_iter().map(apply).collect::<Result<_, _>>().map_err(|_| Files::without_authorities("etcds"))
+    endpoints
+        .into_iter()
+        .map(apply)
+        .collect::<Result<_, _>>()
+        .map_err(|_| Files::without_authorities("etcds"))
 }

@@ -34,10 +34,10 @@ mod open;
 mod own;
 mod queue;
 mod steps;
-#[cfg(feature = "tls")]
-mod tls;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use lock_store_sequences::Settings;
 

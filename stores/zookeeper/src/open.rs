@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lock_core::store::{Abilities, StoreError, StoreErrorKind};
 use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Address, Files, Sequences, Settings};
+use zookeeper_client::Client;
 #[cfg(not(feature = "tls"))]
 use zookeeper_client::Connector;
-use zookeeper_client::Client;
 
 use crate::certain::longest_lease;
 use crate::link::Ensemble;
@@ -76,8 +76,7 @@ impl Target {
                 ("timeout", _) => &mut timeout,
                 ("tick", _) => &mut tick,
                 (_, Some(tls)) => {
-                    let unknown =
-                        "has an option that is not known: there are `timeout`, `tick`, `ca`, `cert` and `key`";
+                    let unknown = "has an option that is not known: there are `timeout`, `tick`, `ca`, `cert` and `key`";
                     tls.set(&name, value).unwrap_or(Err(unknown)).map_err(refused)?;
                     continue;
                 }
@@ -158,14 +157,20 @@ pub fn open(target: Target, settings: &Settings) -> Result<Arc<ZooKeeperStore>, 
         .with_session_timeout(timeout)
         .with_connection_timeout(SILENCE.min(timeout / 4))
         .with_fail_eagerly();
-    if let Some(login) = login {
-        connector = connector.with_auth("digest", login.as_bytes());
-    }
+    let login = match (login, &tls) {
+        (Some(login), None) => {
+            connector = connector.with_auth("digest", login.as_bytes());
+            None
+        }
+        // A server with TLS may answer a login before it has answered the connection, and the client
+        // does not understand that. So the login comes later.
+        (login, _) => login,
+    };
     if let Some(files) = tls {
         connector = with_tls(connector, &files, &hosts)?;
     }
     let abilities = Abilities { longest_lease: Some(longest_lease(timeout, tick)), ..ABILITIES };
-    let ensemble = Ensemble { connector, hosts, root: root.clone(), timeout, tick };
+    let ensemble = Ensemble { connector, login, hosts, root: root.clone(), timeout, tick };
     let prefix = format!("{root}{}", settings.prefix);
     let steps = ZooKeeper::new(ensemble, abilities);
     Ok(Arc::new(Sequences::new(steps, Settings { prefix, ..settings.clone() })))

@@ -23,7 +23,9 @@ pub(crate) fn with_tls(connector: Connector, files: &Files, hosts: &str) -> Resu
         }
         None => {
             let authorities = of_platform();
-            TlsOptions::new().with_pem_ca(&authorities).map_err(|_| Files::without_authorities("zookeepers"))?
+            TlsOptions::new()
+                .with_pem_ca(&authorities)
+                .map_err(|_| Files::without_authorities("zookeepers"))?
         }
     };
     if let Some((cert, key)) = identity {

@@ -48,9 +48,8 @@ impl Files {
         let certificates = certificates.ok_or_else(|| cert.refused("has no certificate"))?;
         let private =
             PrivateKeyDer::from_pem_slice(&of_key).map_err(|_| key.refused("has no private key"))?;
-        CertifiedKey::from_der(certificates, private, &provider).map_err(|_| {
-            key.refused("is not the key of the certificate in `cert`, or of an unknown kind")
-        })?;
+        CertifiedKey::from_der(certificates, private, &provider)
+            .map_err(|_| key.refused("is not the key of the certificate in `cert`, or of an unknown kind"))?;
         Ok(Certificates { authorities, identity: Some((of_cert, of_key)) })
     }
 
@@ -91,7 +90,8 @@ impl File<'_> {
 
     fn refused(&self, why: impl fmt::Display) -> StoreError {
         let Self { store, option, path } = self;
-        let text = format!("the option `{option}` of the {store} address names the file {path:?}, which {why}");
+        let text =
+            format!("the option `{option}` of the {store} address names the file {path:?}, which {why}");
         StoreError::new(StoreErrorKind::Unsupported, text)
     }
 }
