@@ -39,7 +39,7 @@ pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:pass
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
                                    `postgres://[user:password@]host[:port]/database`, `mysql://…` likewise, `sqlite:FILE`, \
-                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, `zookeeper://h1,h2,h3/PATH`, \
+                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, `zookeeper://h1,h2,h3/PATH`, with `zookeepers` for TLS, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.

@@ -164,7 +164,7 @@ impl Part {
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
             Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
             Self::Etcd => &[Tool::OpenSsl, Tool::Etcd, Tool::Go],
-            Self::ZooKeeper => &[Tool::OpenSsl, Tool::Jdk, Tool::Maven],
+            Self::ZooKeeper => &[Tool::RedisServer, Tool::OpenSsl, Tool::Etcd, Tool::Jdk, Tool::Maven],
             Self::Examples => &[
                 Tool::RedisServer,
                 Tool::PostgreSql,

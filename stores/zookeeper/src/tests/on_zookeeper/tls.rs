@@ -127,7 +127,11 @@ fn files_that_are_of_no_use_are_named_and_not_quoted() {
     opened("h,[::1]:1,10.0.0.1,c-d.e_f", &identity(&cert, &key)).unwrap();
     opened("h", &identity(&format!("{dir}/both.pem"), &format!("{dir}/both.pem"))).unwrap();
     for (host, options, said) in [
-        ("h", format!("ca={dir}/none"), format!("`ca` of the ZooKeeper address names the file \"{dir}/none\"")),
+        (
+            "h",
+            format!("ca={dir}/none"),
+            format!("`ca` of the ZooKeeper address names the file \"{dir}/none\""),
+        ),
         ("h", format!("ca={dir}/text"), "which has no certificate".to_owned()),
         ("h", identity(&format!("{dir}/text"), &key), "`cert`".to_owned()),
         ("h", identity(&cert, &cert), "which has no private key".to_owned()),
