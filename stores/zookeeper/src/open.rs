@@ -162,8 +162,8 @@ pub fn open(target: Target, settings: &Settings) -> Result<Arc<ZooKeeperStore>, 
             connector = connector.with_auth("digest", login.as_bytes());
             None
         }
-        // A server with TLS may answer a login before it has answered the connection, and the client
-        // does not understand that. So the login comes later.
+        // A server with TLS may answer a login before it has answered the connection, which the
+        // client does not understand. So the login comes later.
         (login, _) => login,
     };
     if let Some(files) = tls {
