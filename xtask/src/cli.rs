@@ -73,9 +73,10 @@ Parts:
   etcd      real etcd servers, alone and as clusters, which the tests start (needs etcd and etcdctl, and Go for
             the locks of its Go client)
   zookeeper real ZooKeeper servers, alone and as ensembles, which the tests start, and locks of Apache Curator
-            (needs a JDK of 17 or newer and Maven, which brings both from its registry the first time)
-  examples  all examples, in memory and on Redis servers, two processes at once; those without a stock on PostgreSQL,
-            MariaDB and SQLite too (needs redis-server, PostgreSQL and MariaDB)
+            (needs a JDK of 17 or newer and Maven, which brings both from its registry the first time, and redis-server
+            and etcd, since one program uses TLS with all of them)
+  examples  all examples, in memory and on Redis servers, two processes at once; and on SQLite,
+            PostgreSQL, MariaDB, MongoDB, etcd and ZooKeeper, which the tests start (needs what their parts need)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
 Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,

@@ -50,28 +50,29 @@ const COMMIT: &str = "commit";
 /// Servers that an instance joins while they run, with the arguments that let a client check them.
 const SERVERS: [(&str, &[&str]); 2] = [("axum-orders", &["--journal"]), ("tonic-orders", &[])];
 
-/// Databases on servers, and what starts them.
-const DATABASES: [(&str, Tool, Topology); 4] = [
-    ("PostgreSQL", Tool::PostgreSql, Topology::Postgres),
-    ("MariaDB", Tool::MariaDb, Topology::MariaDb),
-    (MONGODB, Tool::MongoDb, Topology::MongoDb),
-    (ETCD, Tool::Etcd, Topology::Etcd),
+/// Databases on servers, what they need, and what starts them.
+const DATABASES: [(&str, &[Tool], Topology); 5] = [
+    ("PostgreSQL", &[Tool::PostgreSql], Topology::Postgres),
+    ("MariaDB", &[Tool::MariaDb], Topology::MariaDb),
+    ("MongoDB", &[Tool::MongoDb], Topology::MongoDb),
+    ("etcd", &[Tool::Etcd], Topology::Etcd),
+    ("ZooKeeper", &[Tool::Jdk, Tool::Maven], Topology::ZooKeeper),
 ];
 
-/// The database without SQL.
-const MONGODB: &str = "MongoDB";
+/// Those without SQL.
+const WITHOUT_SQL: [&str; 3] = ["MongoDB", "etcd", "ZooKeeper"];
 
-/// The store without stocks.
-const ETCD: &str = "etcd";
+/// Those without stocks.
+const WITHOUT_STOCKS: [&str; 2] = ["etcd", "ZooKeeper"];
 
 /// Maximum time for an example. They take seconds; one that hangs must not hang CI.
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Programs) {
     let step = |name: &str, step: &dyn Fn() -> Outcome| lane.step(Part::Examples, name, |_| step());
-    let databases = DATABASES.map(|(name, tool, topology)| {
+    let databases = DATABASES.map(|(name, tools, topology)| {
         let start = move || {
-            if found.is_missing(tool) {
+            if tools.iter().any(|tool| found.is_missing(*tool)) {
                 return Err(Outcome::Skipped(format!("missing: {name}")));
             }
             Servers::start(topology).map_err(|error| Outcome::Failed(error.to_string()))
@@ -98,8 +99,8 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
             on_sqlite(|url| all_at_once(program, args, url, count))
         });
         let databases = databases.iter().filter(|(database, _)| match name {
-            COMMIT => ![MONGODB, ETCD].contains(database),
-            FLASH_SALE => *database != ETCD,
+            COMMIT => !WITHOUT_SQL.contains(database),
+            FLASH_SALE => !WITHOUT_STOCKS.contains(database),
             _ => true,
         });
         for (database, servers) in databases.clone() {

@@ -8,6 +8,8 @@ pub mod scheme;
 pub mod sync;
 pub mod tasks;
 pub mod time;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 pub use crate::replication::OF_HOW_MANY;
 pub use crate::store::semaphore::{ids_of, is_of_permits, owner_of};

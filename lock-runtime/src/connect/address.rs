@@ -39,7 +39,7 @@ pub(crate) const ACCEPTED: &str = "`memory:`, `memory:NAME`, `redis://[user:pass
                                    `redis+sentinel://h1,h2/MASTER`, `redis+cluster://h1,h2`, the same with `redis+plain` for the \
                                    locks of `SET NX PX`, with `rediss` for TLS, \
                                    `postgres://[user:password@]host[:port]/database`, `mysql://…` likewise, `sqlite:FILE`, \
-                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, `zookeeper://h1,h2,h3/PATH`, \
+                                   `mongodb://h1,h2,h3/DATABASE`, `etcd://h1,h2,h3/PREFIX`, with `etcds` for TLS, `zookeeper://h1,h2,h3/PATH`, with `zookeepers` for TLS, \
                                    or `quorum:url1|url2|url3`";
 
 /// Interval at which a subscriber connection is checked with a ping.
@@ -95,7 +95,7 @@ impl Address {
             Some(("mysql" | "mariadb", _)) => Self::mysql(url),
             Some(("mongodb" | "mongodb+srv", _)) => Self::mongodb(url),
             Some(("etcd" | "etcds", _)) => Self::etcd(url),
-            Some(("zookeeper", _)) => Self::zookeeper(url),
+            Some(("zookeeper" | "zookeepers", _)) => Self::zookeeper(url),
             // A text before `://` that is not a scheme may be part of a password, and is not
             // repeated.
             Some((scheme, _)) if is_scheme(scheme) => {
@@ -357,7 +357,7 @@ impl Address {
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(target) => {
                 let (prefix, call_timeout) = (store.prefix.clone(), engine.call_timeout);
-                lock_store_zookeeper::open(target, &lock_store_zookeeper::Settings { prefix, call_timeout })
+                lock_store_zookeeper::open(target, &lock_store_zookeeper::Settings { prefix, call_timeout })?
             }
             Self::Quorum(each) => {
                 if engine.lease > store.max_lease {

@@ -39,11 +39,12 @@ impl LockManager {
     /// | `etcd://[user:password@]h1[:2379],h2,h3/path` | keys in etcd; needs feature `etcd` |
     /// | `etcds://…[?ca=FILE][&cert=FILE&key=FILE]` | the same through TLS |
     /// | `zookeeper://[user:password@]h1[:2181],h2,h3/path` | nodes in ZooKeeper; needs feature `zookeeper` |
+    /// | `zookeepers://…[?ca=FILE][&cert=FILE&key=FILE]` | the same through TLS; needs feature `zookeeper-tls` |
     /// | `sqlite:FILE`, `sqlite://FILE` | a table in an SQLite file of this machine; needs feature `sqlite` |
     ///
     /// `postgresql://` is the same as `postgres://`, and `mariadb://` as `mysql://`.
     ///
-    /// The options of `etcds://` name files in the PEM format: certificates of authorities, instead
+    /// The options of `etcds://` and `zookeepers://` name files in the PEM format: certificates of authorities, instead
     /// of those of the platform, and the certificate and key that the client shows. In etcd, the
     /// option `tokens=revision` makes tokens that Go's client can compare with its own. In
     /// ZooKeeper, the options `timeout=40s` and `tick=3s` are the time-out of sessions and the

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::store::{Abilities, StoreError, StoreErrorKind};
-use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Address, Sequences, Settings};
+use lock_store_sequences::{ABILITIES as OF_SEQUENCES, Address, Files, Sequences, Settings};
 use tonic::transport::Endpoint;
 
 use crate::client::{Client, Login};
 use crate::names::Tokens;
 use crate::steps::Etcd;
-use crate::tls::Tls;
+use crate::tls;
 
 /// One manager's handle on a cluster of etcd.
 pub type EtcdStore = Sequences<Etcd>;
@@ -39,7 +39,7 @@ pub struct Target {
     root: String,
     tokens: Tokens,
     /// For `etcds://`.
-    tls: Option<Tls>,
+    tls: Option<Files>,
 }
 
 impl Target {
@@ -53,20 +53,24 @@ impl Target {
     pub fn parse(url: &str) -> Result<Self, StoreError> {
         let Address { scheme, login, hosts, path, options } =
             Address::parse(url, &["etcd", "etcds"]).map_err(refused)?;
-        let mut tls = (scheme == "etcds").then(Tls::default);
+        let mut tls = (scheme == "etcds").then(Files::default);
         let mut tokens = None;
         for (name, value) in options {
             match (name.as_str(), &mut tls) {
                 ("tokens", _) if tokens.is_some() => return Err(refused("has an option twice")),
                 ("tokens", _) if value == "revision" => tokens = Some(Tokens::Revisions),
                 ("tokens", _) => return Err(refused("has `tokens` that are not `revision`")),
-                (_, Some(tls)) => tls.set(&name, value).map_err(refused)?,
+                (_, Some(tls)) => {
+                    let unknown =
+                        "has an option that is not known: there are `ca`, `cert`, `key` and `tokens`";
+                    tls.set(&name, value).unwrap_or(Err(unknown)).map_err(refused)?;
+                }
                 (_, None) => {
                     return Err(refused("has an option that is not `tokens`; others need `etcds://`"));
                 }
             }
         }
-        tls.as_ref().map_or(Ok(()), Tls::check).map_err(refused)?;
+        tls.as_ref().map_or(Ok(()), Files::check).map_err(refused)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let endpoints = hosts.into_iter().map(|(name, port)| {
             let url = format!("{scheme}://{name}:{}", port.unwrap_or(PORT));
@@ -94,7 +98,7 @@ fn refused(why: &str) -> StoreError {
 pub fn open(target: Target, settings: &Settings) -> Result<Arc<EtcdStore>, StoreError> {
     let Target { endpoints, login, root, tokens, tls } = target;
     let endpoints = match tls {
-        Some(tls) => tls.apply(endpoints)?,
+        Some(files) => tls::apply(&files, endpoints)?,
         None => endpoints,
     };
     let most_tokens = match tokens {

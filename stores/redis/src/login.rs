@@ -57,6 +57,9 @@ impl Login {
                 info = info.set_redis_settings(settings);
             }
         }
+        // The client leaves it to rustls to find a provider.
+        #[cfg(feature = "tls-rustls")]
+        let _ = lock_core::internal::tls::provider();
         let address = self.address(&info);
         Ok((info, address))
     }

@@ -16,7 +16,7 @@
 //!   `several`, `leave`, `renew`, `downgrade` and `look`.
 //! - `follow` waits for the entries before an own one, and for the end of holds. `lost` tells the
 //!   engine of those, and `sweep` deletes the entries that nobody wants.
-//! - `address` reads the URLs of such stores.
+//! - `address` reads the URLs of such stores, and `tls` the files with certificates that they name.
 //!
 //! # Rules
 //!
@@ -56,6 +56,7 @@ mod sweep;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
+mod tls;
 
 pub use self::address::Address;
 pub use self::locks::{ABILITIES, Sequences, Settings};
@@ -63,3 +64,6 @@ pub use self::store::{
     Before, Class, Enter, Entered, Entry, Epoch, Gone, Leave, Left, Life, Listed, OrderedStore, Page, Place,
     Session,
 };
+#[cfg(feature = "tls")]
+pub use self::tls::Certificates;
+pub use self::tls::Files;

@@ -33,7 +33,11 @@ pub(crate) fn of_connect(error: &Error) -> StoreError {
         _ => StoreErrorKind::Unreachable,
     };
     let text = match error {
-        Error::NoHosts => "no server of the ensemble could be reached".to_owned(),
+        Error::NoHosts => {
+            "no server of the ensemble could be reached; the log of `zookeeper_client` at the level `debug` has the \
+             reasons"
+                .to_owned()
+        },
         _ => text(error),
     };
     StoreError::new(kind, text)

@@ -36,6 +36,8 @@ mod queue;
 mod steps;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use lock_store_sequences::Settings;
 

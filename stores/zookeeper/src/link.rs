@@ -42,6 +42,8 @@ pub(crate) const NUMBERED: CreateOptions<'static> =
 /// How a manager reaches the ensemble.
 pub(crate) struct Ensemble {
     pub(crate) connector: Connector,
+    /// User and password, if the connector has not got them.
+    pub(crate) login: Option<String>,
     /// `h1:2181,h2:2181`
     pub(crate) hosts: String,
     /// In front of every name. It begins and ends with a `/`.
@@ -81,6 +83,9 @@ impl Link {
         let sent = clock.now();
         let connect = ensemble.connector.clone().connect(&ensemble.hosts);
         let client = connect.await.map_err(|error| of_connect(&error))?;
+        if let Some(login) = &ensemble.login {
+            client.auth("digest", login.as_bytes()).await.map_err(|error| of_connect(&error))?;
+        }
         let id = Session(client.session_id().0);
         let timeout = client.session_timeout();
         let link = Arc::new(Self {

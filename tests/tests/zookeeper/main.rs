@@ -8,3 +8,4 @@ mod entries;
 mod faults;
 mod interop;
 mod queues;
+mod tls;

@@ -164,10 +164,16 @@ impl Part {
             Self::MariaDb => &[Tool::OpenSsl, Tool::MariaDb],
             Self::MongoDb => &[Tool::OpenSsl, Tool::MongoDb],
             Self::Etcd => &[Tool::OpenSsl, Tool::Etcd, Tool::Go],
-            Self::ZooKeeper => &[Tool::OpenSsl, Tool::Jdk, Tool::Maven],
-            Self::Examples => {
-                &[Tool::RedisServer, Tool::PostgreSql, Tool::MariaDb, Tool::MongoDb, Tool::Etcd]
-            }
+            Self::ZooKeeper => &[Tool::RedisServer, Tool::OpenSsl, Tool::Etcd, Tool::Jdk, Tool::Maven],
+            Self::Examples => &[
+                Tool::RedisServer,
+                Tool::PostgreSql,
+                Tool::MariaDb,
+                Tool::MongoDb,
+                Tool::Etcd,
+                Tool::Jdk,
+                Tool::Maven,
+            ],
             Self::Page => &[Tool::OpenSsl, Tool::Chromium],
         }
     }
@@ -176,16 +182,16 @@ impl Part {
 /// The crates that users compile, and their features. Each crate must work without features, and
 /// with each one alone. `tls-native` is left to the parts that build everything.
 const FEATURES: [(&str, &[&str]); 13] = [
-    ("lock-core", &["testing"]),
+    ("lock-core", &["testing", "tls"]),
     ("lock-engine", &["metrics", "testing"]),
     ("lock-store-etcd", &[]),
-    ("lock-store-zookeeper", &[]),
+    ("lock-store-zookeeper", &["tls"]),
     ("lock-store-memory", &["testing"]),
     ("lock-store-mongodb", &[]),
     ("lock-store-quorum", &[]),
     ("lock-store-records", &["text"]),
     ("lock-store-redis", &["testing", "tls-rustls"]),
-    ("lock-store-sequences", &[]),
+    ("lock-store-sequences", &["testing", "tls"]),
     ("lock-store-sql", &["mysql", "postgres", "sqlite"]),
     ("lock-store-conformance", &[]),
     (
@@ -204,6 +210,8 @@ const FEATURES: [(&str, &[&str]); 13] = [
             "mysql",
             "mongodb",
             "etcd",
+            "zookeeper",
+            "zookeeper-tls",
         ],
     ),
 ];

@@ -10,5 +10,5 @@ use crate::{Target, ZooKeeperStore, open};
 /// Opens a manager's handle.
 fn store(url: &str, prefix: &str) -> Arc<ZooKeeperStore> {
     let settings = Settings { prefix: prefix.to_owned(), call_timeout: SLACK };
-    open(Target::parse(url).unwrap(), &settings)
+    open(Target::parse(url).unwrap(), &settings).unwrap()
 }

@@ -6,6 +6,8 @@ mod epochs;
 mod names;
 mod queues;
 mod sessions;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
