@@ -38,7 +38,8 @@ use crate::callers::Callers;
 /// `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`. The czxid is of
 /// the entry. `downgrade` takes the read lock, and then releases the write lock. `return` gives
 /// back the latest lease. `count` increments the number in a file, and `count-node` that in a node,
-/// under a mutex. `revoke` asks the holder with this entry to let go. `pairs` takes and releases a mutex; `hand-offs` lets two clients do so in turn.
+/// under a mutex. `revoke` asks the holder with this entry to let go. `pairs` takes and releases a
+/// mutex; `hand-offs` lets two clients do so in turn.
 ///
 /// Any command may be answered with `failed EXCEPTION`.
 ///
