@@ -1,69 +1,187 @@
-//! Sessions of ZooKeeper, opened and ended without a client.
+//! [`Connection`]: a session with ZooKeeper, opened, used and ended without a client.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
-use crate::database::dial;
+use crate::database::{ANSWER, dial};
 
-/// Time-to-live of a session that is ended at once.
+/// Time-to-live of a session. Those of tests are ended before, or used all the time.
 const TIMEOUT: i32 = 10_000;
 
-/// The operation `closeSession`.
+/// The operations `create`, `delete`, `exists`, `setData`, `getChildren`, `sync` and
+/// `closeSession`.
+const CREATE: i32 = 1;
+const DELETE: i32 = 2;
+const EXISTS: i32 = 3;
+const WRITE: i32 = 5;
+const CHILDREN: i32 = 8;
+const SYNC: i32 = 9;
 const CLOSE: i32 = -11;
+
+/// The error of an operation on a node that is not there.
+const NO_NODE: i32 = -101;
+
+/// Any version of a node.
+const ANY: [u8; 4] = (-1_i32).to_be_bytes();
+
+/// Where a node's session is among what is known of the node.
+const OWNER: usize = 44;
 
 /// The server's secret: `superSecret` in its class `ZooKeeperServer`.
 const SECRET: i64 = 0xB341_5C00;
 
-/// Whether the server serves. To open a session is a write, so a member needs the majority.
-pub(super) fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
-    close(&mut open(addr)?)?;
-    Ok(true)
+/// A session on a connection of its own. Its calls block the thread.
+///
+/// It makes and sees nodes without the library or ZooKeeper's client. A connection that has failed
+/// must not be used again.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
 }
 
-/// Opens a session on a new connection.
-pub(super) fn open(addr: SocketAddr) -> io::Result<TcpStream> {
-    let mut stream = dial(addr)?;
-    connect(&mut stream, 0)?;
-    Ok(stream)
+impl Connection {
+    /// Connects to a server, and opens a session there. Waits for each answer for this long.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer. To open a session is a write, so a member needs the
+    /// majority.
+    pub fn open(addr: SocketAddr, within: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&addr, within)?;
+        stream.set_read_timeout(Some(within))?;
+        stream.set_nodelay(true)?;
+        let mut connection = Self { stream };
+        connection.connect(0)?;
+        Ok(connection)
+    }
+
+    /// Makes a node that stays. Returns whether there is a directory for it.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer or refuses it, for example because it is there.
+    pub fn create(&mut self, path: &str) -> io::Result<bool> {
+        let (all, scheme, who) = (31_i32.to_be_bytes(), text("world"), text("anyone"));
+        let (data, rights, stays) = (text(""), 1_i32.to_be_bytes(), 0_i32.to_be_bytes());
+        self.call(CREATE, &[&text(path), &data, &rights, &all, &scheme, &who, &stays])
+            .map(|done| done.is_some())
+    }
+
+    /// Deletes a node. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer or refuses it, for example because it has children.
+    pub fn delete(&mut self, path: &str) -> io::Result<bool> {
+        self.call(DELETE, &[&text(path), &ANY]).map(|done| done.is_some())
+    }
+
+    /// Writes nothing to a node. What the session reads later is not older. Returns whether the
+    /// node is there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn write(&mut self, path: &str) -> io::Result<bool> {
+        self.call(WRITE, &[&text(path), &text(""), &ANY]).map(|done| done.is_some())
+    }
+
+    /// Returns the names of the nodes in a directory; none if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn children(&mut self, path: &str) -> io::Result<Vec<String>> {
+        let Some(answer) = self.call(CHILDREN, &[&text(path), &[0]])? else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        let mut rest = answer.get(4..).unwrap_or_default();
+        while let Some((length, after)) = rest.split_first_chunk() {
+            let length = usize::try_from(u32::from_be_bytes(*length)).map_err(io::Error::other)?;
+            let Some((name, after)) = after.split_at_checked(length) else { break };
+            names.push(String::from_utf8_lossy(name).into_owned());
+            rest = after;
+        }
+        Ok(names)
+    }
+
+    /// Returns the session of an ephemeral node; 0 if the node stays, `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn session_of(&mut self, path: &str) -> io::Result<Option<i64>> {
+        let known = self.call(EXISTS, &[&text(path), &[0]])?;
+        Ok(known.and_then(|known| Some(i64::from_be_bytes(*known.get(OWNER..)?.first_chunk()?))))
+    }
+
+    /// Waits until the server has what its leader had.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.call(SYNC, &[&text("/")]).map(drop)
+    }
+
+    /// Moves a session to this connection; 0 opens a new one.
+    fn connect(&mut self, id: i64) -> io::Result<()> {
+        let mut request = Vec::new();
+        // The version of the protocol, and the latest change that the client knows.
+        request.extend([0; 4 + 8]);
+        request.extend(TIMEOUT.to_be_bytes());
+        request.extend(id.to_be_bytes());
+        request.extend(16_i32.to_be_bytes());
+        request.extend(password(id));
+        // A server that may only read is not wanted.
+        request.push(0);
+        let answer = exchange(&mut self.stream, &request)?;
+        // The version, the granted time, and the id.
+        match answer.get(8..16) {
+            Some(granted) if granted != [0; 8] => Ok(()),
+            _ => Err(io::Error::other("the session has ended")),
+        }
+    }
+
+    fn close(mut self) -> io::Result<()> {
+        self.call(CLOSE, &[]).map(drop)
+    }
+
+    /// Returns the answer to an operation; `None` if its node is not there.
+    fn call(&mut self, operation: i32, fields: &[&[u8]]) -> io::Result<Option<Vec<u8>>> {
+        let request = [&1_i32.to_be_bytes(), &operation.to_be_bytes(), &*fields.concat()].concat();
+        let answer = exchange(&mut self.stream, &request)?;
+        // The number of the request, the latest change, and the error.
+        let error = answer.get(12..16).and_then(<[u8]>::first_chunk).map(|error| i32::from_be_bytes(*error));
+        match error {
+            Some(0) => Ok(Some(answer[16..].to_vec())),
+            Some(NO_NODE) => Ok(None),
+            error => Err(io::Error::other(format!("operation {operation}: error {error:?}"))),
+        }
+    }
+}
+
+/// Whether the server serves. To open a session is a write, so a member needs the majority.
+pub(super) fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
+    Connection::open(addr, ANSWER)?.close()?;
+    Ok(true)
 }
 
 /// Ends the session with this id. Fails if no session has it.
 pub(super) fn end(addr: SocketAddr, id: i64) -> io::Result<()> {
-    let mut stream = dial(addr)?;
-    connect(&mut stream, id)?;
-    close(&mut stream)
+    let mut connection = Connection { stream: dial(addr)? };
+    connection.connect(id)?;
+    connection.close()
 }
 
-/// Moves a session to this connection; 0 opens a new one.
-fn connect(stream: &mut TcpStream, id: i64) -> io::Result<()> {
-    let mut request = Vec::new();
-    // The version of the protocol, and the latest change that the client knows.
-    request.extend([0; 4 + 8]);
-    request.extend(TIMEOUT.to_be_bytes());
-    request.extend(id.to_be_bytes());
-    request.extend(16_i32.to_be_bytes());
-    request.extend(password(id));
-    // A server that may only read is not wanted.
-    request.push(0);
-    let answer = call(stream, &request)?;
-    // The version, the granted time, and the id.
-    match answer.get(8..16) {
-        Some(granted) if granted != [0; 8] => Ok(()),
-        _ => Err(io::Error::other("the session has ended")),
-    }
-}
-
-fn close(stream: &mut TcpStream) -> io::Result<()> {
-    let request = [1_i32.to_be_bytes(), CLOSE.to_be_bytes()].concat();
-    // The number of the request, the latest change, and the error.
-    match call(stream, &request)?.get(12..16) {
-        Some([0, 0, 0, 0]) => Ok(()),
-        error => Err(io::Error::other(format!("closeSession: error {error:?}"))),
-    }
+/// Returns a text or data, as a field of a request.
+fn text(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes(), text.as_bytes()].concat()
 }
 
 /// Sends a request, and returns the answer.
-fn call(stream: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
+fn exchange(stream: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
     let length = u32::try_from(request.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_be_bytes(), request].concat())?;
     let mut length = [0; 4];
