@@ -235,7 +235,7 @@ const TABLE: [Entry; 48] = [
     entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
     entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, RECORDS),
     entry(Fault::ForeignNode, "foreign-node", Loses::Nothing, AWAY_OR_STRANGE, ZOOKEEPER),
-    entry(Fault::EndedSession, "ended-session", Loses::Keys, LOST, ZOOKEEPER),
+    entry(Fault::EndedSession, "ended-session", Loses::Keys, AWAY, ZOOKEEPER),
     entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, REDIS),
     entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, REDIS),
     entry(Fault::ReadOnly, "read-only", Loses::Nothing, AWAY, SINGLE),
