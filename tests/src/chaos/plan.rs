@@ -92,8 +92,8 @@ impl Plan {
         if stops && self.topology.is_database() && !self.topology.has_sessions() {
             errors.push(ErrorClass::Unavailable);
         }
-        // The nodes of sessions are deleted too, which ends those. A request with a short wait may be
-        // over before another session has begun.
+        // The nodes of sessions are deleted too, which ends those. A request with a short wait may
+        // be over before another session has begun.
         if fault == Fault::Flush && self.topology == Topology::ZooKeeper {
             errors.push(ErrorClass::Unavailable);
         }

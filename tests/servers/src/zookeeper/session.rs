@@ -77,8 +77,8 @@ impl Connection {
         self.call(DELETE, &[&text(path), &ANY]).map(|done| done.is_some())
     }
 
-    /// Writes nothing to a node. What the session reads later is not older. Returns whether the
-    /// node is there.
+    /// Writes nothing to a node. Later reads of the session are not older. Returns whether the node
+    /// is there.
     ///
     /// # Errors
     ///
