@@ -239,8 +239,8 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --minutes <n>       length of the run, with faults in a random order; also a fraction as 0.5; default 1
   --once              each fault once instead, one after the other
   --seed <s>          decides faults and the choices of the processes; random by default, and always printed
-  --topology <name>   single (default), sentinel, cluster, quorum, postgres, mariadb, mongodb, etcd, sqlite; several
-                      times or as a list: one run each
+  --topology <name>   single (default), sentinel, cluster, quorum, postgres, mariadb, mongodb, etcd, zookeeper, sqlite;
+                      several times or as a list: one run each
   --layout <name>     hash (default), or plain, which has mutexes and locks of several keys only
   --only <fault>      only these; an unknown name lists all faults
   --replication <who> replicas that must confirm a grant: none (default), one, majority
@@ -253,7 +253,7 @@ Usage: cargo xtask chaos [--minutes <n> | --once] [--seed <s>] [--topology <name
   --judge <folder>    only check the logs of an earlier run
 
 The short form is among the tests: chaos. Ctrl-C or SIGTERM ends all servers and processes. Needs redis-server, a C
-compiler, and for a database or etcd its programs. After a finding, the logs are kept and a line says where.
+compiler, and for a database, etcd or ZooKeeper its programs. After a finding, the logs are kept and a line says where.
 
 Exit status: 0 if nothing was found, 1 if something was, or an argument is not understood.";
 

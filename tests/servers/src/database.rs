@@ -341,7 +341,7 @@ pub(crate) fn at(port: u16) -> SocketAddr {
 }
 
 /// Maximum time until a server answers. After that it is asked again.
-const ANSWER: Duration = Duration::from_secs(2);
+pub(crate) const ANSWER: Duration = Duration::from_secs(2);
 
 /// Connects to a server that may not answer.
 pub(crate) fn dial(addr: SocketAddr) -> io::Result<TcpStream> {

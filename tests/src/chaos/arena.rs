@@ -12,11 +12,15 @@ use super::etcd::Etcd;
 use super::mongo::Mongo;
 use super::observe::{self, Holders, Observer, Redis};
 use super::sql::Sql;
+use super::zookeeper::{self, ZooKeeper};
 use crate::dice::Dice;
 use crate::proxy::{Line, Way};
 use crate::redis::{Connection, Data, Reply};
 use crate::witness::{self, Ping};
-use crate::{Cluster, Layout, Offset, Proxy, RedisServer, Sentinels, ServerClock, cluster, sentinels};
+use crate::{
+    Cluster, EtcdServer, Layout, Offset, Proxy, RedisServer, Sentinels, ServerClock, ZooKeeperServer,
+    cluster, sentinels,
+};
 
 /// Duration of silence after which a server counts as dead. Longer than any pause of a busy
 /// machine: no fault would excuse a failover that such a pause causes.
@@ -41,13 +45,15 @@ pub enum Topology {
     MongoDb,
     /// An etcd cluster of three members.
     Etcd,
+    /// An ensemble of three ZooKeeper members.
+    ZooKeeper,
     /// A file.
     Sqlite,
 }
 
 impl Topology {
     /// All topologies.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Single,
         Self::Sentinel,
         Self::Cluster,
@@ -56,6 +62,7 @@ impl Topology {
         Self::MariaDb,
         Self::MongoDb,
         Self::Etcd,
+        Self::ZooKeeper,
         Self::Sqlite,
     ];
 
@@ -71,14 +78,21 @@ impl Topology {
             Self::MariaDb => "mariadb",
             Self::MongoDb => "mongodb",
             Self::Etcd => "etcd",
+            Self::ZooKeeper => "zookeeper",
             Self::Sqlite => "sqlite",
         }
     }
 
-    /// Whether the locks are in a database or in etcd, and not in Redis.
+    /// Whether the locks are in a database, in etcd or in ZooKeeper, and not in Redis.
     #[must_use]
     pub fn is_database(self) -> bool {
-        matches!(self, Self::Postgres | Self::MariaDb | Self::MongoDb | Self::Etcd | Self::Sqlite)
+        let is_sql = matches!(self, Self::Postgres | Self::MariaDb | Self::Sqlite);
+        is_sql || self == Self::MongoDb || self.has_sessions()
+    }
+
+    /// Whether locks end with the sessions of managers.
+    pub(super) fn has_sessions(self) -> bool {
+        matches!(self, Self::Etcd | Self::ZooKeeper)
     }
 }
 
@@ -113,6 +127,7 @@ enum Servers {
     Sql(Box<Sql>),
     Mongo(Box<Mongo>),
     Etcd(Box<Etcd>),
+    ZooKeeper(Box<ZooKeeper>),
 }
 
 /// A server's clock, and its offset.
@@ -133,7 +148,8 @@ impl Arena {
         let count = match topology {
             Topology::Single | Topology::Postgres | Topology::MariaDb => 1,
             // Programs in Go read the time without the C library, so etcd has no clocks to set.
-            Topology::Sqlite | Topology::Etcd => 0,
+            // ZooKeeper measures sessions with a monotonic clock only, which nobody can step.
+            Topology::Sqlite | Topology::Etcd | Topology::ZooKeeper => 0,
             Topology::Sentinel | Topology::Quorum | Topology::MongoDb => 3,
             Topology::Cluster => 6,
         };
@@ -159,6 +175,7 @@ impl Arena {
             Topology::MariaDb => Servers::Sql(Box::new(Sql::mariadb(&clocks[0], runtime.handle()))),
             Topology::MongoDb => Servers::Mongo(Box::new(Mongo::start(&clocks)?)),
             Topology::Etcd => Servers::Etcd(Box::new(Etcd::start()?)),
+            Topology::ZooKeeper => Servers::ZooKeeper(Box::new(ZooKeeper::start()?)),
             Topology::Sqlite => Servers::Sql(Box::new(Sql::sqlite(runtime.handle())?)),
         };
         let before = |servers: &[RedisServer]| -> Vec<Proxy> {
@@ -188,6 +205,10 @@ impl Arena {
                 let start = |addr| runtime.block_on(Proxy::start_etcd(addr));
                 etcd.addrs().into_iter().map(start).collect()
             }
+            Servers::ZooKeeper(zookeeper) => {
+                let start = |addr| runtime.block_on(Proxy::start_zookeeper(addr));
+                zookeeper.addrs().into_iter().map(start).collect()
+            }
         };
         let with_offset = |(place, clock)| {
             let ahead_seconds = offset(place);
@@ -198,8 +219,9 @@ impl Arena {
         Ok(Self { topology, layout, proxies, _runtime: runtime, servers, clocks, resource })
     }
 
-    /// Returns the URL that a worker connects to. In etcd, each begins with another member.
-    pub(super) fn url(&self, worker: usize) -> String {
+    /// Returns the URL that a worker connects to, for locks of this lease. In etcd, each begins
+    /// with another member.
+    pub(super) fn url(&self, worker: usize, lease: Duration) -> String {
         let url = match &self.servers {
             Servers::Loose(_) if self.topology == Topology::Single => self.proxies[0].url(),
             Servers::Loose(_) => {
@@ -216,6 +238,10 @@ impl Arena {
                 addrs.rotate_left(worker % self.proxies.len());
                 format!("etcd://{}/", addrs.join(","))
             }
+            Servers::ZooKeeper(_) => {
+                let addrs: Vec<_> = self.proxies.iter().map(Proxy::addr).collect();
+                zookeeper::url(&addrs, lease)
+            }
         };
         self.layout.url(&url)
     }
@@ -226,7 +252,7 @@ impl Arena {
             Servers::Loose(servers) => servers,
             Servers::Sentinels(sentinels) => sentinels.servers(),
             Servers::Cluster(cluster) => cluster.nodes(),
-            Servers::Sql(_) | Servers::Mongo(_) | Servers::Etcd(_) => &[],
+            Servers::Sql(_) | Servers::Mongo(_) | Servers::Etcd(_) | Servers::ZooKeeper(_) => &[],
         }
     }
 
@@ -239,6 +265,7 @@ impl Arena {
             Servers::Sql(sql) => return sql.act(act),
             Servers::Mongo(mongo) => return mongo.act(at, act),
             Servers::Etcd(etcd) => return etcd.act(at, act),
+            Servers::ZooKeeper(zookeeper) => return zookeeper.act(at, act),
         };
         match act {
             Act::Stop => server.stop(),
@@ -264,6 +291,7 @@ impl Arena {
             Servers::Sql(sql) => Some(&**sql),
             Servers::Mongo(mongo) => Some(&**mongo),
             Servers::Etcd(etcd) => Some(&**etcd),
+            Servers::ZooKeeper(zookeeper) => Some(&**zookeeper),
             _ => None,
         }
     }
@@ -279,6 +307,31 @@ impl Arena {
         match &self.servers {
             Servers::Etcd(etcd) => Some(etcd),
             _ => None,
+        }
+    }
+
+    pub(super) fn zookeeper(&self) -> Option<&ZooKeeper> {
+        match &self.servers {
+            Servers::ZooKeeper(zookeeper) => Some(zookeeper),
+            _ => None,
+        }
+    }
+
+    /// Lets no message pass between a member and the others.
+    pub(super) fn part(&mut self, at: usize) {
+        match &mut self.servers {
+            Servers::Etcd(etcd) => etcd.peers.cut(at),
+            Servers::ZooKeeper(zookeeper) => zookeeper.part(at),
+            _ => {}
+        }
+    }
+
+    /// Lets all messages between members pass. Returns whether some did not.
+    pub(super) fn join(&mut self) -> bool {
+        match &mut self.servers {
+            Servers::Etcd(etcd) => etcd.peers.join() > 0,
+            Servers::ZooKeeper(zookeeper) => zookeeper.join(),
+            _ => false,
         }
     }
 
@@ -359,6 +412,7 @@ impl Arena {
             Servers::Sql(_) => 0,
             Servers::Mongo(mongo) => mongo.set.primary(),
             Servers::Etcd(etcd) => etcd.cluster.leader(),
+            Servers::ZooKeeper(zookeeper) => zookeeper.ensemble.leader(),
         }
     }
 
@@ -392,12 +446,13 @@ impl Arena {
         self.clocks.iter().any(|clock| Some(clock.ahead_seconds) < latest)
     }
 
-    /// Writes what members of etcd have logged beside the histories.
+    /// Writes what members of etcd or ZooKeeper have logged beside the histories.
     pub(super) fn keep_logs(&self, folder: &Path) -> io::Result<()> {
-        let members = self.etcd().into_iter().flat_map(|etcd| etcd.cluster.members());
-        members.enumerate().try_for_each(|(at, member)| {
-            std::fs::write(folder.join(format!("member-{at}.txt")), member.log())
-        })
+        let of_etcd = self.etcd().into_iter().flat_map(|etcd| etcd.cluster.members());
+        let of_zookeeper = self.zookeeper().into_iter().flat_map(|zookeeper| zookeeper.ensemble.members());
+        let logs = of_etcd.map(EtcdServer::log).chain(of_zookeeper.map(ZooKeeperServer::log));
+        let mut logs = logs.enumerate();
+        logs.try_for_each(|(at, log)| std::fs::write(folder.join(format!("member-{at}.txt")), log))
     }
 
     /// Waits until the servers of a group are complete and connected again.
@@ -408,6 +463,7 @@ impl Arena {
             Servers::Cluster(cluster) => cluster.wait_until_ready(),
             Servers::Mongo(mongo) => mongo.set.settle(),
             Servers::Etcd(etcd) => etcd.cluster.wait_until_ready(),
+            Servers::ZooKeeper(zookeeper) => zookeeper.ensemble.wait_until_ready(),
         }
     }
 }

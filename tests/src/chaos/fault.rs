@@ -76,6 +76,10 @@ pub enum Fault {
     DeletedKey,
     /// A key that is held is overwritten with foreign text.
     OverwrittenKey,
+    /// A node that is no entry is in the directory of a key.
+    ForeignNode,
+    /// The session that has a key is ended by somebody else.
+    EndedSession,
     /// The server is short of memory, and evicts keys.
     Eviction,
     /// The server has no memory for writes.
@@ -123,6 +127,7 @@ const LASTING: &[Topology] = &[
     Topology::MariaDb,
     Topology::MongoDb,
     Topology::Etcd,
+    Topology::ZooKeeper,
 ];
 const SERVERS: &[Topology] = &[
     Topology::Single,
@@ -133,6 +138,7 @@ const SERVERS: &[Topology] = &[
     Topology::MariaDb,
     Topology::MongoDb,
     Topology::Etcd,
+    Topology::ZooKeeper,
 ];
 /// Topologies whose servers have clocks that can be set.
 const CLOCKS: &[Topology] = &[
@@ -158,6 +164,21 @@ const DATABASES: &[Topology] = &[Topology::Postgres, Topology::MariaDb, Topology
 /// Topologies whose members elect another one that has all data.
 const ELECTING: &[Topology] = &[Topology::MongoDb, Topology::Etcd];
 const ETCD: &[Topology] = &[Topology::Etcd];
+const ZOOKEEPER: &[Topology] = &[Topology::ZooKeeper];
+/// Topologies whose locks end with sessions, on members that elect a leader.
+const SESSIONS: &[Topology] = &[Topology::Etcd, Topology::ZooKeeper];
+/// Topologies with one record for a key.
+const RECORDS: &[Topology] = &[
+    Topology::Single,
+    Topology::Sentinel,
+    Topology::Cluster,
+    Topology::Quorum,
+    Topology::Postgres,
+    Topology::MariaDb,
+    Topology::MongoDb,
+    Topology::Etcd,
+    Topology::Sqlite,
+];
 const SINGLE: &[Topology] = &[Topology::Single];
 const REPLICATED: &[Topology] = &[Topology::Sentinel, Topology::Cluster];
 const CLUSTER: &[Topology] = &[Topology::Cluster];
@@ -178,9 +199,9 @@ const fn entry(
     Entry { fault, name, loses, errors, at }
 }
 
-const TABLE: [Entry; 46] = [
+const TABLE: [Entry; 48] = [
     entry(Fault::Partition, "partition", Loses::Nothing, AWAY, SERVERS),
-    entry(Fault::PeerPartition, "peer-partition", Loses::Nothing, AWAY, ETCD),
+    entry(Fault::PeerPartition, "peer-partition", Loses::Nothing, AWAY, SESSIONS),
     entry(Fault::PartitionToServer, "partition-to-server", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::PartitionToClient, "partition-to-client", Loses::Nothing, AWAY, SERVERS),
     entry(Fault::LostAnswers, "lost-answers", Loses::Nothing, AWAY, SERVERS),
@@ -198,11 +219,11 @@ const TABLE: [Entry; 46] = [
     entry(Fault::KilledWaiter, "killed-waiter", Loses::Nothing, NONE, ALL),
     entry(Fault::KilledReleaser, "killed-releaser", Loses::Nothing, NONE, ALL),
     entry(Fault::StoppedServer, "stopped-server", Loses::Nothing, AWAY, LASTING),
-    entry(Fault::StoppedFollower, "stopped-follower", Loses::Nothing, AWAY, ETCD),
-    entry(Fault::StoppedLeaderAndWorker, "stopped-leader-and-worker", Loses::Nothing, AWAY, ETCD),
+    entry(Fault::StoppedFollower, "stopped-follower", Loses::Nothing, AWAY, SESSIONS),
+    entry(Fault::StoppedLeaderAndWorker, "stopped-leader-and-worker", Loses::Nothing, AWAY, SESSIONS),
     entry(Fault::KilledServer, "killed-server", Loses::Nothing, AWAY, LASTING),
-    entry(Fault::KilledFollower, "killed-follower", Loses::Nothing, AWAY, ETCD),
-    entry(Fault::KilledCluster, "killed-cluster", Loses::Nothing, AWAY, ETCD),
+    entry(Fault::KilledFollower, "killed-follower", Loses::Nothing, AWAY, SESSIONS),
+    entry(Fault::KilledCluster, "killed-cluster", Loses::Nothing, AWAY, SESSIONS),
     entry(Fault::LostData, "lost-data", Loses::Keys, AWAY, ALONE),
     entry(Fault::Flush, "flush", Loses::Keys, LOST, ALL),
     entry(Fault::ScriptFlush, "script-flush", Loses::Nothing, NONE, REDIS),
@@ -212,7 +233,9 @@ const TABLE: [Entry; 46] = [
     entry(Fault::NoChannels, "no-channels", Loses::Nothing, NONE, REDIS),
     entry(Fault::LockedRows, "locked-rows", Loses::Nothing, AWAY, DATABASES),
     entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
-    entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, ALL),
+    entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, RECORDS),
+    entry(Fault::ForeignNode, "foreign-node", Loses::Nothing, AWAY_OR_STRANGE, ZOOKEEPER),
+    entry(Fault::EndedSession, "ended-session", Loses::Keys, AWAY, ZOOKEEPER),
     entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, REDIS),
     entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, REDIS),
     entry(Fault::ReadOnly, "read-only", Loses::Nothing, AWAY, SINGLE),

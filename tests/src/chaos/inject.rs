@@ -152,14 +152,25 @@ impl Stage<'_> {
                 Ok(true)
             }
             Fault::PeerPartition => {
-                if let Some(etcd) = self.arena.etcd() {
-                    etcd.peers.cut(at);
-                }
+                self.arena.part(at);
                 let rest = self.rest(LONG * 2);
-                let hits = self.arena.etcd().map_or(0, |etcd| etcd.peers.join());
+                let happened = self.arena.join();
                 self.arena.heal();
-                rest.map(|()| hits > 0)
+                rest.map(|()| happened)
             }
+            Fault::ForeignNode => match self.arena.zookeeper() {
+                Some(zookeeper) => {
+                    let happened = self.until(|| zookeeper.make_foreign(&key))?;
+                    let rest = self.rest(SHORT);
+                    zookeeper.delete_foreign()?;
+                    rest.map(|()| happened)
+                }
+                None => Ok(false),
+            },
+            Fault::EndedSession => match self.arena.zookeeper() {
+                Some(zookeeper) => self.strike(fault, || self.until(|| zookeeper.end_session(&key))),
+                None => Ok(false),
+            },
             Fault::Compaction => self.arena.etcd().map_or(Ok(false), |etcd| etcd.compact().map(|()| true)),
             Fault::StepDown => {
                 if let Some(mongo) = self.arena.mongo() {
@@ -212,10 +223,9 @@ impl Stage<'_> {
     }
 
     fn stop_server(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
-        let is_etcd = self.arena.etcd().is_some();
-        // A session in etcd is longer than a lease.
-        let time = if is_etcd { LONG * 2 } else { LONG };
-        let takes = is_etcd && fault == Fault::StoppedServer;
+        // A session is longer than a lease.
+        let time = if self.arena.topology.has_sessions() { LONG * 2 } else { LONG };
+        let takes = self.arena.etcd().is_some() && fault == Fault::StoppedServer;
         self.arena.stop(at);
         let rest = self.rest(time);
         if takes {
@@ -266,8 +276,9 @@ impl Stage<'_> {
     /// Carries out a fault of the network with the proxy in front of the server.
     fn network(&mut self, fault: Fault, at: usize) -> io::Result<bool> {
         const LINES: [Line; 3] = [Line::Connecting, Line::Commands, Line::PubSub];
-        // A client asks one member of etcd, whoever the leader is.
-        let at = if self.arena.etcd().is_some() { self.arena.asked(at, &mut self.dice) } else { at };
+        // A client asks one member, whoever the leader is.
+        let is_any = self.arena.topology.has_sessions();
+        let at = if is_any { self.arena.asked(at, &mut self.dice) } else { at };
         let proxy = self.arena.proxy(at);
         let whole = |ways: &[Way]| -> Vec<Injection> {
             let each = |way: &Way| LINES.map(|line| proxy.from_now(line, *way, Trouble::BlackHole));

@@ -27,6 +27,7 @@ mod short;
 mod sql;
 mod want;
 mod worker;
+mod zookeeper;
 
 pub use arena::Topology;
 pub use fault::Fault;

@@ -89,7 +89,12 @@ impl Plan {
         let mut errors = fault.errors().to_vec();
         // It stops in the middle of a transaction, which keeps others waiting.
         let stops = matches!(fault, Fault::StoppedWorker | Fault::BlockedExecutor);
-        if stops && self.topology.is_database() && self.topology != Topology::Etcd {
+        if stops && self.topology.is_database() && !self.topology.has_sessions() {
+            errors.push(ErrorClass::Unavailable);
+        }
+        // The nodes of sessions are deleted too, which ends those. A request with a short wait may
+        // be over before another session has begun.
+        if fault == Fault::Flush && self.topology == Topology::ZooKeeper {
             errors.push(ErrorClass::Unavailable);
         }
         if self.replication != Confirmed::ByNobodyElse {

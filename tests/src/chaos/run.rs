@@ -197,7 +197,7 @@ impl Stage<'_> {
         let name = format!("{place}.{life}");
         let log = self.logs.join(format!("{name}.log"));
         let orders = Orders {
-            url: self.arena.url(place),
+            url: self.arena.url(place, self.plan.lease),
             layout: self.plan.layout,
             resource: self.arena.resource.addr(),
             log: log.clone(),
@@ -221,10 +221,10 @@ impl Stage<'_> {
     /// Stops a worker for longer than leases.
     pub(super) fn stop_worker(&mut self) -> io::Result<()> {
         let at = self.any_worker();
-        let time = match self.arena.etcd() {
+        let time = match self.arena.topology.has_sessions() {
             // For longer than its session.
-            Some(_) => self.dice.between(LEASE * 2, LEASE * 3),
-            None => self.dice.between(LEASE * 6 / 5, LEASE * 2),
+            true => self.dice.between(LEASE * 2, LEASE * 3),
+            false => self.dice.between(LEASE * 6 / 5, LEASE * 2),
         };
         self.workers[at].log.say(&Event::Paused);
         self.workers[at].helper.stop();

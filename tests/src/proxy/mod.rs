@@ -1,5 +1,5 @@
 //! [`Proxy`]: stands between a client and a server, and breaks messages when told to. The server is
-//! a redis-server, a PostgreSQL, a MariaDB, a `mongod` or an etcd.
+//! a redis-server, a PostgreSQL, a MariaDB, a `mongod`, an etcd or a ZooKeeper.
 //!
 //! It reads requests one by one. So a fault can hit a request *before* the server sees it
 //! ([`Way::ToServer`]), or its answer after the server has carried it out ([`Way::ToClient`]). The
@@ -13,6 +13,7 @@ mod postgres;
 mod request;
 #[cfg(test)]
 mod tests;
+mod zookeeper;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -175,6 +176,15 @@ impl Proxy {
     /// As [`start`](Self::start).
     pub async fn start_etcd(server: SocketAddr) -> Self {
         Self::start_with(server, http2::parse).await
+    }
+
+    /// Starts a proxy to the ZooKeeper at `server`, on the current runtime.
+    ///
+    /// # Panics
+    ///
+    /// As [`start`](Self::start).
+    pub async fn start_zookeeper(server: SocketAddr) -> Self {
+        Self::start_with(server, zookeeper::parse).await
     }
 
     async fn start_with(server: SocketAddr, parse: Parse) -> Self {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use self::ensemble::{Options, ZooKeeperEnsemble};
+pub use self::session::Connection;
 use crate::database::{self, DatabaseServer, Product, ask, at};
 use crate::foreign;
 use crate::process::Process;
@@ -258,9 +259,18 @@ impl ZooKeeperServer {
     /// When there is no such session, or the server does not answer.
     #[track_caller]
     pub fn end_session(&self, id: i64) {
-        if let Err(error) = session::end(self.addr(), id) {
+        if let Err(error) = self.try_end_session(id) {
             panic!("session {id:#x} does not end: {error}");
         }
+    }
+
+    /// As [`end_session`](Self::end_session).
+    ///
+    /// # Errors
+    ///
+    /// When there is no such session, or the server does not answer.
+    pub fn try_end_session(&self, id: i64) -> io::Result<()> {
+        session::end(self.addr(), id)
     }
 }
 

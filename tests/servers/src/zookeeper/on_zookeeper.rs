@@ -46,14 +46,32 @@ fn data_outlives_a_kill_and_nothing_outlives_the_handle() {
 #[test]
 fn a_session_of_somebody_else_is_ended() {
     let server = ZooKeeperServer::start();
-    let mut stream = session::open(server.addr()).unwrap();
+    let mut connection = Connection::open(server.addr(), SOON).unwrap();
     let sessions = server.sessions().unwrap();
     let [id] = sessions[..] else { panic!("{sessions:?}") };
     server.end_session(id);
     // The server closes the connection.
-    let mut rest = Vec::new();
-    std::io::Read::read_to_end(&mut stream, &mut rest).unwrap();
-    assert!(session::end(server.addr(), id).unwrap_err().to_string().contains("has ended"));
+    assert!(connection.sync().is_err());
+    assert!(server.try_end_session(id).unwrap_err().to_string().contains("has ended"));
+}
+
+#[test]
+fn nodes_are_made_seen_and_deleted_without_a_client() {
+    let server = ZooKeeperServer::start();
+    let mut connection = Connection::open(server.addr(), SOON).unwrap();
+    assert!(!connection.create("/a/b").unwrap(), "there is no directory");
+    assert!(connection.create("/a").unwrap() && connection.create("/a/b").unwrap());
+    assert!(connection.create("/a").unwrap_err().to_string().contains("-110"), "it is there");
+    assert!(connection.create("/a/ccc").unwrap());
+    let mut names = connection.children("/a").unwrap();
+    names.sort();
+    assert_eq!(names, ["b", "ccc"]);
+    assert_eq!(connection.children("/a/b").unwrap(), Vec::<String>::new());
+    assert!(connection.write("/a/b").unwrap() && connection.delete("/a/b").unwrap());
+    assert!(!connection.write("/a/b").unwrap() && !connection.delete("/a/b").unwrap());
+    let sessions = ["/a", "/a/b"].map(|path| connection.session_of(path).unwrap());
+    assert_eq!(sessions, [Some(0), None]);
+    connection.sync().unwrap();
 }
 
 #[cfg(feature = "tls")]

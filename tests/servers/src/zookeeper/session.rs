@@ -1,33 +1,145 @@
-//! Sessions of ZooKeeper, opened and ended without a client.
+//! [`Connection`]: a session with ZooKeeper, opened, used and ended without a client.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
-use crate::database::dial;
+use crate::database::{ANSWER, dial};
 
-/// Time-to-live of a session that is ended at once.
+/// Time-to-live of a session. Those of tests are ended before, or used all the time.
 const TIMEOUT: i32 = 10_000;
 
-/// The operation `closeSession`.
+/// The operations `create`, `delete`, `exists`, `setData`, `getChildren`, `sync` and
+/// `closeSession`.
+const CREATE: i32 = 1;
+const DELETE: i32 = 2;
+const EXISTS: i32 = 3;
+const WRITE: i32 = 5;
+const CHILDREN: i32 = 8;
+const SYNC: i32 = 9;
 const CLOSE: i32 = -11;
+
+/// The error of an operation on a node that is not there.
+const NO_NODE: i32 = -101;
+
+/// Any version of a node.
+const ANY: [u8; 4] = (-1_i32).to_be_bytes();
+
+/// Where a node's session is among what is known of the node.
+const OWNER: usize = 44;
 
 /// The server's secret: `superSecret` in its class `ZooKeeperServer`.
 const SECRET: i64 = 0xB341_5C00;
 
-/// Whether the server serves. To open a session is a write, so a member needs the majority.
-pub(super) fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
-    let mut stream = open(addr)?;
-    send(&mut stream, &close_request())?;
-    closed(&mut stream)?;
-    Ok(true)
+/// A session on a connection of its own. Its calls block the thread.
+///
+/// It makes and sees nodes without the library or ZooKeeper's client. A connection that has failed
+/// must not be used again.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
 }
 
-/// Opens a session on a new connection.
-pub(super) fn open(addr: SocketAddr) -> io::Result<TcpStream> {
-    let mut stream = dial(addr)?;
-    send(&mut stream, &connect(0))?;
-    connected(&mut stream)?;
-    Ok(stream)
+impl Connection {
+    /// Connects to a server, and opens a session there. Waits for each answer for this long.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer. To open a session is a write, so a member needs the
+    /// majority.
+    pub fn open(addr: SocketAddr, within: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&addr, within)?;
+        stream.set_read_timeout(Some(within))?;
+        stream.set_nodelay(true)?;
+        let mut connection = Self { stream };
+        send(&mut connection.stream, &opening(0))?;
+        is_opened(&receive(&mut connection.stream)?)?;
+        Ok(connection)
+    }
+
+    /// Makes a node that stays. Returns whether there is a directory for it.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer or refuses it, for example because it is there.
+    pub fn create(&mut self, path: &str) -> io::Result<bool> {
+        let (all, scheme, who) = (31_i32.to_be_bytes(), text("world"), text("anyone"));
+        let (data, rights, stays) = (text(""), 1_i32.to_be_bytes(), 0_i32.to_be_bytes());
+        self.call(CREATE, &[&text(path), &data, &rights, &all, &scheme, &who, &stays])
+            .map(|done| done.is_some())
+    }
+
+    /// Deletes a node. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer or refuses it, for example because it has children.
+    pub fn delete(&mut self, path: &str) -> io::Result<bool> {
+        self.call(DELETE, &[&text(path), &ANY]).map(|done| done.is_some())
+    }
+
+    /// Writes nothing to a node. Later reads of the session are not older. Returns whether the node
+    /// is there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn write(&mut self, path: &str) -> io::Result<bool> {
+        self.call(WRITE, &[&text(path), &text(""), &ANY]).map(|done| done.is_some())
+    }
+
+    /// Returns the names of the nodes in a directory; none if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn children(&mut self, path: &str) -> io::Result<Vec<String>> {
+        let Some(answer) = self.call(CHILDREN, &[&text(path), &[0]])? else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        let mut rest = answer.get(4..).unwrap_or_default();
+        while let Some((length, after)) = rest.split_first_chunk() {
+            let length = usize::try_from(u32::from_be_bytes(*length)).map_err(io::Error::other)?;
+            let Some((name, after)) = after.split_at_checked(length) else { break };
+            names.push(String::from_utf8_lossy(name).into_owned());
+            rest = after;
+        }
+        Ok(names)
+    }
+
+    /// Returns the session of an ephemeral node; 0 if the node stays, `None` if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn session_of(&mut self, path: &str) -> io::Result<Option<i64>> {
+        let known = self.call(EXISTS, &[&text(path), &[0]])?;
+        Ok(known.and_then(|known| Some(i64::from_be_bytes(*known.get(OWNER..)?.first_chunk()?))))
+    }
+
+    /// Waits until the server has what its leader had.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.call(SYNC, &[&text("/")]).map(drop)
+    }
+
+    fn close(mut self) -> io::Result<()> {
+        self.call(CLOSE, &[]).map(drop)
+    }
+
+    /// Returns the answer to an operation; `None` if its node is not there.
+    fn call(&mut self, operation: i32, fields: &[&[u8]]) -> io::Result<Option<Vec<u8>>> {
+        send(&mut self.stream, &request(operation, fields))?;
+        answer(operation, &receive(&mut self.stream)?)
+    }
+}
+
+/// Whether the server serves. To open a session is a write, so a member needs the majority.
+pub(super) fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
+    Connection::open(addr, ANSWER)?.close()?;
+    Ok(true)
 }
 
 /// Ends the session with this id. Fails if no session has it.
@@ -46,14 +158,15 @@ pub(super) fn end(addr: SocketAddr, id: i64) -> io::Result<()> {
 
 fn end_at(addr: SocketAddr, id: i64) -> io::Result<()> {
     let mut stream = dial(addr)?;
-    send(&mut stream, &connect(id))?;
-    send(&mut stream, &close_request())?;
-    connected(&mut stream)?;
-    closed(&mut stream)
+    // Both at once, or its own client would move it back between them.
+    send(&mut stream, &opening(id))?;
+    send(&mut stream, &request(CLOSE, &[]))?;
+    is_opened(&receive(&mut stream)?)?;
+    answer(CLOSE, &receive(&mut stream)?).map(drop)
 }
 
-/// Returns the request that moves a session to this connection; 0 opens a new one.
-fn connect(id: i64) -> Vec<u8> {
+/// Returns the request that moves a session to a connection; 0 opens a new one.
+fn opening(id: i64) -> Vec<u8> {
     let mut request = Vec::new();
     // The version of the protocol, and the latest change that the client knows.
     request.extend([0; 4 + 8]);
@@ -66,24 +179,34 @@ fn connect(id: i64) -> Vec<u8> {
     request
 }
 
-fn connected(stream: &mut TcpStream) -> io::Result<()> {
+fn is_opened(answer: &[u8]) -> io::Result<()> {
     // The version, the granted time, and the id.
-    match receive(stream)?.get(8..16) {
+    match answer.get(8..16) {
         Some(granted) if granted != [0; 8] => Ok(()),
         _ => Err(io::Error::new(ErrorKind::NotFound, "the session has ended")),
     }
 }
 
-fn close_request() -> Vec<u8> {
-    [1_i32.to_be_bytes(), CLOSE.to_be_bytes()].concat()
+/// Returns the request for an operation.
+fn request(operation: i32, fields: &[&[u8]]) -> Vec<u8> {
+    [&1_i32.to_be_bytes(), &operation.to_be_bytes(), &*fields.concat()].concat()
 }
 
-fn closed(stream: &mut TcpStream) -> io::Result<()> {
+/// Returns the result of an operation; `None` if its node is not there.
+fn answer(operation: i32, answer: &[u8]) -> io::Result<Option<Vec<u8>>> {
     // The number of the request, the latest change, and the error.
-    match receive(stream)?.get(12..16) {
-        Some([0, 0, 0, 0]) => Ok(()),
-        error => Err(io::Error::other(format!("closeSession: error {error:?}"))),
+    let error = answer.get(12..16).and_then(<[u8]>::first_chunk).map(|error| i32::from_be_bytes(*error));
+    match error {
+        Some(0) => Ok(Some(answer[16..].to_vec())),
+        Some(NO_NODE) => Ok(None),
+        error => Err(io::Error::other(format!("operation {operation}: error {error:?}"))),
     }
+}
+
+/// Returns a text or data, as a field of a request.
+fn text(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes(), text.as_bytes()].concat()
 }
 
 fn send(stream: &mut TcpStream, request: &[u8]) -> io::Result<()> {
