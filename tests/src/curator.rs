@@ -40,9 +40,9 @@ use crate::callers::Callers;
 /// under a mutex.
 ///
 /// The last three measure mutexes for a time in milliseconds. `pairs` takes and releases those
-/// below a path in turn, and times each acquire and each release. In `hand-offs` the caller's client
-/// holds a mutex for some milliseconds while another one waits for it. The time is that from the
-/// release to the grant. `grants` counts how often each thread of the client had the mutex.
+/// below a path in turn, and times each acquire and each release. In `hand-offs` the caller's
+/// client holds a mutex for some milliseconds while another one waits for it. The time is that from
+/// the release to the grant. `grants` counts how often each thread of the client had the mutex.
 ///
 /// Any command may be answered with `failed EXCEPTION`.
 ///
