@@ -41,14 +41,16 @@ Flags:
                        half of a pair; tokio = a bare tokio::sync::Mutex or RwLock. In PostgreSQL and MariaDB raw is
                        SELECT … FOR UPDATE in a transaction, for hot, multi and pingpong. The commit of one UPDATE
                        stands for a PING; in MongoDB, a findOneAndUpdate that a majority has in its journal. In etcd
-                       raw is the mutex of etcd's Go client, which needs Go, and each transaction of it for a PING
+                       raw is the mutex of etcd's Go client, which needs Go, and each transaction of it for a PING.
+                       In ZooKeeper raw is Apache Curator's, for latency, hot and pingpong, and a setData a PING
   --store <store>      the server that is started and ended: redis (default); postgres, mariadb, mongodb (a replica set
-                       of one), mongodb-set (of three) and etcd, with data on disk (in TMPDIR); postgres-shm,
-                       mariadb-shm, mongodb-shm and etcd-shm, with data in /dev/shm
+                       of one), mongodb-set (of three), etcd and zookeeper, with data on disk (in TMPDIR);
+                       postgres-shm, mariadb-shm, mongodb-shm, etcd-shm and zookeeper-shm, with data in
+                       /dev/shm
   --redis <host:port>  use this server and start none
   --url <url>          the same as a lock URL; memory: is the memory store, sqlite: a file (both ours only). In
                        databases tables lock_bench_… are made, and the extension pg_stat_statements if it is there
-  --secs <s>           counted seconds after a warm-up of 0.5 s, fractions allowed (10, held 20, readers 60); not for seed…
+  --secs <s>           counted seconds after a warm-up of 0.5 s, in ZooKeeper 5 s, fractions allowed (10, held 20, readers 60); not for seed…
   --tasks <n>          for throughput, hot, rw… and stock (64), for each process of multi and fair-hot (16), and for waiting (10000)
   --open-secs <s>      for latency in PostgreSQL and MariaDB: measures pairs again, for the last --secs of this time in
                        which a REPEATABLE READ transaction is open
@@ -133,12 +135,17 @@ words! {
     MongoDbSet = "mongodb-set",
     Etcd = "etcd",
     EtcdShm = "etcd-shm",
+    ZooKeeper = "zookeeper",
+    ZooKeeperShm = "zookeeper-shm",
 }
 
 impl Server {
     /// Whether its data is in memory.
     pub(crate) fn is_in_memory(self) -> bool {
-        matches!(self, Self::PostgresShm | Self::MariaDbShm | Self::MongoDbShm | Self::EtcdShm)
+        matches!(
+            self,
+            Self::PostgresShm | Self::MariaDbShm | Self::MongoDbShm | Self::EtcdShm | Self::ZooKeeperShm
+        )
     }
 }
 
@@ -175,7 +182,7 @@ pub(crate) enum Store {
     Own(Server),
     /// Any other store, at this URL.
     Redis(String),
-    /// PostgreSQL, MariaDB, MongoDB or etcd.
+    /// PostgreSQL, MariaDB, MongoDB, etcd or ZooKeeper.
     Database(String),
     Sqlite(String),
     /// In this process.
@@ -202,7 +209,9 @@ impl Store {
                 server,
                 Server::Postgres | Server::PostgresShm | Server::MariaDb | Server::MariaDbShm
             ),
-            Self::Database(url) => !url.starts_with("mongodb") && !url.starts_with("etcd"),
+            Self::Database(url) => {
+                !["mongodb", "etcd", "zookeeper"].iter().any(|scheme| url.starts_with(scheme))
+            }
             _ => false,
         }
     }
@@ -211,6 +220,14 @@ impl Store {
         match self {
             Self::Own(server) => matches!(server, Server::Etcd | Server::EtcdShm),
             Self::Database(url) => url.starts_with("etcd"),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_zookeeper(&self) -> bool {
+        match self {
+            Self::Own(server) => matches!(server, Server::ZooKeeper | Server::ZooKeeperShm),
+            Self::Database(url) => url.starts_with("zookeeper"),
             _ => false,
         }
     }
@@ -342,9 +359,9 @@ fn parse_url(url: &str) -> Store {
     // The name of a shared memory store has no meaning here: nobody else is in this process.
     match url.split(':').next() {
         Some("memory") => Store::Memory,
-        Some("postgres" | "postgresql" | "mysql" | "mongodb" | "etcd" | "etcds") => {
-            Store::Database(url.to_owned())
-        }
+        Some(
+            "postgres" | "postgresql" | "mysql" | "mongodb" | "etcd" | "etcds" | "zookeeper" | "zookeepers",
+        ) => Store::Database(url.to_owned()),
         Some("sqlite") => Store::Sqlite(url.to_owned()),
         _ => Store::Redis(url.to_owned()),
     }
@@ -379,6 +396,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
         Lib::Raw if store.is_etcd() => {
             &[Workload::Latency, Workload::Hot, Workload::Multi, Workload::Pingpong]
         }
+        Lib::Raw if store.is_zookeeper() => &[Workload::Latency, Workload::Hot, Workload::Pingpong],
         Lib::Plain | Lib::Raw => &[
             Workload::Latency,
             Workload::Throughput,
@@ -400,7 +418,7 @@ fn make_sense(options: &Options) -> Result<(), String> {
         ));
     }
     let (is_redis, is_sql) = (store.is_redis(), store.is_sql());
-    let has_raw = is_redis || is_sql || store.is_etcd();
+    let has_raw = is_redis || is_sql || store.is_etcd() || store.is_zookeeper();
     if *store == Store::Memory && workload.has_processes() {
         return Err(format!("processes of workload {workload} share no memory; leave out `--url memory:`"));
     }
@@ -580,6 +598,7 @@ mod tests {
             ("--workload hot --lib raw --store mongodb", "Redis server"),
             ("--workload throughput --lib raw --store postgres", "it runs: hot, multi, pingpong"),
             ("--workload throughput --lib raw --store etcd", "it runs: latency, hot, multi, pingpong"),
+            ("--workload multi --lib raw --store zookeeper", "it runs: latency, hot, pingpong"),
             ("--workload latency --lib ping --store postgres", "Redis server"),
             ("--workload stock --url postgres://here", "Redis server"),
             ("--workload waiting --url sqlite:a", "Redis server"),

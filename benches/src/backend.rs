@@ -81,6 +81,7 @@ impl Backend {
             (Lib::Ping, Some(url)) => connect(url).await.map(Self::Ping),
             (Lib::Raw, Some(url)) => match urls.database() {
                 Some((Product::Etcd, _)) => GoClient::connect(url).await.map(Self::Go),
+                Some((Product::ZooKeeper, _)) => Err("Curator runs the whole workload itself".to_owned()),
                 Some(_) => Ok(Self::Rows(url.to_owned())),
                 None => Raw::connect(url, options.lease).await.map(Self::Raw),
             },

@@ -17,6 +17,7 @@ mod sql;
 mod stamp;
 mod stats;
 mod workloads;
+mod zookeeper;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! [`Meter`]: the cost of a run in time, processor time and commands at the server, and PINGs to
 //! compare with. In a database a commit is made instead of a PING, and statements are counted. In
-//! etcd a transaction is made, and nothing is counted.
+//! etcd a transaction is made, and in ZooKeeper a write; nothing is counted there.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use crate::etcd::Transactions;
 use crate::mongo::Changes;
 use crate::server::{Product, Urls};
 use crate::sql::Commits;
+use crate::zookeeper::Writes;
 
 /// Commands that only clients send: scripts may not call them, or no script here does.
 const CLIENT_ONLY: [&str; 24] = [
@@ -59,6 +60,7 @@ enum Server {
     Sql(Box<Commits>),
     Mongo(Box<Changes>),
     Etcd(Box<Transactions>),
+    ZooKeeper(Writes),
 }
 
 /// The counters at one moment.
@@ -105,6 +107,7 @@ impl Meter {
             meter.server = Some(match product {
                 Product::MongoDb => Server::Mongo(Box::new(Changes::connect(url).await?)),
                 Product::Etcd => Server::Etcd(Box::new(Transactions::connect(url).await?)),
+                Product::ZooKeeper => Server::ZooKeeper(Writes::connect(url).await?),
                 _ => Server::Sql(Box::new(Commits::connect(url).await?)),
             });
         } else if let (Some(measured), Some(direct)) = (&urls.measured, &urls.direct) {
@@ -124,6 +127,7 @@ impl Meter {
             Server::Sql(commits) => commits.commit().await?,
             Server::Mongo(changes) => changes.change().await?,
             Server::Etcd(transactions) => transactions.make().await?,
+            Server::ZooKeeper(writes) => writes.write().await?,
         }
         Ok(Some(sent.elapsed()))
     }
@@ -150,8 +154,8 @@ impl Meter {
 
     async fn calls(&mut self) -> Result<Option<Calls>, String> {
         let asked = match &mut self.server {
-            // etcd's counters are in another protocol.
-            None | Some(Server::Etcd(_)) => return Ok(None),
+            // The counters of these two are in another protocol.
+            None | Some(Server::Etcd(_) | Server::ZooKeeper(_)) => return Ok(None),
             Some(Server::Sql(commits)) => return Ok(commits.statements().await?.map(Calls::of)),
             Some(Server::Mongo(changes)) => {
                 return Ok(Some(Calls::of(changes.commands().await?.saturating_sub(self.pings))));

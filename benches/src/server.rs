@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lock_tests::{
-    EtcdServer, MariaDbServer, MongoDbServer, MongoDbSet, PostgresServer, RedisServer, mongodb,
+    EtcdServer, MariaDbServer, MongoDbServer, MongoDbSet, PostgresServer, RedisServer, ZooKeeperServer,
+    mongodb,
 };
 use redis::{Client, ConnectionAddr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -40,6 +41,7 @@ pub(crate) enum Product {
     MariaDb,
     MongoDb,
     Etcd,
+    ZooKeeper,
 }
 
 /// The URLs of the store. They may have a password, so they are not for logs.
@@ -62,6 +64,7 @@ impl Urls {
             "mysql" => Product::MariaDb,
             "mongodb" => Product::MongoDb,
             "etcd" | "etcds" => Product::Etcd,
+            "zookeeper" | "zookeepers" => Product::ZooKeeper,
             _ => return None,
         };
         Some((product, url))
@@ -156,6 +159,10 @@ fn launch(own: Server) -> Result<(String, Running), String> {
         }
         Server::Etcd | Server::EtcdShm => {
             let server = EtcdServer::try_start_in(&folder, &[]).map_err(said)?;
+            Ok((server.url(), Box::new(server)))
+        }
+        Server::ZooKeeper | Server::ZooKeeperShm => {
+            let server = ZooKeeperServer::try_start_in(&folder, &[]).map_err(said)?;
             Ok((server.url(), Box::new(server)))
         }
         Server::MongoDb | Server::MongoDbShm => {

@@ -30,16 +30,21 @@ use crate::callers::Callers;
 /// CALLER revoke NODE                      revoked
 /// CALLER czxid NODE                       czxid CZXID
 /// CALLER session                          session ID
-/// CALLER pairs PATH TIMES                 took NANOSECONDS
-/// CALLER hand-offs PATH TIMES             took NANOSECONDS
+/// CALLER pairs PATH KEYS TIME             took NANOSECONDS..
+/// CALLER hand-offs PATH HOLD TIME         took NANOSECONDS..
+/// CALLER grants PATH THREADS TIME         granted TIMES..
 /// ```
 ///
 /// Times to wait are in milliseconds; without one, it waits for as long as it takes. The locks are
 /// `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`. The czxid is of
 /// the entry. `downgrade` takes the read lock, and then releases the write lock. `return` gives
 /// back the latest lease. `count` increments the number in a file, and `count-node` that in a node,
-/// under a mutex. `revoke` asks the holder with this entry to let go. `pairs` takes and releases a
-/// mutex; `hand-offs` lets two clients do so in turn.
+/// under a mutex. `revoke` asks the holder with this entry to let go.
+///
+/// The last three measure mutexes for a time in milliseconds. `pairs` takes and releases those
+/// below a path in turn, and times each acquire and each release. In `hand-offs` the caller's
+/// client holds a mutex for some milliseconds while another one waits for it. The time is that from
+/// the release to the grant. `grants` counts how often each thread of the client had the mutex.
 ///
 /// Any command may be answered with `failed EXCEPTION`.
 ///

@@ -145,7 +145,8 @@ Usage: cargo xtask bench [--rounds <n>] [--only <workload>]... [--long] [--stric
 
 Workloads: those of `lock-bench --help`; delay has the runs with a round trip of 25 ms more. postgres, mariadb and
 mongodb have those in a database, mongodb-set in a replica set of three, and postgres-shm, mariadb-shm and mongodb-shm
-with data in /dev/shm. These run only if they are named.
+with data in /dev/shm. etcd, etcd-shm, zookeeper and zookeeper-shm compare with the locks of etcd's Go client and of
+Apache Curator. These run only if they are named.
 All of it takes about two minutes a round. The machine should have nothing else to do.
 
 Exit status: 0 if everything ran, 1 if something did not, 2 for a command line that is not understood.";

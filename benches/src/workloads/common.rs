@@ -2,10 +2,19 @@
 
 use std::time::Duration;
 
+use crate::args::Options;
+
 /// Time before anything is counted, so that connections, caches and branch predictors are warm.
 pub(super) const WARM_UP: Duration = Duration::from_millis(500);
+/// The same, if the server is a program in Java. Its code is compiled while it runs.
+const WARM_UP_OF_JAVA: Duration = Duration::from_secs(5);
 /// Pause after an error, so that a server that is gone is not asked in a busy loop.
 pub(super) const AFTER_ERROR: Duration = Duration::from_millis(10);
+
+/// Returns the time before anything is counted.
+pub(crate) fn warm_up(options: &Options) -> Duration {
+    if options.store.is_zookeeper() { WARM_UP_OF_JAVA } else { WARM_UP }
+}
 
 /// Counts errors, and prints the first one.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::common::{AFTER_ERROR, GAVE_UP, WARM_UP};
+use super::common::{AFTER_ERROR, GAVE_UP, warm_up};
 use crate::args::Options;
 use crate::backend::{Limit, Lock};
 use crate::inside::Inside;
@@ -124,7 +124,7 @@ impl Crew {
 
     /// Runs from warm-up to end.
     pub(super) async fn run(self, options: &Options, meter: &mut Meter) -> Result<Work, String> {
-        tokio::time::sleep(WARM_UP).await;
+        tokio::time::sleep(warm_up(options)).await;
         let start = meter.start().await?;
         self.count();
         tokio::time::sleep(options.secs).await;

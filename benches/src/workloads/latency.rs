@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::common::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use super::common::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP, warm_up};
 use crate::alloc;
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
@@ -38,7 +38,7 @@ pub(super) async fn run(options: &Options, urls: &Urls) -> Result<Report, String
         (0..options.keys).map(|i| backend.lock(&format!("k:{i}"))).collect();
     let mut locks = locks?;
 
-    rounds(&mut locks, &mut meter, WARM_UP).await?;
+    rounds(&mut locks, &mut meter, warm_up(options)).await?;
     let start = meter.start().await?;
     let tally = rounds(&mut locks, &mut meter, options.secs).await?;
     let cost = meter.end(&start).await?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::common::{AFTER_ERROR, Errors, GAVE_UP, WARM_UP};
+use super::common::{AFTER_ERROR, Errors, GAVE_UP, warm_up};
 use crate::args::Options;
 use crate::backend::{Backend, Limit, Lock};
 use crate::meter::{Cost, Meter};
@@ -20,9 +20,9 @@ use crate::stamp::Stamp;
 use crate::stats::{Samples, Waits};
 
 const KEY: &str = "pingpong";
-pub(super) const HOLD: Duration = Duration::from_millis(3);
+pub(crate) const HOLD: Duration = Duration::from_millis(3);
 /// Delay after which a hand-off counts as a stall.
-const STALL: Duration = Duration::from_secs(1);
+pub(crate) const STALL: Duration = Duration::from_secs(1);
 /// Delay after which a waiter is taken to be forgotten.
 const DEAD: Duration = Duration::from_secs(90);
 
@@ -72,7 +72,7 @@ pub(super) async fn measure(
     mut partner: Partner,
 ) -> Result<Tally, String> {
     let mut lock = Backend::connect(options, urls).await?.lock_as(options.workload.kind(), KEY)?;
-    let warm = rounds(&mut lock, &mut partner, meter, End::At(Instant::now() + WARM_UP)).await?;
+    let warm = rounds(&mut lock, &mut partner, meter, End::At(Instant::now() + warm_up(options))).await?;
     let start = meter.start().await?;
     let end = options.rounds.map_or_else(|| End::At(Instant::now() + options.secs), End::After);
     let mut tally = rounds(&mut lock, &mut partner, meter, end).await?;

@@ -8,7 +8,7 @@ use lock_store_sequences::{Class, Enter, Entered, Entry, Left, Place};
 use zookeeper_client::{Error, MultiWriteResult};
 
 use crate::errors::{of_write, unanswered};
-use crate::link::{Change, EPHEMERAL, Failed, Link, NUMBERED, ended, revision};
+use crate::link::{Change, Children, EPHEMERAL, Failed, Link, NUMBERED, ended, revision};
 use crate::names::{self, Named};
 use crate::own::{At, Node};
 use crate::queue::Queue;
@@ -51,18 +51,25 @@ impl Link {
                 return Ok(busy);
             }
         }
-        if let Err(entered) = self.make(enter).await? {
-            return Ok(entered);
-        }
-        let nodes = self.nodes(&enter.entries);
-        let (moment, places) = match self.found(&nodes).await {
+        let lists = match self.make(enter).await? {
+            Ok(lists) => lists,
+            Err(entered) => return Ok(entered),
+        };
+        let read = lists.and_then(|lists| {
+            let queues =
+                enter.entries.iter().zip(lists).map(|(entry, (names, moment))| {
+                    Queue::read(&entry.lock, names).map(|queue| (moment, queue))
+                });
+            queues.collect::<Result<Vec<_>, _>>()
+        });
+        let (moment, places) = match read {
             Err(foreign) if foreign.kind() == StoreErrorKind::ForeignData => {
                 self.undo(&enter.entries).await?;
                 return Err(foreign);
             }
             // The entries are there.
             Err(error) => return Err(unanswered(&error)),
-            Ok(found) => found,
+            Ok(queues) => places_in(&self.nodes(&enter.entries), &queues),
         };
         // One of them is gone already: it has to begin anew.
         let found: Vec<bool> = places.iter().map(Option::is_some).collect();
@@ -142,18 +149,11 @@ impl Link {
     /// Looks up the places of entries with these nodes.
     async fn found(&self, nodes: &[(Entry, Option<Node>)]) -> Result<(u64, Vec<Option<Place>>), StoreError> {
         let queues = self.queues(nodes.iter().map(|(entry, _)| entry)).await?;
-        let moment = queues.iter().map(|(moment, _)| *moment).max().unwrap_or_default();
-        let places = nodes.iter().zip(&queues).map(|((_, node), (_, queue))| {
-            let node = node.as_ref()?;
-            let name = names::split(&node.path).1;
-            let named = Named::read(name).filter(|_| queue.has(name))?;
-            Some(Place { born: node.born, before: queue.before(named).0 })
-        });
-        Ok((moment, places.collect()))
+        Ok(places_in(nodes, &queues))
     }
 
-    /// Makes the nodes of entries. `Err` if they were not made.
-    async fn make(&self, enter: &Enter) -> Result<Result<(), Entered>, StoreError> {
+    /// Makes the nodes of entries, and lists their directories. `Err` if they were not made.
+    async fn make(&self, enter: &Enter) -> Result<Result<Listed, Entered>, StoreError> {
         let version = i32::try_from(enter.epoch.version).unwrap_or(i32::MAX);
         let mut beside = Vec::with_capacity(enter.beside.len());
         for (entry, born) in &enter.beside {
@@ -171,7 +171,8 @@ impl Link {
             }));
             let conditions = 1 + beside.len();
             enter.entries.iter().for_each(|entry| self.names.set(entry, At::Unknown));
-            let made = self.commit(&changes).await;
+            let directories = enter.entries.iter().map(|entry| &*entry.lock);
+            let made = self.commit_and_list(&changes, directories).await;
             if let Err(Failed::Store(error)) = &made
                 && error.outcome_unknown()
             {
@@ -180,9 +181,9 @@ impl Link {
             // Nothing was made, or it is known where.
             enter.entries.iter().for_each(|entry| self.names.set(entry, At::Nowhere));
             match made {
-                Ok(results) => {
+                Ok((results, lists)) => {
                     self.made(enter, &results).await?;
-                    return Ok(Ok(()));
+                    return Ok(Ok(lists));
                 }
                 Err(Failed::At(0, Error::BadVersion | Error::NoNode)) => {
                     let version = self.version(enter.epoch).await?;
@@ -251,6 +252,21 @@ impl Link {
         let entries: Vec<_> = entries.iter().map(|entry| (entry.clone(), None)).collect();
         self.leave_at_once(&entries).await.map(drop).map_err(|error| unanswered(&error))
     }
+}
+
+/// The directories of entries that were made, unless the lists had no answer.
+type Listed = Result<Vec<Children>, StoreError>;
+
+/// Returns the places of entries with these nodes in their queues.
+fn places_in(nodes: &[(Entry, Option<Node>)], queues: &[(u64, Queue)]) -> (u64, Vec<Option<Place>>) {
+    let moment = queues.iter().map(|(moment, _)| *moment).max().unwrap_or_default();
+    let places = nodes.iter().zip(queues).map(|((_, node), (_, queue))| {
+        let node = node.as_ref()?;
+        let name = names::split(&node.path).1;
+        let named = Named::read(name).filter(|_| queue.has(name))?;
+        Some(Place { born: node.born, before: queue.before(named).0 })
+    });
+    (moment, places.collect())
 }
 
 /// Returns the answer for entries that would have to wait; `None` if none would.

@@ -9,3 +9,4 @@ mod faults;
 mod interop;
 mod queues;
 mod tls;
+mod waiting;

@@ -41,7 +41,7 @@ pub(crate) struct Bar {
 }
 
 /// The workloads that `--only` accepts.
-pub(crate) const WORKLOADS: [&str; 26] = [
+pub(crate) const WORKLOADS: [&str; 28] = [
     "latency",
     "throughput",
     "hot",
@@ -68,11 +68,13 @@ pub(crate) const WORKLOADS: [&str; 26] = [
     "mongodb-set",
     "etcd",
     "etcd-shm",
+    "zookeeper",
+    "zookeeper-shm",
 ];
 
-/// Those among them that run only if they are named: each needs a database or etcd, and minutes a
-/// round.
-const NAMED: [(&str, &[Tool]); 9] = [
+/// Those among them that run only if they are named: each needs a database, etcd or
+/// ZooKeeper, and minutes a round.
+const NAMED: [(&str, &[Tool]); 11] = [
     ("postgres", &[Tool::PostgreSql]),
     ("postgres-shm", &[Tool::PostgreSql]),
     ("mariadb", &[Tool::MariaDb]),
@@ -82,6 +84,8 @@ const NAMED: [(&str, &[Tool]); 9] = [
     ("mongodb-set", &[Tool::MongoDb]),
     ("etcd", &[Tool::Etcd, Tool::Go]),
     ("etcd-shm", &[Tool::Etcd, Tool::Go]),
+    ("zookeeper", &[Tool::Jdk, Tool::Maven]),
+    ("zookeeper-shm", &[Tool::Jdk, Tool::Maven]),
 ];
 
 /// Returns what the runs of a workload need.
@@ -374,6 +378,28 @@ macro_rules! etcd {
     }};
 }
 
+/// Makes the bars of ZooKeeper. A PING is a write there, and `raw` the mutex of Apache Curator.
+macro_rules! zookeeper {
+    ($store:literal) => {{
+        const LATENCY: Run = Run(concat!("latency --store ", $store, " --secs 5"));
+        const LATENCY_CURATOR: Run = Run(concat!("latency --lib raw --store ", $store, " --secs 5"));
+        const HOT: Run = Run(concat!("hot --store ", $store, " --secs 5"));
+        const HOT_CURATOR: Run = Run(concat!("hot --lib raw --store ", $store, " --secs 5"));
+        const PINGPONG: Run = Run(concat!("pingpong --store ", $store, " --secs 10"));
+        const PINGPONG_CURATOR: Run = Run(concat!("pingpong --lib raw --store ", $store, " --secs 10"));
+        [
+            ratio!($store, "pair p50 / Curator's", AtMost(1.1), LATENCY "pair_p50_us" / LATENCY_CURATOR "pair_p50_us"),
+            field!($store, "latency: errors", Exactly(0.0), LATENCY, "errors"),
+            ratio!($store, "hot: grants / Curator's", AtLeast(100.0), HOT "grants_per_s" / HOT_CURATOR "grants_per_s"),
+            field!($store, "hot: overlaps", Exactly(0.0), HOT, "overlaps"),
+            field!($store, "hot: errors", Exactly(0.0), HOT, "errors"),
+            ratio!($store, "hand-off p50 / Curator's", AtMost(1.0), PINGPONG "p50_us" / PINGPONG_CURATOR "p50_us"),
+            field!($store, "pingpong: stalls", Exactly(0.0), PINGPONG, "stalls"),
+            field!($store, "pingpong: errors", Exactly(0.0), PINGPONG, "errors"),
+        ]
+    }};
+}
+
 /// A commit that waits for no disk takes twice as long if the kernel wakes the server on another
 /// processor, which is left to luck. So a pair is compared on one.
 const DATABASES: [[Bar; 5]; 7] = [
@@ -388,6 +414,7 @@ const DATABASES: [[Bar; 5]; 7] = [
 const CROWDS: [[Bar; 9]; 4] =
     [crowd!("postgres"), crowd!("postgres-shm"), crowd!("mariadb"), crowd!("mongodb")];
 const ETCD: [[Bar; 9]; 2] = [etcd!("etcd", on: ""), etcd!("etcd-shm", on: "")];
+const ZOOKEEPER: [[Bar; 8]; 2] = [zookeeper!("zookeeper"), zookeeper!("zookeeper-shm")];
 const OTHERS: [Bar; 11] = [
     open!("postgres"),
     open!("postgres-shm"),
@@ -404,7 +431,8 @@ const OTHERS: [Bar; 11] = [
 
 fn all() -> impl Iterator<Item = Bar> {
     let databases = DATABASES.into_iter().flatten().chain(OTHERS).chain(CROWDS.into_iter().flatten());
-    BARS.into_iter().chain(databases).chain(ETCD.into_iter().flatten())
+    let coordinators = ETCD.into_iter().flatten().chain(ZOOKEEPER.into_iter().flatten());
+    BARS.into_iter().chain(databases).chain(coordinators)
 }
 
 /// Returns the part of the time in which the lock is held.

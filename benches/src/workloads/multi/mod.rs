@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use self::process::{COUNT, END, Process, READY};
-use super::common::WARM_UP;
+use super::common::warm_up;
 use super::{crew, hot};
 use crate::args::Options;
 use crate::inside::Inside;
@@ -70,7 +70,7 @@ pub(super) async fn measure(
     // All children have mapped it.
     drop(file);
 
-    tokio::time::sleep(WARM_UP).await;
+    tokio::time::sleep(warm_up(options)).await;
     let start = meter.start().await?;
     for process in &mut processes {
         process.say(COUNT)?;

@@ -10,10 +10,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
-import java.util.concurrent.CyclicBarrier;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
 import org.apache.curator.framework.CuratorFramework;
@@ -94,11 +90,14 @@ final class Commands {
             case "session" -> {
                 return "session " + client.framework.getZookeeperClient().getZooKeeper().getSessionId();
             }
-            case "pairs" -> {
-                return "took " + pairs(client, path, Integer.parseInt(words.get(2)));
-            }
-            case "hand-offs" -> {
-                return "took " + handOffs(path, Integer.parseInt(words.get(2)));
+            case "pairs", "hand-offs", "grants" -> {
+                long nanoseconds = TimeUnit.MILLISECONDS.toNanos(Long.parseLong(words.get(3)));
+                Times times = new Times(client, another, path, Integer.parseInt(words.get(2)), nanoseconds);
+                return switch (words.get(0)) {
+                    case "pairs" -> "took" + times.pairs();
+                    case "hand-offs" -> "took" + times.handOffs();
+                    default -> "granted" + times.grants();
+                };
             }
             default -> throw new IllegalArgumentException("not a command: " + words);
         }
@@ -152,45 +151,5 @@ final class Commands {
                 mutex.release();
             }
         }
-    }
-
-    /** Takes and releases a mutex. Returns the nanoseconds of it all. */
-    private static long pairs(Client client, String path, int times) throws Exception {
-        InterProcessMutex mutex = client.mutex(path);
-        long start = System.nanoTime();
-        for (int done = 0; done < times; done++) {
-            mutex.acquire();
-            mutex.release();
-        }
-        return System.nanoTime() - start;
-    }
-
-    /**
-     * Makes this client and another one take the mutex in turn, {@code times} in all. Returns the nanoseconds of it all.
-     */
-    private long handOffs(String path, int times) throws Exception {
-        Client second = another.call();
-        ExecutorService threads = Executors.newFixedThreadPool(2);
-        try {
-            CyclicBarrier start = new CyclicBarrier(3);
-            Callable<Void> own = () -> handOff(client, path, times - times / 2, start);
-            Callable<Void> others = () -> handOff(second, path, times / 2, start);
-            List<Future<Void>> both = List.of(threads.submit(own), threads.submit(others));
-            start.await();
-            long began = System.nanoTime();
-            for (Future<Void> one : both) {
-                one.get();
-            }
-            return System.nanoTime() - began;
-        } finally {
-            threads.shutdown();
-            second.close();
-        }
-    }
-
-    private static Void handOff(Client client, String path, int times, CyclicBarrier start) throws Exception {
-        start.await();
-        pairs(client, path, times);
-        return null;
     }
 }
