@@ -32,6 +32,7 @@ mod looking;
 mod names;
 mod open;
 mod own;
+mod permits;
 mod queue;
 mod steps;
 #[cfg(test)]
