@@ -15,7 +15,7 @@ use lock_core::store::{
 use lock_core::{LockKey, OwnerId};
 use tokio::sync::{mpsc, watch};
 
-use crate::entries::{Following, State, tell};
+use crate::entries::{State, tell};
 use crate::locks::Inner;
 use crate::store::{Entry, OrderedStore};
 
@@ -35,9 +35,8 @@ pub(crate) struct Semaphores<S> {
 struct Heard {
     ears: Vec<(u64, mpsc::Sender<Notice>)>,
     last_ear: u64,
-    /// Whether the task hears of all permits that come back.
+    /// Whether the task hears of all permits that come back. It ends when this is dropped.
     is_on: watch::Receiver<bool>,
-    _task: Following,
 }
 
 impl<S: OrderedStore> Semaphores<S> {
@@ -70,8 +69,8 @@ impl<S: OrderedStore> Semaphores<S> {
         let heard = all.entry(Arc::clone(leases)).or_insert_with(|| {
             let (switch, is_on) = watch::channel(false);
             let (me, store) = (Weak::clone(&self.me), Arc::clone(&self.entries.store));
-            let task = tokio::spawn(hear(me, store, Arc::clone(leases), switch));
-            Heard { ears: Vec::new(), last_ear: 0, is_on, _task: Following(Some(task.abort_handle())) }
+            tokio::spawn(hear(me, store, Arc::clone(leases), switch));
+            Heard { ears: Vec::new(), last_ear: 0, is_on }
         });
         heard.last_ear += 1;
         heard.ears.push((heard.last_ear, notices));
@@ -215,7 +214,7 @@ impl<S> Drop for Ear<S> {
     }
 }
 
-/// Tells the listeners of a semaphore when permits come back.
+/// Tells the listeners of a semaphore when permits come back, until there are none.
 async fn hear<S: OrderedStore>(
     semaphores: Weak<Semaphores<S>>,
     store: Arc<S>,
@@ -235,10 +234,13 @@ async fn hear<S: OrderedStore>(
                 semaphores.tell(&leases, notice);
             }
         };
-        if store.hear(&leases, hears).await.is_ok() {
+        if store.hear(&leases, hears, switch.closed()).await.is_ok() {
             backoff = Backoff::default();
         }
-        tokio::time::sleep(backoff.next_pause()).await;
+        tokio::select! {
+            () = switch.closed() => return,
+            () = tokio::time::sleep(backoff.next_pause()) => {}
+        }
     }
 }
 

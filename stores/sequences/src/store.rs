@@ -365,13 +365,15 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Calls `hears` as soon as it hears of all permits that come back, with `false`; then with
-    /// `true` whenever permits have come back and some are left. Resolves when it is interrupted.
+    /// `true` whenever permits have come back and some are left. Resolves when it is interrupted, or
+    /// soon after `stop`. Until then, somebody waits for permits.
     fn hear(
         &self,
         leases: &str,
         hears: impl Fn(bool) + Send + Sync,
+        stop: impl Future<Output = ()> + Send,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        let _ = (leases, hears);
+        let _ = (leases, hears, stop);
         lacks(self.abilities(), "has no semaphores")
     }
 

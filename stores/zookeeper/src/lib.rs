@@ -37,6 +37,7 @@ mod queue;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod turn;
 
 pub use lock_store_sequences::Settings;
 

@@ -108,6 +108,11 @@ pub(crate) fn permits(leases: &str) -> String {
     format!("{}/{PERMITS}", split(leases).0)
 }
 
+/// Returns the path of the mutex of Curator's clients, beside the permits.
+pub(crate) fn locks(leases: &str) -> String {
+    format!("{}/{LOCKS}", split(leases).0)
+}
+
 /// Whether a directory with these nodes is a semaphore, and so this one is a part of it.
 pub(crate) fn is_part_of_semaphore(all: &[String], name: &str) -> bool {
     let leases = split(LEASES).1;

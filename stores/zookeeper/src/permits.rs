@@ -11,6 +11,7 @@ use crate::errors::{of_read, of_write};
 use crate::link::{Link, ended};
 use crate::names;
 use crate::queue::Queue;
+use crate::turn::Turn;
 
 /// A node that stays.
 const PERSISTENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -105,11 +106,13 @@ impl Link {
     }
 
     /// Calls `hears` with `false` when it hears of all that happens, and with `true` whenever
-    /// permits have come back and some are left.
+    /// permits have come back and some are left. Enters the queue of Curator's clients, if there are
+    /// any.
     pub(crate) async fn hear_of_permits(
         &self,
         leases: &str,
         hears: impl Fn(bool),
+        turn: &Turn<'_>,
     ) -> Result<(), StoreError> {
         let mut before: Option<(Vec<String>, i64)> = None;
         loop {
@@ -125,6 +128,7 @@ impl Link {
                 Some(_) => {}
             }
             before = Some((names, number));
+            turn.enter().await?;
             let event = match select(Box::pin(changed.changed()), Box::pin(left.changed())).await {
                 Either::Left((event, _)) | Either::Right((event, _)) => event,
             };

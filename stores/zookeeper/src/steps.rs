@@ -15,6 +15,7 @@ use lock_store_sequences::{
 use crate::errors::{of_read, of_write};
 use crate::link::{EPOCHS, Ensemble, Link, NUMBERED, revision};
 use crate::names;
+use crate::turn::Turn;
 
 /// ZooKeeper in the role of an [`OrderedStore`].
 pub struct ZooKeeper {
@@ -242,12 +243,21 @@ impl OrderedStore for ZooKeeper {
         self.link(|_| true).await?.change_permits(leases, permits).await
     }
 
-    async fn hear(&self, leases: &str, hears: impl Fn(bool) + Send + Sync) -> Result<(), StoreError> {
+    async fn hear(
+        &self,
+        leases: &str,
+        hears: impl Fn(bool) + Send + Sync,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<(), StoreError> {
         let link = self.link(|_| true).await?;
-        tokio::select! {
+        let turn = Turn::new(&link, leases);
+        let heard = tokio::select! {
+            () = stop => Ok(()),
             () = link.ended() => Ok(()),
-            heard = link.hear_of_permits(leases, hears) => heard,
-        }
+            heard = link.hear_of_permits(leases, hears, &turn) => heard,
+        };
+        turn.leave().await?;
+        heard
     }
 
     async fn check(&self) -> Result<(), StoreError> {
