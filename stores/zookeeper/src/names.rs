@@ -11,7 +11,7 @@
 //! | `ROOT/lock-sessions/SESSION-beat` | written by heartbeats |
 //!
 //! The number is the server's. The UUID of an entry of ours has the session and a hash of the
-//! owner, and its data is the owner.
+//! owner, and its data is the owner. That of a permit is the permit's id.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -73,14 +73,17 @@ impl Link {
                     format!("the semaphore {path:?} would have {number} permits; use {} at most", i32::MAX);
                 return Err(StoreError::new(StoreErrorKind::Refused, text));
             };
-            let client = self.client().await?;
-            let changed = match known {
-                Some((_, stat)) => {
-                    client.set_data(&path, &number.to_be_bytes(), Some(stat.version)).await.map(drop)
+            let bytes = number.to_be_bytes();
+            let mut multi = self.client().await?.new_multi_writer();
+            let version = match &known {
+                Some((_, stat)) => stat.version,
+                None => {
+                    multi.add_create(&path, &bytes, &PERSISTENT).map_err(|error| of_write(&error))?;
+                    0
                 }
-                None => client.create(&path, &number.to_be_bytes(), &PERSISTENT).await.map(drop),
             };
-            match changed {
+            multi.add_set_data(&path, &bytes, Some(version)).map_err(|error| of_write(&error))?;
+            match multi.commit().await.map(drop).map_err(Error::from) {
                 Ok(()) => return Ok(true),
                 Err(Error::NoNode) if known.is_none() => self.make_semaphore(leases).await?,
                 // Somebody else has changed it.
@@ -183,7 +186,8 @@ impl Link {
     }
 }
 
-/// Whether the number is the one that a `SharedCount` of Curator begins with.
+/// Whether the number is the one that a `SharedCount` of Curator begins with. Ours is written once
+/// more when its node is made.
 const fn is_untouched((number, stat): &Number) -> bool {
     *number == 0 && stat.version == 0
 }
