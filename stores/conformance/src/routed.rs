@@ -170,7 +170,8 @@ impl SemaphoreStore for RoutedPermits {
                 let mut kept = Some(Vec::new());
                 for (home, ids) in runs {
                     let holds = vec![PermitsHold { ids, ..hold.clone() }];
-                    let answer = home.renew(PermitsRenew { holds, timeout: request.timeout }).await?.remove(0);
+                    let answer =
+                        home.renew(PermitsRenew { holds, timeout: request.timeout }).await?.remove(0);
                     kept = kept.zip(answer).map(|(kept, more)| [kept, more].concat());
                 }
                 answers.push(kept);

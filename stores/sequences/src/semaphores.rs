@@ -168,10 +168,8 @@ impl<S: OrderedStore> SemaphoreStore for Semaphores<S> {
                 let (ear, is_on) = semaphores.listen(&leases, notices);
                 (Ear { semaphores: me, leases, ear }, is_on)
             };
-            bounded(timeout, async {
-                is_on.wait_for(|is_on| *is_on).await.map(drop).map_err(|_| ended())
-            })
-            .await?;
+            bounded(timeout, async { is_on.wait_for(|is_on| *is_on).await.map(drop).map_err(|_| ended()) })
+                .await?;
             Ok(Watch::new(receiver, true, Box::new(ear)))
         })
     }

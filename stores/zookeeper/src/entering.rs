@@ -30,7 +30,8 @@ impl Link {
         if are_permits {
             let bytes = |entry: &Entry| names::path_of(entry, self.id).len() + 100;
             if enter.entries.iter().map(bytes).sum::<usize>() > MOST_BYTES {
-                let text = "ZooKeeper takes no request of this size; use a shorter name, or ask for fewer permits";
+                let text =
+                    "ZooKeeper takes no request of this size; use a shorter name, or ask for fewer permits";
                 return Err(StoreError::new(StoreErrorKind::Unsupported, text));
             }
         } else if enter.entries.len() > MOST_KEYS {
@@ -219,7 +220,9 @@ impl Link {
                     if let Some(entry) = enter.entries.get(at - conditions) {
                         let made = match entry.class {
                             Class::Permit => self.make_semaphore(&entry.lock).await,
-                            Class::Lock | Class::Read | Class::Write => self.make_directory(&entry.lock).await,
+                            Class::Lock | Class::Read | Class::Write => {
+                                self.make_directory(&entry.lock).await
+                            }
                         };
                         made.map_err(|error| nothing_done(&error))?;
                     }

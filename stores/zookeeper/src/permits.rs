@@ -74,6 +74,9 @@ impl Link {
                 return Err(StoreError::new(StoreErrorKind::Refused, text));
             };
             let bytes = number.to_be_bytes();
+            if known.is_none() {
+                self.make_semaphore(leases).await?;
+            }
             let mut multi = self.client().await?.new_multi_writer();
             let version = match &known {
                 Some((_, stat)) => stat.version,
@@ -85,7 +88,6 @@ impl Link {
             multi.add_set_data(&path, &bytes, Some(version)).map_err(|error| of_write(&error))?;
             match multi.commit().await.map(drop).map_err(Error::from) {
                 Ok(()) => return Ok(true),
-                Err(Error::NoNode) if known.is_none() => self.make_semaphore(leases).await?,
                 // Somebody else has changed it.
                 Err(Error::BadVersion | Error::NodeExists | Error::NoNode) => {}
                 Err(error) => return Err(self.failed(&error, of_write)),
@@ -194,7 +196,8 @@ const fn is_untouched((number, stat): &Number) -> bool {
 
 fn number_of(path: &str, data: &[u8]) -> Result<i32, StoreError> {
     let bytes = data.try_into().map_err(|_| {
-        let text = format!("the node {path} has no number of permits, which has four bytes; use another name");
+        let text =
+            format!("the node {path} has no number of permits, which has four bytes; use another name");
         StoreError::new(StoreErrorKind::ForeignData, text)
     })?;
     Ok(i32::from_be_bytes(bytes))

@@ -167,9 +167,13 @@ mod tests {
             let holds = |name: &&&str| queue.before(queue.find(name).unwrap()).0.is_none();
             names.iter().filter(holds).copied().collect::<Vec<_>>()
         };
-        for (permits, held) in
-            [(-1, vec![]), (0, vec![]), (1, vec![names[1]]), (2, vec![names[1], names[2]]), (3, names.to_vec())]
-        {
+        for (permits, held) in [
+            (-1, vec![]),
+            (0, vec![]),
+            (1, vec![names[1]]),
+            (2, vec![names[1], names[2]]),
+            (3, names.to_vec()),
+        ] {
             let queue = Queue::of_permits("/a", all(&[]), permits).unwrap();
             assert_eq!(holding(&queue), held, "{permits}");
             assert_eq!(i64::from(queue.rivals(Class::Permit, 2)), 5 - permits);

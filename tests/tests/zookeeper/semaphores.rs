@@ -114,7 +114,10 @@ async fn permits_of_both_sides_are_counted_together() {
     assert_eq!(java.ask("b semaphore /s 3 200"), "busy");
     assert_eq!(java.ask("b shared /s 200"), "busy");
     assert!(is_full(&locks).await);
-    assert_eq!((semaphore.available_permits().await.unwrap(), semaphore.acquired_permits().await.unwrap()), (0, 3));
+    assert_eq!(
+        (semaphore.available_permits().await.unwrap(), semaphore.acquired_permits().await.unwrap()),
+        (0, 3)
+    );
     two.release().await.unwrap();
     java.takes("b shared /s 5000");
     java.takes("c shared /s 5000");
@@ -144,7 +147,10 @@ async fn both_sides_change_the_number_of_permits() {
     assert_eq!(java.ask("a permits /s 3"), "set");
     let third = granted(waiting).await;
     semaphore.set_permits(1).await.unwrap();
-    assert_eq!((semaphore.available_permits().await.unwrap(), semaphore.total_permits().await.unwrap()), (-2, 1));
+    assert_eq!(
+        (semaphore.available_permits().await.unwrap(), semaphore.total_permits().await.unwrap()),
+        (-2, 1)
+    );
     third.release().await.unwrap();
     assert_eq!(java.ask("a return /s"), "released");
     assert_eq!(semaphore.available_permits().await.unwrap(), 0);
@@ -331,7 +337,8 @@ async fn acquires_that_are_dropped_leave_nothing() {
     for n in 0..DROPS {
         let limit = dice.between(Duration::ZERO, Duration::from_millis(8));
         let permits = 1 + u32::try_from(n % 4).unwrap();
-        if let Ok(permit) = timeout(limit, locks.semaphore("s").permits(permits).wait(SLACK).acquire()).await {
+        if let Ok(permit) = timeout(limit, locks.semaphore("s").permits(permits).wait(SLACK).acquire()).await
+        {
             assert!(permits <= 2);
             drop(permit.unwrap());
         }

@@ -8,6 +8,9 @@ use crate::database::dial;
 /// Time-to-live of a session that is ended at once.
 const TIMEOUT: i32 = 10_000;
 
+/// How often the end of a session is tried again, if its client keeps it.
+const TRIES: usize = 50;
+
 /// The operation `closeSession`.
 const CLOSE: i32 = -11;
 
@@ -29,9 +32,24 @@ pub(super) fn open(addr: SocketAddr) -> io::Result<TcpStream> {
 
 /// Ends the session with this id. Fails if no session has it.
 pub(super) fn end(addr: SocketAddr, id: i64) -> io::Result<()> {
-    let mut stream = dial(addr)?;
-    connect(&mut stream, id)?;
-    close(&mut stream)
+    let once = || {
+        let mut stream = dial(addr)?;
+        connect(&mut stream, id)?;
+        close(&mut stream)
+    };
+    let mut ended = once();
+    for _ in 0..TRIES {
+        match &ended {
+            // Its client has moved it back to a connection of its own, or it has ended just now.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            _ => return ended,
+        }
+        ended = match once() {
+            Err(error) if error.kind() == io::ErrorKind::Other => Ok(()),
+            ended => ended,
+        };
+    }
+    ended
 }
 
 /// Moves a session to this connection; 0 opens a new one.
