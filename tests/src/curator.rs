@@ -22,6 +22,8 @@ use crate::callers::Callers;
 /// CALLER unwrite PATH                     released
 /// CALLER downgrade PATH                   granted CZXID
 /// CALLER semaphore PATH LEASES [WAIT]     granted CZXID | busy
+/// CALLER shared PATH [WAIT]               granted CZXID | busy
+/// CALLER permits PATH NUMBER              set
 /// CALLER return PATH                      released
 /// CALLER count PATH FILE TIMES            counted
 /// CALLER count-node PATH NODE TIMES       counted
@@ -37,7 +39,8 @@ use crate::callers::Callers;
 ///
 /// Times to wait are in milliseconds; without one, it waits for as long as it takes. The locks are
 /// `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`. The czxid is of
-/// the entry. `downgrade` takes the read lock, and then releases the write lock. `return` gives
+/// the entry. `shared` takes a permit of a semaphore whose number of permits is the `SharedCount`
+/// `PATH/permits`, and `permits` sets that. `downgrade` takes the read lock, and then releases the write lock. `return` gives
 /// back the latest lease. `count` increments the number in a file, and `count-node` that in a node,
 /// under a mutex. `revoke` asks the holder with this entry to let go.
 ///

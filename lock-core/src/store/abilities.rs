@@ -283,9 +283,8 @@ impl Lacked {
                 )
             }
             Self::Replication => "Leave out `replication`, or use a Redis server with replicas".to_owned(),
-            Self::Semaphores | Self::Latches | Self::Stocks => {
-                format!("Use {REDIS}, {DATABASES} or `memory:`")
-            }
+            Self::Semaphores => format!("Use {REDIS}, {DATABASES}, {ZOOKEEPER} or `memory:`"),
+            Self::Latches | Self::Stocks => format!("Use {REDIS}, {DATABASES} or `memory:`"),
             Self::Downgrade => format!("Use {REDIS}, {DATABASES}, {ZOOKEEPER}, `quorum:` or `memory:`"),
             Self::Fair | Self::ReadWrite => {
                 format!("Use {REDIS}, {DATABASES}, {ETCD}, {ZOOKEEPER}, `quorum:` or `memory:`")

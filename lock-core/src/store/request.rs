@@ -233,7 +233,7 @@ impl AcquireRequest {
 
 /// The values that stores keep with a request: at most one of each type.
 #[derive(Default)]
-struct Attachment(OnceLock<(Box<dyn Any + Send + Sync>, Box<Attachment>)>);
+pub(super) struct Attachment(OnceLock<(Box<dyn Any + Send + Sync>, Box<Attachment>)>);
 
 impl Attachment {
     /// Returns the value of type `T` if it was created.
@@ -243,7 +243,7 @@ impl Attachment {
     }
 
     /// Returns the value of type `T`, and creates it on first use.
-    fn get<T: Any + Default + Send + Sync>(&self) -> &T {
+    pub(super) fn get<T: Any + Default + Send + Sync>(&self) -> &T {
         let (value, others) = self.0.get_or_init(|| (Box::new(T::default()), Box::default()));
         value.downcast_ref().unwrap_or_else(|| others.get())
     }

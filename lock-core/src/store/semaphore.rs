@@ -1,11 +1,13 @@
 //! [`SemaphoreStore`]: where the permits of semaphores are kept.
 
+use std::any::Any;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::latest::Latest;
+use super::request::Attachment;
 use super::{AcquireRequest, BoxFuture, Moment, ServerTime, StoreError, Watch, Withdrawn};
 use crate::key::LockKey;
 use crate::token::OwnerId;
@@ -89,7 +91,7 @@ pub struct PermitsRequest {
 
 #[derive(Debug)]
 enum Stamped {
-    Here(Latest),
+    Here(Latest, Attachment),
     /// The engine's request, which this one translates for the store.
     There(Arc<AcquireRequest>),
 }
@@ -98,7 +100,7 @@ impl PermitsRequest {
     /// Creates a request for these permits.
     #[must_use]
     pub fn new(key: LockKey, ids: Vec<PermitId>, lease: Duration, timeout: Duration) -> Self {
-        Self { key, ids, lease, timeout, stamped: Stamped::Here(Latest::default()) }
+        Self { key, ids, lease, timeout, stamped: Stamped::Here(Latest::default(), Attachment::default()) }
     }
 
     /// Translates the engine's `request` into permits. Shares its lease, time-out and stamp.
@@ -111,7 +113,7 @@ impl PermitsRequest {
     /// Stamps the request, as [`AcquireRequest::stamp`] does.
     pub fn stamp(&self, estimate: ServerTime) -> ServerTime {
         match &self.stamped {
-            Stamped::Here(latest) => latest.stamp(estimate, self.timeout),
+            Stamped::Here(latest, _) => latest.stamp(estimate, self.timeout),
             Stamped::There(request) => request.stamp(estimate),
         }
     }
@@ -119,7 +121,7 @@ impl PermitsRequest {
     /// Seals the request, as [`AcquireRequest::seal`] does.
     pub fn seal(&self) -> Option<ServerTime> {
         match &self.stamped {
-            Stamped::Here(latest) => latest.seal(),
+            Stamped::Here(latest, _) => latest.seal(),
             Stamped::There(request) => request.seal(),
         }
     }
@@ -128,8 +130,17 @@ impl PermitsRequest {
     #[must_use]
     pub fn latest(&self) -> Option<ServerTime> {
         match &self.stamped {
-            Stamped::Here(latest) => latest.get(),
+            Stamped::Here(latest, _) => latest.get(),
             Stamped::There(request) => request.latest(),
+        }
+    }
+
+    /// Returns what a store keeps beside the request, as [`AcquireRequest::attachment`] does.
+    #[doc(hidden)]
+    pub fn attachment<T: Any + Default + Send + Sync>(&self) -> &T {
+        match &self.stamped {
+            Stamped::Here(_, attachment) => attachment.get(),
+            Stamped::There(request) => request.attachment(),
         }
     }
 }
@@ -149,7 +160,8 @@ pub struct PermitsBusy {
     /// How many are left. Negative when the number of permits was set to fewer than are held.
     pub available: i64,
     /// When the first held permit comes back if nobody renews it, never zero; `None` when no permit
-    /// ends by itself.
+    /// ends by itself. Of the permits of other [sessions](super::LateRequests::BySession), the
+    /// store does not know.
     pub remaining: Option<Duration>,
     /// When the store looked.
     pub moment: Moment,

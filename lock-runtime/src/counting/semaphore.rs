@@ -70,7 +70,7 @@ use crate::guard::LockGuard;
 /// Names, types and messages are those of Redisson's `RPermitExpirableSemaphore`, not of its
 /// `RSemaphore`, whose permits have no holders. Java's clients compare leases with their own
 /// clocks. A client whose clock is ahead by two thirds of a lease takes permits away that are
-/// renewed in time.
+/// renewed in time. In ZooKeeper, they are those of Curator's `InterProcessSemaphoreV2`.
 #[must_use = "nothing is taken before `acquire` or `try_acquire`"]
 #[derive(Clone)]
 pub struct Semaphore {

@@ -54,7 +54,8 @@ impl Tokens {
 /// Returns the key of an entry with this number.
 pub(crate) fn entry(entered: Session, entry: &Entry, tokens: Tokens, number: u32) -> Vec<u8> {
     let class = match entry.class {
-        Class::Lock => "",
+        // There are no permits in etcd.
+        Class::Lock | Class::Permit => "",
         Class::Read => READ,
         Class::Write => WRITE,
     };
@@ -74,7 +75,7 @@ pub(crate) fn queue(lock: &str) -> Range {
 pub(crate) fn rivals(lock: &str, class: Class) -> Vec<Range> {
     let (begin, end) = queue(lock);
     match class {
-        Class::Lock | Class::Write => vec![(begin, end)],
+        Class::Lock | Class::Write | Class::Permit => vec![(begin, end)],
         // All but the readers.
         Class::Read => {
             let (readers, behind) = (format!("{lock}/{READ}"), format!("{lock}/read0"));

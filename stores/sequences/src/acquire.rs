@@ -39,7 +39,10 @@ impl<S: OrderedStore> Inner<S> {
             let (session, beside) = (entered.id, Vec::new());
             let enter = Enter { session, entries: Arc::clone(&wanted), epoch: sent_epoch, beside, stays };
             match self.enter(sent, &entered, enter).await? {
-                Entered::All { moment, places } if wanted.len() == entries.len() => {
+                Entered::All { moment, mut places } if wanted.len() == entries.len() => {
+                    if !self.keep_permits(&entered, &live, &entries, &mut places, slot).await? {
+                        return Ok(busy(0, moment, 0));
+                    }
                     let Some(moment) = self.moment_of(&entered, &entries, &places, moment).await? else {
                         continue;
                     };
@@ -75,6 +78,38 @@ impl<S: OrderedStore> Inner<S> {
                 Entered::Ended => self.end(&entered),
             }
         }
+    }
+
+    /// Lets permits that are held stay, even if there are too many by now. Returns `false` if others
+    /// were found to be too many, and deletes them: nobody had looked at their places.
+    async fn keep_permits(
+        &self,
+        entered: &Arc<Live>,
+        live: &Arc<Live>,
+        entries: &[Entry],
+        places: &mut [Place],
+        slot: usize,
+    ) -> Result<bool, StoreError> {
+        if self.leases.is_none() {
+            return Ok(true);
+        }
+        let mut new = Vec::new();
+        {
+            let own = lock(&self.entries);
+            for (entry, place) in entries.iter().zip(places.iter_mut()) {
+                let holds = |own: &Own| own.born == place.born && own.state == State::Holds;
+                if own.get(entry).is_some_and(holds) {
+                    place.before = None;
+                } else {
+                    new.push((entry.clone(), None));
+                }
+            }
+        }
+        if places.iter().all(|place| place.before.is_none()) {
+            return Ok(true);
+        }
+        self.leave_in(&Leaving::by_epoch(entered, live, slot), new).await?;
+        Ok(false)
     }
 
     /// Lets entries that were just made end with the session that other entries of the request have

@@ -208,6 +208,11 @@ impl Entries {
         self.own.is_empty()
     }
 
+    /// Returns when the first of the entries with this name is due.
+    pub(crate) fn first_end(&self, name: &str) -> Option<Tick> {
+        self.due.iter().find(|(_, entry)| &*entry.lock == name).map(|(until, _)| *until)
+    }
+
     /// Adds a listener, which hears at once if it was granted the lock already.
     pub(crate) fn listen(&mut self, entry: &Entry, notices: mpsc::Sender<Notice>) -> u64 {
         self.last_ear += 1;

@@ -16,6 +16,9 @@
 //!   `several`, `leave`, `renew`, `downgrade` and `look`.
 //! - `follow` waits for the entries before an own one, and for the end of holds. `lost` tells the
 //!   engine of those, and `sweep` deletes the entries that nobody wants.
+//! - `semaphores` is the [`SemaphoreStore`](lock_core::store::SemaphoreStore). A permit is an entry of
+//!   a class of its own, with the same steps; it holds if there are fewer before it than the
+//!   semaphore has permits. Whoever waits listens, and has no entry.
 //! - `address` reads the URLs of such stores, and `tls` the files with certificates that they name.
 //!
 //! # Rules
@@ -48,6 +51,7 @@ mod look;
 mod lost;
 mod named;
 mod renew;
+mod semaphores;
 mod sent;
 mod sessions;
 mod several;

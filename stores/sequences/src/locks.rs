@@ -10,13 +10,14 @@ use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::kit::bounded;
 use lock_core::store::{
     Abilities, AcquireRequest, Acquired, BoxFuture, Item, LateRequests, LockStatus, LockStore, Notice,
-    Notices, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, StoreError, Tokens,
-    Watch, Withdrawn,
+    Notices, ReleaseRequest, Released, RenewRequest, Renewed, ScanRequest, Scanned, SemaphoreStore,
+    StoreError, Tokens, Watch, Withdrawn,
 };
 use tokio::sync::{Notify, mpsc};
 
 use crate::entries::{Entries, State, tell};
 use crate::lost::Lost;
+use crate::semaphores::Semaphores;
 use crate::sessions::{Live, Sessions};
 use crate::store::{Class, Entry, Epoch, OrderedStore};
 
@@ -52,11 +53,16 @@ pub struct Settings {
 }
 
 /// One manager's handle on a store of ordered entries.
-pub struct Sequences<S>(Arc<Inner<S>>);
+pub struct Sequences<S> {
+    locks: Arc<Inner<S>>,
+    permits: Arc<Semaphores<S>>,
+}
 
 pub(crate) struct Inner<S> {
     pub(crate) store: Arc<S>,
     pub(crate) settings: Settings,
+    /// For permits: what is behind the name of their semaphore.
+    pub(crate) leases: Option<&'static str>,
     pub(crate) clock: Clock,
     pub(crate) sessions: Sessions,
     /// Entries move to other sessions one after the other.
@@ -72,24 +78,15 @@ impl<S: OrderedStore> Sequences<S> {
     /// Creates a handle on `store`.
     #[must_use]
     pub fn new(store: S, settings: Settings) -> Self {
-        let clock = Clock::Boot;
-        Self(Arc::new_cyclic(|me| Inner {
-            store: Arc::new(store),
-            settings,
-            clock,
-            sessions: Sessions::new(clock),
-            attaching: tokio::sync::Mutex::default(),
-            entries: Mutex::default(),
-            lost: Arc::default(),
-            earlier: Arc::default(),
-            me: Weak::clone(me),
-        }))
+        let store = Arc::new(store);
+        let permits = Inner::new(Arc::clone(&store), settings.clone(), S::LEASES);
+        Self { locks: Inner::new(store, settings, None), permits: Semaphores::new(permits) }
     }
 
     /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &S {
-        &self.0.store
+        &self.locks.store
     }
 
     fn call<T: Send + 'static, F>(
@@ -100,14 +97,14 @@ impl<S: OrderedStore> Sequences<S> {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let inner = Arc::clone(&self.0);
+        let inner = Arc::clone(&self.locks);
         Box::pin(async move { bounded(limit, call(inner)).await })
     }
 }
 
 impl<S: OrderedStore> LockStore for Sequences<S> {
     fn abilities(&self) -> &Abilities {
-        self.0.store.abilities()
+        self.locks.store.abilities()
     }
 
     fn acquire(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Acquired, StoreError>> {
@@ -131,22 +128,22 @@ impl<S: OrderedStore> LockStore for Sequences<S> {
     }
 
     fn watch(&self, request: Arc<AcquireRequest>) -> BoxFuture<Result<Watch, StoreError>> {
-        let inner = Arc::clone(&self.0);
+        let inner = Arc::clone(&self.locks);
         Box::pin(async move { Ok(inner.watch(&request)) })
     }
 
     fn lost(&self) -> Option<BoxFuture<Vec<Item>>> {
-        self.0.lost.begin();
-        let lost = Arc::clone(&self.0.lost);
+        self.locks.lost.begin();
+        let lost = Arc::clone(&self.locks.lost);
         Some(Box::pin(async move { lost.take().await }))
     }
 
     fn status(&self, key: LockKey) -> BoxFuture<Result<LockStatus, StoreError>> {
-        self.call(self.0.settings.call_timeout, |inner| async move { inner.status(&key).await })
+        self.call(self.locks.settings.call_timeout, |inner| async move { inner.status(&key).await })
     }
 
     fn force_release(&self, key: LockKey) -> BoxFuture<Result<bool, StoreError>> {
-        self.call(self.0.settings.call_timeout, |inner| async move { inner.force_release(&key).await })
+        self.call(self.locks.settings.call_timeout, |inner| async move { inner.force_release(&key).await })
     }
 
     fn scan(&self, request: ScanRequest) -> BoxFuture<Result<Scanned, StoreError>> {
@@ -154,15 +151,39 @@ impl<S: OrderedStore> LockStore for Sequences<S> {
     }
 
     fn check(&self) -> BoxFuture<Result<(), StoreError>> {
-        let inner = Arc::clone(&self.0);
+        let inner = Arc::clone(&self.locks);
         Box::pin(async move { inner.store.check().await })
+    }
+
+    fn semaphores(&self) -> Option<Arc<dyn SemaphoreStore>> {
+        S::LEASES.map(|_| Arc::clone(&self.permits) as _)
     }
 }
 
 impl<S: OrderedStore> Inner<S> {
+    fn new(store: Arc<S>, settings: Settings, leases: Option<&'static str>) -> Arc<Self> {
+        let clock = Clock::Boot;
+        Arc::new_cyclic(|me| Self {
+            store,
+            settings,
+            leases,
+            clock,
+            sessions: Sessions::new(clock),
+            attaching: tokio::sync::Mutex::default(),
+            entries: Mutex::default(),
+            lost: Arc::default(),
+            earlier: Arc::default(),
+            me: Weak::clone(me),
+        })
+    }
+
     pub(crate) fn entry(&self, item: &Item) -> Entry {
-        let class = Class::of(item.kind);
-        Entry { lock: item.key.prefixed(&self.settings.prefix), class, owner: item.owner.clone() }
+        let (class, owner) = (Class::of(item.kind), item.owner.clone());
+        let lock = item.key.prefixed(&self.settings.prefix);
+        match self.leases {
+            Some(leases) => Entry { lock: Arc::from(format!("{lock}{leases}")), class: Class::Permit, owner },
+            None => Entry { lock, class, owner },
+        }
     }
 
     /// Returns the entry of an owner, which may read although it thinks that it writes, or the
@@ -172,7 +193,7 @@ impl<S: OrderedStore> Inner<S> {
         let class = match entry.class {
             Class::Read => Class::Write,
             Class::Write => Class::Read,
-            Class::Lock => return entry,
+            Class::Lock | Class::Permit => return entry,
         };
         let other = Entry { class, ..entry.clone() };
         if own.get(&entry).is_none() && own.get(&other).is_some() { other } else { entry }
@@ -249,6 +270,6 @@ impl<S> Drop for Ears<S> {
 
 impl<S: fmt::Debug> fmt::Debug for Sequences<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sequences").field("store", &self.0.store).finish_non_exhaustive()
+        f.debug_struct("Sequences").field("store", &self.locks.store).finish_non_exhaustive()
     }
 }

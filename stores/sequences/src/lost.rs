@@ -46,6 +46,8 @@ fn item_of(entry: &Entry, prefix: &str) -> Option<Item> {
         Class::Lock => Kind::Mutex,
         Class::Read => Kind::Read,
         Class::Write => Kind::Write,
+        // The engine finds out when it renews them.
+        Class::Permit => return None,
     };
     Some(Item { key, kind, owner: entry.owner.clone() })
 }

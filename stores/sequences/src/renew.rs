@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
-use lock_core::store::{LONGEST_WAIT, RenewItem, RenewRequest, Renewed, Standing, StoreError};
+use lock_core::store::{LONGEST_WAIT, MAX_PERMITS, RenewItem, RenewRequest, Renewed, Standing, StoreError};
 
 use tokio::task::AbortHandle;
 
@@ -114,7 +114,8 @@ impl<S: OrderedStore> Inner<S> {
         let holds = group.all.iter().filter(|(.., holds)| *holds);
         let holds: Vec<_> = holds.map(|(_, entry, born, _)| (entry.clone(), *born)).collect();
         let mut exist = Vec::with_capacity(holds.len());
-        for holds in holds.chunks(BATCH) {
+        let most = if self.leases.is_some() { MAX_PERMITS as usize } else { BATCH };
+        for holds in holds.chunks(most) {
             exist.extend(self.exist_each(group.entered.id, holds).await?);
         }
         let life = self.store.abilities().waiter_life;
@@ -155,7 +156,7 @@ impl<S: OrderedStore> Inner<S> {
                 let lease = request.items.get(*at).map_or(Duration::ZERO, |item| item.lease);
                 let until = if *holds { asked_at + lease } else { now + life };
                 entries.change(entry, |own| own.until = own.until.max(until));
-                if state == State::Holds {
+                if state == State::Holds && self.leases.is_none() {
                     self.guard(&mut entries, entry, &group.entered, *born);
                 }
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::store::{Abilities, Cursor, Kind, StoreError, StoreErrorKind};
+use lock_core::store::{Abilities, Cursor, Kind, PermitCounts, Permits, StoreError, StoreErrorKind};
 
 /// The number of a session at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub enum Class {
     Read,
     /// Everybody else.
     Write,
+    /// Permits of a semaphore beyond its number.
+    Permit,
 }
 
 impl Class {
@@ -35,10 +37,11 @@ impl Class {
     }
 }
 
-/// An entry in the queue of a lock: what it is for, and whose it is.
+/// An entry in the queue of a lock, or a permit of a semaphore: what it is for, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Entry {
-    /// The name of the lock, with the store's prefix.
+    /// The name of the lock, with the store's prefix. For a permit, that of the semaphore, with
+    /// [`LEASES`](OrderedStore::LEASES) behind it.
     pub lock: Arc<str>,
     /// Its kind.
     pub class: Class,
@@ -91,7 +94,8 @@ pub enum Entered {
         moment: u64,
         /// Indexes of the entries that would have to wait. None, if they need not by now.
         items: Vec<usize>,
-        /// How many entries the first of them would wait for.
+        /// How many entries the first of them would wait for. For permits: how many have to come
+        /// back until there are enough for all.
         ahead: u32,
     },
     /// Nothing was entered, because the epoch has this version.
@@ -105,7 +109,8 @@ pub enum Entered {
 pub struct Place {
     /// The revision that made the entry.
     pub born: u64,
-    /// The last of the entries that it has to wait for; `None` if it has to wait for none.
+    /// The last of the entries that it has to wait for; `None` if it has to wait for none. A
+    /// permit has to wait if those before it are as many as the semaphore has.
     pub before: Option<Before>,
 }
 
@@ -208,6 +213,10 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     /// Whether an entry can [end with another session](Self::attach). If not, all entries of a
     /// manager end with one session.
     const MOVES: bool = true;
+
+    /// Where the permits of a semaphore are, behind its name. `None` if this store has no
+    /// semaphores.
+    const LEASES: Option<&'static str> = None;
 
     /// Returns what locks in this store can do.
     fn abilities(&self) -> &Abilities;
@@ -336,6 +345,37 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
         prefix: &str,
         after: Option<Cursor>,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// Returns how many permits of a semaphore are left and held. Needs [`LEASES`](Self::LEASES),
+    /// as all calls about semaphores.
+    fn permits(&self, leases: &str) -> impl Future<Output = Result<PermitCounts, StoreError>> + Send {
+        let _ = leases;
+        lacks(self.abilities(), "has no semaphores")
+    }
+
+    /// Changes the number of permits of a semaphore. Returns `false` for [`Permits::TrySet`] on a
+    /// semaphore that has been given permits before.
+    fn change(
+        &self,
+        leases: &str,
+        permits: Permits,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = (leases, permits);
+        lacks(self.abilities(), "has no semaphores")
+    }
+
+    /// Calls `hears` as soon as it hears of all permits that come back, with `false`; then with
+    /// `true` whenever permits have come back and some are left. Resolves when it is interrupted, or
+    /// soon after `stop`. Until then, somebody waits for permits.
+    fn hear(
+        &self,
+        leases: &str,
+        hears: impl Fn(bool) + Send + Sync,
+        stop: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _ = (leases, hears, stop);
+        lacks(self.abilities(), "has no semaphores")
+    }
 
     /// Checks that the store can be used.
     fn check(&self) -> impl Future<Output = Result<(), StoreError>> + Send;

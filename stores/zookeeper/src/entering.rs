@@ -1,5 +1,6 @@
 //! Entries that enter queues, and their places.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
@@ -8,7 +9,7 @@ use lock_store_sequences::{Class, Enter, Entered, Entry, Left, Place};
 use zookeeper_client::{Error, MultiWriteResult};
 
 use crate::errors::{of_write, unanswered};
-use crate::link::{Change, Children, EPHEMERAL, Failed, Link, NUMBERED, ended, revision};
+use crate::link::{Change, EPHEMERAL, Failed, Link, NUMBERED, ended, revision};
 use crate::names::{self, Named};
 use crate::own::{At, Node};
 use crate::queue::Queue;
@@ -19,10 +20,21 @@ const ANY: i32 = -1;
 /// Maximum number of keys in a lock. The server takes a megabyte in one message.
 const MOST_KEYS: usize = 128;
 
+/// Maximum number of bytes in the paths of all permits of a request, for the same reason.
+const MOST_BYTES: usize = 800_000;
+
 impl Link {
     /// Enters queues.
     pub(crate) async fn enter(&self, enter: &Enter) -> Result<Entered, StoreError> {
-        if enter.entries.len() > MOST_KEYS {
+        let are_permits = enter.entries.iter().any(|entry| entry.class == Class::Permit);
+        if are_permits {
+            let bytes = |entry: &Entry| names::path_of(entry, self.id).len() + 100;
+            if enter.entries.iter().map(bytes).sum::<usize>() > MOST_BYTES {
+                let text =
+                    "ZooKeeper takes no request of this size; use a shorter name, or ask for fewer permits";
+                return Err(StoreError::new(StoreErrorKind::Unsupported, text));
+            }
+        } else if enter.entries.len() > MOST_KEYS {
             let text = format!("a lock in ZooKeeper has at most {MOST_KEYS} keys; use fewer");
             return Err(StoreError::new(StoreErrorKind::Unsupported, text));
         }
@@ -45,45 +57,44 @@ impl Link {
                 });
             }
         }
-        if !enter.stays {
-            let queues = self.queues(enter.entries.iter()).await?;
-            if let Some(busy) = busy(&enter.entries, &queues) {
-                return Ok(busy);
+        loop {
+            if !enter.stays {
+                let queues = self.queues(enter.entries.iter()).await?;
+                if let Some(busy) = busy(&enter.entries, &queues) {
+                    return Ok(busy);
+                }
             }
-        }
-        let lists = match self.make(enter).await? {
-            Ok(lists) => lists,
-            Err(entered) => return Ok(entered),
-        };
-        let read = lists.and_then(|lists| {
-            let queues =
-                enter.entries.iter().zip(lists).map(|(entry, (names, moment))| {
-                    Queue::read(&entry.lock, names).map(|queue| (moment, queue))
-                });
-            queues.collect::<Result<Vec<_>, _>>()
-        });
-        let (moment, places) = match read {
-            Err(foreign) if foreign.kind() == StoreErrorKind::ForeignData => {
-                self.undo(&enter.entries).await?;
-                return Err(foreign);
+            if let Err(entered) = self.make(enter).await? {
+                return Ok(entered);
             }
-            // The entries are there.
-            Err(error) => return Err(unanswered(&error)),
-            Ok(queues) => places_in(&self.nodes(&enter.entries), &queues),
-        };
-        // One of them is gone already: it has to begin anew.
-        let found: Vec<bool> = places.iter().map(Option::is_some).collect();
-        let Some(places) = places.into_iter().collect::<Option<Vec<Place>>>() else {
-            return Ok(Entered::Partly(found));
-        };
-        if !enter.stays && places.iter().any(|place| place.before.is_some()) {
+            let nodes = self.nodes(&enter.entries);
+            let (moment, places) = match self.found(&nodes).await {
+                Err(foreign) if foreign.kind() == StoreErrorKind::ForeignData => {
+                    self.undo(&enter.entries).await?;
+                    return Err(foreign);
+                }
+                // The entries are there.
+                Err(error) => return Err(unanswered(&error)),
+                Ok(found) => found,
+            };
+            // One of them is gone already: it has to begin anew.
+            let found: Vec<bool> = places.iter().map(Option::is_some).collect();
+            let Some(places) = places.into_iter().collect::<Option<Vec<Place>>>() else {
+                return Ok(Entered::Partly(found));
+            };
+            if enter.stays || places.iter().all(|place| place.before.is_none()) {
+                return Ok(Entered::All { moment, places });
+            }
             // Somebody else came first.
             self.undo(&enter.entries).await?;
+            if are_permits {
+                // Those that came first may have been too many as well.
+                continue;
+            }
             let has_to_wait = |(at, place): (usize, &Place)| place.before.is_some().then_some(at);
             let items = places.iter().enumerate().filter_map(has_to_wait).collect();
             return Ok(Entered::Busy { moment, items, ahead: 1 });
         }
-        Ok(Entered::All { moment, places })
     }
 
     /// Looks up the place of each entry that was made by this revision.
@@ -129,12 +140,20 @@ impl Link {
         Ok((moment, Queue::read(lock, names)?))
     }
 
-    /// Lists the queues of locks.
+    /// Lists the queues of locks, or the permits of semaphores, by their names.
     async fn queues<'a>(
         &self,
-        locks: impl Iterator<Item = &'a Entry>,
-    ) -> Result<Vec<(u64, Queue)>, StoreError> {
-        try_join_all(locks.map(|entry| self.queue(&entry.lock))).await
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Result<HashMap<&'a str, (u64, Queue)>, StoreError> {
+        let names: HashMap<&str, Class> = entries.map(|entry| (&*entry.lock, entry.class)).collect();
+        let queues = names.into_iter().map(|(name, class)| async move {
+            let queue = match class {
+                Class::Permit => self.permits_in_order(name).await?,
+                Class::Lock | Class::Read | Class::Write => self.queue(name).await?,
+            };
+            Ok::<_, StoreError>((name, queue))
+        });
+        Ok(try_join_all(queues).await?.into_iter().collect())
     }
 
     /// Ends the epoch of a request of which a copy had no answer, and looks for its nodes.
@@ -149,11 +168,17 @@ impl Link {
     /// Looks up the places of entries with these nodes.
     async fn found(&self, nodes: &[(Entry, Option<Node>)]) -> Result<(u64, Vec<Option<Place>>), StoreError> {
         let queues = self.queues(nodes.iter().map(|(entry, _)| entry)).await?;
-        Ok(places_in(nodes, &queues))
+        let moment = queues.values().map(|(moment, _)| *moment).max().unwrap_or_default();
+        let places = nodes.iter().map(|(entry, node)| {
+            let (node, (_, queue)) = (node.as_ref()?, queues.get(&*entry.lock)?);
+            let named = queue.find(names::split(&node.path).1)?;
+            Some(Place { born: node.born, before: queue.before(named).0 })
+        });
+        Ok((moment, places.collect()))
     }
 
-    /// Makes the nodes of entries, and lists their directories. `Err` if they were not made.
-    async fn make(&self, enter: &Enter) -> Result<Result<Listed, Entered>, StoreError> {
+    /// Makes the nodes of entries. `Err` if they were not made.
+    async fn make(&self, enter: &Enter) -> Result<Result<(), Entered>, StoreError> {
         let version = i32::try_from(enter.epoch.version).unwrap_or(i32::MAX);
         let mut beside = Vec::with_capacity(enter.beside.len());
         for (entry, born) in &enter.beside {
@@ -171,8 +196,7 @@ impl Link {
             }));
             let conditions = 1 + beside.len();
             enter.entries.iter().for_each(|entry| self.names.set(entry, At::Unknown));
-            let directories = enter.entries.iter().map(|entry| &*entry.lock);
-            let made = self.commit_and_list(&changes, directories).await;
+            let made = self.commit(&changes).await;
             if let Err(Failed::Store(error)) = &made
                 && error.outcome_unknown()
             {
@@ -181,9 +205,9 @@ impl Link {
             // Nothing was made, or it is known where.
             enter.entries.iter().for_each(|entry| self.names.set(entry, At::Nowhere));
             match made {
-                Ok((results, lists)) => {
+                Ok(results) => {
                     self.made(enter, &results).await?;
-                    return Ok(Ok(lists));
+                    return Ok(Ok(()));
                 }
                 Err(Failed::At(0, Error::BadVersion | Error::NoNode)) => {
                     let version = self.version(enter.epoch).await?;
@@ -194,7 +218,13 @@ impl Link {
                 }
                 Err(Failed::At(at, Error::NoNode)) => {
                     if let Some(entry) = enter.entries.get(at - conditions) {
-                        self.make_directory(&entry.lock).await.map_err(|error| nothing_done(&error))?;
+                        let made = match entry.class {
+                            Class::Permit => self.make_semaphore(&entry.lock).await,
+                            Class::Lock | Class::Read | Class::Write => {
+                                self.make_directory(&entry.lock).await
+                            }
+                        };
+                        made.map_err(|error| nothing_done(&error))?;
                     }
                 }
                 Err(Failed::At(_, error)) => return Err(self.failed(&error, of_write)),
@@ -215,12 +245,16 @@ impl Link {
             let node = Node { path: Arc::from(path.as_str()), born: 0, turned: None };
             self.names.set(entry, At::Node(node));
         }
+        // One step makes all, so what is known of one is true of all.
+        let mut known = None;
         for (entry, (path, stat)) in all {
             // Servers before 3.9 leave it out (ZOOKEEPER-4026, ZOOKEEPER-4667).
-            let stat = match stat.czxid {
-                born if born > 0 => Some(stat),
-                _ => self.stat(path).await.map_err(|error| unanswered(&error))?,
+            let stat = match known {
+                Some(_) => known,
+                None if stat.czxid > 0 => Some(stat),
+                None => self.stat(path).await.map_err(|error| unanswered(&error))?,
             };
+            known = stat;
             let at = match stat {
                 Some(stat) if stat.ephemeral_owner != self.id.0 => {
                     // The server has changed the session without a word.
@@ -254,25 +288,14 @@ impl Link {
     }
 }
 
-/// The directories of entries that were made, unless the lists had no answer.
-type Listed = Result<Vec<Children>, StoreError>;
-
-/// Returns the places of entries with these nodes in their queues.
-fn places_in(nodes: &[(Entry, Option<Node>)], queues: &[(u64, Queue)]) -> (u64, Vec<Option<Place>>) {
-    let moment = queues.iter().map(|(moment, _)| *moment).max().unwrap_or_default();
-    let places = nodes.iter().zip(queues).map(|((_, node), (_, queue))| {
-        let node = node.as_ref()?;
-        let name = names::split(&node.path).1;
-        let named = Named::read(name).filter(|_| queue.has(name))?;
-        Some(Place { born: node.born, before: queue.before(named).0 })
-    });
-    (moment, places.collect())
-}
-
 /// Returns the answer for entries that would have to wait; `None` if none would.
-fn busy(entries: &[Entry], queues: &[(u64, Queue)]) -> Option<Entered> {
-    let moment = queues.iter().map(|(moment, _)| *moment).max().unwrap_or_default();
-    let rivals = entries.iter().zip(queues).map(|(entry, (_, queue))| queue.rivals(entry.class));
+fn busy(entries: &[Entry], queues: &HashMap<&str, (u64, Queue)>) -> Option<Entered> {
+    let moment = queues.values().map(|(moment, _)| *moment).max().unwrap_or_default();
+    let rivals = entries.iter().map(|entry| {
+        let (_, queue) = queues.get(&*entry.lock)?;
+        Some(queue.rivals(entry.class, entries.len()))
+    });
+    let rivals = rivals.map(Option::unwrap_or_default);
     let taken: Vec<_> = rivals.enumerate().filter(|(_, rivals)| *rivals > 0).collect();
     let (_, ahead) = *taken.first()?;
     Some(Entered::Busy { moment, items: taken.into_iter().map(|(item, _)| item).collect(), ahead })

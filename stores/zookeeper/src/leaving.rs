@@ -1,5 +1,7 @@
 //! Entries that leave queues, and epochs that end.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -51,8 +53,15 @@ impl Link {
             Err(Failed::Store(error)) => return Err(error),
         }
         // Every copy was executed before that, or is refused. So this list shows their nodes.
+        let mut lists: HashMap<&str, Vec<String>> = HashMap::new();
         for entry in entries.filter(|entry| self.names.get(entry) == At::Unknown) {
-            self.look_for(entry).await?;
+            let names = match lists.entry(&entry.lock) {
+                MapEntry::Occupied(names) => names.into_mut(),
+                MapEntry::Vacant(place) => {
+                    place.insert(self.children(&entry.lock).await?.unwrap_or_default().0)
+                }
+            };
+            self.look_for(entry, names).await?;
         }
         Ok(None)
     }
@@ -67,11 +76,11 @@ impl Link {
         Ok(stat.map(|stat| stat.version.into()))
     }
 
-    /// Looks for the node of an entry.
-    async fn look_for(&self, entry: &Entry) -> Result<(), StoreError> {
+    /// Looks for the node of an entry among those of its directory.
+    async fn look_for(&self, entry: &Entry, names: &[String]) -> Result<(), StoreError> {
         let begins = names::path_of(entry, self.id);
         let mut at = At::Nowhere;
-        for name in self.children(&entry.lock).await?.unwrap_or_default().0 {
+        for name in names {
             let path = format!("{}/{name}", entry.lock);
             if !path.starts_with(&begins) {
                 continue;

@@ -280,17 +280,8 @@ impl Link {
     }
 
     /// Lists the nodes in a directory, with its revision; `None` if it is not there.
-    pub(crate) async fn children(&self, path: &str) -> Result<Option<Children>, StoreError> {
-        let asked = self.client().await?.get_children(path);
-        self.answered(asked).await
-    }
-
-    /// Waits for the list of a directory.
-    async fn answered(
-        &self,
-        asked: impl Future<Output = Result<(Vec<String>, Stat), Error>>,
-    ) -> Result<Option<Children>, StoreError> {
-        match asked.await {
+    pub(crate) async fn children(&self, path: &str) -> Result<Option<(Vec<String>, u64)>, StoreError> {
+        match self.client().await?.get_children(path).await {
             Ok((names, stat)) => Ok(Some((names, revision(stat.pzxid)))),
             Err(Error::NoNode) => Ok(None),
             Err(error) => Err(self.failed(&error, of_read)),
@@ -313,16 +304,6 @@ impl Link {
 
     /// Makes all changes, or none.
     pub(crate) async fn commit(&self, changes: &[Change]) -> Result<Vec<MultiWriteResult>, Failed> {
-        self.commit_and_list(changes, std::iter::empty()).await.map(|(results, _)| results)
-    }
-
-    /// Makes all changes, or none, and then lists these directories. The lists are sent with the
-    /// changes: the server executes the requests of a session in their order.
-    pub(crate) async fn commit_and_list(
-        &self,
-        changes: &[Change],
-        directories: impl Iterator<Item = &str>,
-    ) -> Result<(Vec<MultiWriteResult>, Result<Vec<Children>, StoreError>), Failed> {
         let client = self.client().await.map_err(Failed::Store)?;
         let mut multi = client.new_multi_writer();
         for change in changes {
@@ -334,15 +315,8 @@ impl Link {
             };
             added.map_err(|error| Failed::Store(of_write(&error)))?;
         }
-        // Each call sends its request before it returns the future.
-        let committed = multi.commit();
-        let lists: Vec<_> = directories.map(|path| self.answered(client.get_children(path))).collect();
-        match committed.await {
-            Ok(results) => {
-                let lists = try_join_all(lists).await;
-                Ok((results, lists.map(|lists| lists.into_iter().map(Option::unwrap_or_default).collect())))
-            }
-            // Nobody reads the lists.
+        match multi.commit().await {
+            Ok(results) => Ok(results),
             Err(MultiWriteError::OperationFailed { index, source }) => Err(Failed::At(index, source)),
             Err(MultiWriteError::RequestFailed { source }) => {
                 Err(Failed::Store(self.failed(&source, of_write)))
@@ -350,9 +324,6 @@ impl Link {
         }
     }
 }
-
-/// The names in a directory, and its revision.
-pub(crate) type Children = (Vec<String>, u64);
 
 /// Number of nodes that are deleted at once.
 const ROUND_OF_DELETIONS: usize = 100;

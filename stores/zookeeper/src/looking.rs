@@ -118,7 +118,8 @@ impl Link {
                     Err(error) => return Err(error),
                 }
             } else if depth < DEPTH {
-                below.extend(names.into_iter().map(|name| (format!("{directory}/{name}"), depth + 1)));
+                let others = names.iter().filter(|name| !names::is_part_of_semaphore(&names, name));
+                below.extend(others.map(|name| (format!("{directory}/{name}"), depth + 1)));
             }
         }
         Ok(())

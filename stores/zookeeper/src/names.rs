@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `LOCK/_c_UUID-lock-NUMBER` | an entry, of Curator's `InterProcessMutex` or of ours |
 //! | `LOCK/_c_UUID-__READ__NUMBER`, `LOCK/_c_UUID-__WRIT__NUMBER` | those of readers and writers |
+//! | `SEMAPHORE/leases/_c_UUID-lease-NUMBER` | a permit, of Curator's `InterProcessSemaphoreV2` or of ours |
+//! | `SEMAPHORE/locks` | the mutex of Curator's clients while they take a permit |
+//! | `SEMAPHORE/permits` | the number of permits, as Curator's `SharedCount` |
 //! | `ROOT/lock-sessions/SESSION-SLOT` | an epoch; its version counts withdrawals |
 //! | `ROOT/lock-sessions/SESSION-beat` | written by heartbeats |
 //!
 //! The number is the server's. The UUID of an entry of ours has the session and a hash of the
-//! owner, and its data is the owner.
+//! owner, and its data is the owner. That of a permit is the permit's id.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -23,6 +26,14 @@ const PROTECTED: &str = "_c_";
 const LOCK: &str = "lock-";
 const READ: &str = "__READ__";
 const WRITE: &str = "__WRIT__";
+const LEASE: &str = "lease-";
+
+/// Behind the name of a semaphore: its permits,
+pub(crate) const LEASES: &str = "/leases";
+/// how many there are,
+const PERMITS: &str = "permits";
+/// and the mutex of Curator's clients.
+const LOCKS: &str = "locks";
 
 /// The number from which on the entries of a directory are refused. The server's numbers have 32
 /// bits, and those behind the last one are negative.
@@ -33,6 +44,7 @@ const fn text_of(class: Class) -> &'static str {
         Class::Lock => LOCK,
         Class::Read => READ,
         Class::Write => WRITE,
+        Class::Permit => LEASE,
     }
 }
 
@@ -46,14 +58,16 @@ pub(crate) struct Named {
 impl Named {
     /// Reads the name of an entry; `None` if the node is no entry.
     pub(crate) fn read(name: &str) -> Option<Self> {
-        let of = |class| {
-            let at = name.rfind(text_of(class))?;
-            let digits = name.get(at + text_of(class).len()..)?;
-            let unsigned = digits.strip_prefix('-').unwrap_or(digits);
-            let are_digits = unsigned.len() >= 10 && unsigned.bytes().all(|byte| byte.is_ascii_digit());
-            Some(Self { class, number: digits.parse().ok().filter(|_| are_digits)? })
-        };
-        [Class::Lock, Class::Read, Class::Write].into_iter().find_map(of)
+        [Class::Lock, Class::Read, Class::Write].into_iter().find_map(|class| Self::of(class, name))
+    }
+
+    /// Reads the name of an entry of this class.
+    pub(crate) fn of(class: Class, name: &str) -> Option<Self> {
+        let at = name.rfind(text_of(class))?;
+        let digits = name.get(at + text_of(class).len()..)?;
+        let unsigned = digits.strip_prefix('-').unwrap_or(digits);
+        let are_digits = unsigned.len() >= 10 && unsigned.bytes().all(|byte| byte.is_ascii_digit());
+        Some(Self { class, number: digits.parse().ok().filter(|_| are_digits)? })
     }
 
     /// Whether the numbers of its directory are about to end.
@@ -87,6 +101,23 @@ pub(crate) fn tag(entry: &Entry, session: Session) -> String {
 /// Whether a part of a lock's name could be taken for an entry of another lock.
 pub(crate) fn is_entry(part: &str) -> bool {
     Named::read(part).is_some()
+}
+
+/// Returns the path of the number of permits, beside the permits.
+pub(crate) fn permits(leases: &str) -> String {
+    format!("{}/{PERMITS}", split(leases).0)
+}
+
+/// Returns the path of the mutex of Curator's clients, beside the permits.
+pub(crate) fn locks(leases: &str) -> String {
+    format!("{}/{LOCKS}", split(leases).0)
+}
+
+/// Whether a directory with these nodes is a semaphore, and so this one is a part of it.
+pub(crate) fn is_part_of_semaphore(all: &[String], name: &str) -> bool {
+    let leases = split(LEASES).1;
+    let is_semaphore = all.iter().any(|other| other == leases || other == PERMITS);
+    is_semaphore && [leases, PERMITS, LOCKS].contains(&name)
 }
 
 /// Returns the directory of a node, and its name in there.

@@ -1,4 +1,4 @@
-//! [`Queue`]: the entries of a lock, in their order. No I/O.
+//! [`Queue`]: the entries of a lock or the permits of a semaphore, in their order. No I/O.
 
 use lock_core::store::{StoreError, StoreErrorKind};
 use lock_store_sequences::{Before, Class};
@@ -10,6 +10,8 @@ use crate::names::Named;
 pub(crate) struct Queue {
     /// The names, in no order.
     all: Vec<(Named, String)>,
+    /// For a semaphore: how many of them may hold a permit.
+    permits: Option<i64>,
 }
 
 impl Queue {
@@ -22,13 +24,7 @@ impl Queue {
         let mut all = Vec::with_capacity(names.len());
         for name in names {
             match Named::read(&name) {
-                Some(named) if named.is_too_high() => {
-                    let text = format!(
-                        "the numbers of the entries of {lock} are about to end ({name}); let nobody ask for \
-                         this lock for a minute, so that ZooKeeper deletes its node and begins anew"
-                    );
-                    return Err(StoreError::new(StoreErrorKind::ForeignData, text));
-                }
+                Some(named) if named.is_too_high() => return Err(too_high(lock, &name)),
                 Some(named) => all.push((named, name)),
                 None => {
                     let text = format!(
@@ -39,7 +35,26 @@ impl Queue {
                 }
             }
         }
-        Ok(Self { all })
+        Ok(Self { all, permits: None })
+    }
+
+    /// Reads the names of the nodes with the permits of a semaphore that has this many. All nodes
+    /// count, as for Curator.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::ForeignData`] if the server's numbers are about to end.
+    pub(crate) fn of_permits(leases: &str, names: Vec<String>, permits: i64) -> Result<Self, StoreError> {
+        let mut all = Vec::with_capacity(names.len());
+        for name in names {
+            // It may have come first.
+            let first = Named { class: Class::Permit, number: -1 };
+            match Named::of(Class::Permit, &name) {
+                Some(named) if named.is_too_high() => return Err(too_high(leases, &name)),
+                named => all.push((named.unwrap_or(first), name)),
+            }
+        }
+        Ok(Self { all, permits: Some(permits) })
     }
 
     /// Returns the last entry that this one has to wait for, and how many there are.
@@ -52,20 +67,29 @@ impl Queue {
                 last = Some(rival);
             }
         }
-        let before =
-            last.map(|(_, name)| Before { name: name.as_bytes().into(), born: 0, is_only: count == 1 });
-        (before, count)
+        let name = last.map(|(_, name)| name.as_bytes());
+        let name = match self.permits {
+            Some(permits) if i64::from(count) < permits => None,
+            // There is not even one for the first.
+            Some(_) => Some(name.unwrap_or_default()),
+            None => name,
+        };
+        (name.map(|name| Before { name: name.into(), born: 0, is_only: count == 1 }), count)
     }
 
-    /// Returns how many entries one of this class would have to wait for.
-    pub(crate) fn rivals(&self, class: Class) -> u32 {
+    /// Returns how many entries so many of this class would have to wait for.
+    pub(crate) fn rivals(&self, class: Class, wanted: usize) -> u32 {
+        if let Some(permits) = self.permits {
+            let too_many = (self.all.len() + wanted) as i64 - permits;
+            return u32::try_from(too_many.max(0)).unwrap_or(u32::MAX);
+        }
         let last = Named { class, number: i64::MAX };
         self.before(last).1
     }
 
-    /// Whether there is an entry of this name.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.all.iter().any(|(_, other)| other == name)
+    /// Returns the entry of this name, if it is there.
+    pub(crate) fn find(&self, name: &str) -> Option<Named> {
+        self.all.iter().find(|(_, other)| other == name).map(|(named, _)| *named)
     }
 
     /// Returns the entries in their order. Of those with the same number, a reader comes first: its
@@ -76,6 +100,14 @@ impl Queue {
         });
         self.all
     }
+}
+
+fn too_high(lock: &str, name: &str) -> StoreError {
+    let text = format!(
+        "the numbers of the entries of {lock} are about to end ({name}); let nobody ask for this lock for a \
+         minute, so that ZooKeeper deletes its node and begins anew"
+    );
+    StoreError::new(StoreErrorKind::ForeignData, text)
 }
 
 /// Whether an entry that comes later has to wait for this one.
@@ -113,7 +145,7 @@ mod tests {
         assert_eq!(before(&queue, ALL[2]), Some((ALL[0].to_owned(), false)));
         assert_eq!(before(&queue, ALL[3]), Some((ALL[2].to_owned(), true)));
         assert_eq!(before(&queue, ALL[4]), Some((ALL[3].to_owned(), false)));
-        let rivals = [Class::Read, Class::Write, Class::Lock].map(|class| queue.rivals(class));
+        let rivals = [Class::Read, Class::Write, Class::Lock].map(|class| queue.rivals(class, 1));
         assert_eq!(rivals, [2, 5, 5]);
     }
 
@@ -128,7 +160,34 @@ mod tests {
     }
 
     #[test]
+    fn a_permit_holds_if_fewer_are_before_it_than_there_are() {
+        let names = ["c-lease-0000000010", "a-lease-0000000003", "b-lease-0000000007"];
+        let all = |more: &[&str]| names.iter().chain(more).map(ToString::to_string).collect();
+        let holding = |queue: &Queue| {
+            let holds = |name: &&&str| queue.before(queue.find(name).unwrap()).0.is_none();
+            names.iter().filter(holds).copied().collect::<Vec<_>>()
+        };
+        for (permits, held) in [
+            (-1, vec![]),
+            (0, vec![]),
+            (1, vec![names[1]]),
+            (2, vec![names[1], names[2]]),
+            (3, names.to_vec()),
+        ] {
+            let queue = Queue::of_permits("/a", all(&[]), permits).unwrap();
+            assert_eq!(holding(&queue), held, "{permits}");
+            assert_eq!(i64::from(queue.rivals(Class::Permit, 2)), 5 - permits);
+        }
+        // Curator counts every node, whatever its name.
+        let queue = Queue::of_permits("/a", all(&["x"]), 2).unwrap();
+        assert_eq!(holding(&queue), [names[1]]);
+        assert_eq!(Queue::of_permits("/a", all(&[]), 9).unwrap().rivals(Class::Permit, 6), 0);
+    }
+
+    #[test]
     fn nodes_that_are_no_entries_are_named() {
+        let few = Queue::of_permits("/a", vec!["x-lease-2147483000".to_owned()], 3);
+        assert!(few.unwrap_err().to_string().contains("about to end"));
         for (name, said) in [("42", ": 42"), ("leases", "leases"), ("lock--2147483648", "about to end")] {
             let names = vec![ALL[0].to_owned(), name.to_owned()];
             let error = Queue::read("/locks/a", names).unwrap_err();

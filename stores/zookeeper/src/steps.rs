@@ -7,14 +7,15 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use lock_core::internal::clock::Clock;
 use lock_core::internal::sync::{Mutex, lock};
-use lock_core::store::{Abilities, Cursor, Kind, StoreError, StoreErrorKind};
+use lock_core::store::{Abilities, Cursor, Kind, PermitCounts, Permits, StoreError, StoreErrorKind};
 use lock_store_sequences::{
-    Before, Enter, Entered, Entry, Gone, Leave, Left, Life, Listed, OrderedStore, Page, Place, Session,
+    Before, Class, Enter, Entered, Entry, Gone, Leave, Left, Life, Listed, OrderedStore, Page, Place, Session,
 };
 
 use crate::errors::{of_read, of_write};
 use crate::link::{EPOCHS, Ensemble, Link, NUMBERED, revision};
 use crate::names;
+use crate::turn::Turn;
 
 /// ZooKeeper in the role of an [`OrderedStore`].
 pub struct ZooKeeper {
@@ -63,6 +64,7 @@ impl OrderedStore for ZooKeeper {
     const EPOCHS: usize = EPOCHS;
     const TOKENS_OF_BIRTH: bool = true;
     const MOVES: bool = false;
+    const LEASES: Option<&'static str> = Some(names::LEASES);
 
     fn abilities(&self) -> &Abilities {
         &self.abilities
@@ -140,6 +142,11 @@ impl OrderedStore for ZooKeeper {
             beat => beat?,
         }
         let link = &*link;
+        if let [(first, _), ..] = &*entries
+            && first.class == Class::Permit
+        {
+            return link.permits_exist(&entries).await;
+        }
         let exist = entries.iter().map(|(entry, born)| async move {
             let Some(node) = link.names.node(entry, *born) else { return Ok(false) };
             for path in [Some(node.path), node.turned].into_iter().flatten() {
@@ -224,6 +231,33 @@ impl OrderedStore for ZooKeeper {
 
     async fn scan(&self, prefix: &str, after: Option<Cursor>) -> Result<Page, StoreError> {
         self.link(|_| true).await?.scan(prefix, after).await
+    }
+
+    async fn permits(&self, leases: &str) -> Result<PermitCounts, StoreError> {
+        let link = self.link(|_| true).await?;
+        link.client().await?.sync("/").await.map_err(|error| link.failed(&error, of_read))?;
+        link.permit_counts(leases).await
+    }
+
+    async fn change(&self, leases: &str, permits: Permits) -> Result<bool, StoreError> {
+        self.link(|_| true).await?.change_permits(leases, permits).await
+    }
+
+    async fn hear(
+        &self,
+        leases: &str,
+        hears: impl Fn(bool) + Send + Sync,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<(), StoreError> {
+        let link = self.link(|_| true).await?;
+        let turn = Turn::new(&link, leases);
+        let heard = tokio::select! {
+            () = stop => Ok(()),
+            () = link.ended() => Ok(()),
+            heard = link.hear_of_permits(leases, hears, &turn) => heard,
+        };
+        turn.leave().await?;
+        heard
     }
 
     async fn check(&self) -> Result<(), StoreError> {

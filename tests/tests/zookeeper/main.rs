@@ -8,5 +8,6 @@ mod entries;
 mod faults;
 mod interop;
 mod queues;
+mod semaphores;
 mod tls;
 mod waiting;

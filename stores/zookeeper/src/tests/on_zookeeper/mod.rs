@@ -5,6 +5,7 @@ mod downgrades;
 mod epochs;
 mod names;
 mod queues;
+mod semaphores;
 mod sessions;
 #[cfg(feature = "tls")]
 mod tls;

@@ -8,6 +8,7 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.shared.SharedCount;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /** A client with a session, and its locks by their paths. Threads share it. */
@@ -16,6 +17,7 @@ final class Client {
     private final Map<String, Mutex> mutexes = new ConcurrentHashMap<>();
     private final Map<String, InterProcessReadWriteLock> readWriteLocks = new ConcurrentHashMap<>();
     private final Map<String, InterProcessSemaphoreV2> semaphores = new ConcurrentHashMap<>();
+    private final Map<String, SharedCount> permits = new ConcurrentHashMap<>();
 
     /** Connects, with a session of so many milliseconds. */
     Client(String servers, int session) throws InterruptedException {
@@ -45,6 +47,24 @@ final class Client {
     InterProcessSemaphoreV2 semaphore(String path, int leases) {
         return semaphores.computeIfAbsent(path + " " + leases,
             made -> new InterProcessSemaphoreV2(framework, path, leases));
+    }
+
+    /** A semaphore whose number of permits is where those of lock-runtime are. */
+    InterProcessSemaphoreV2 sharedSemaphore(String path) {
+        return semaphores.computeIfAbsent(path,
+            made -> new InterProcessSemaphoreV2(framework, path, permits(path)));
+    }
+
+    SharedCount permits(String path) {
+        return permits.computeIfAbsent(path, made -> {
+            SharedCount count = new SharedCount(framework, path + "/permits", 0);
+            try {
+                count.start();
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+            return count;
+        });
     }
 
     long czxid(String node) throws Exception {

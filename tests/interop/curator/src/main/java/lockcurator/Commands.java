@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
 import org.apache.curator.framework.recipes.locks.Lease;
 
 /** The commands of one thread, and the leases of semaphores that it holds. */
@@ -54,7 +55,15 @@ final class Commands {
                 return answer;
             }
             case "semaphore" -> {
-                return lease(path, Integer.parseInt(words.get(2)), wait(words, 3));
+                var semaphore = client.semaphore(path, Integer.parseInt(words.get(2)));
+                return lease(semaphore, path, wait(words, 3));
+            }
+            case "shared" -> {
+                return lease(client.sharedSemaphore(path), path, wait(words, 2));
+            }
+            case "permits" -> {
+                client.permits(path).setCount(Integer.parseInt(words.get(2)));
+                return "set";
             }
             case "return" -> leases.get(path).pop().close();
             case "count" -> {
@@ -118,8 +127,7 @@ final class Commands {
         return "granted " + client.czxid(node.call());
     }
 
-    private String lease(String path, int of, long wait) throws Exception {
-        var semaphore = client.semaphore(path, of);
+    private String lease(InterProcessSemaphoreV2 semaphore, String path, long wait) throws Exception {
         Lease lease = wait < 0 ? semaphore.acquire() : semaphore.acquire(wait, TimeUnit.MILLISECONDS);
         if (lease == null) {
             return "busy";
