@@ -37,9 +37,10 @@ use crate::callers::Callers;
 /// Times to wait are in milliseconds; without one, it waits for as long as it takes. The locks are
 /// `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`. The czxid is of
 /// the entry. `shared` takes a permit of a semaphore whose number of permits is the `SharedCount`
-/// `PATH/permits`, and `permits` sets that. `downgrade` takes the read lock, and then releases the write lock. `return` gives
-/// back the latest lease. `count` increments the number in a file, and `count-node` that in a node,
-/// under a mutex. `pairs` takes and releases a mutex; `hand-offs` lets two clients do so in turn.
+/// `PATH/permits`, and `permits` sets that. `downgrade` takes the read lock, and then releases the
+/// write lock. `return` gives back the latest lease. `count` increments the number in a file, and
+/// `count-node` that in a node, under a mutex. `pairs` takes and releases a mutex; `hand-offs` lets
+/// two clients do so in turn.
 ///
 /// Any command may be answered with `failed EXCEPTION`.
 ///
