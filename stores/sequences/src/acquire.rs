@@ -80,8 +80,8 @@ impl<S: OrderedStore> Inner<S> {
         }
     }
 
-    /// Lets permits that are held stay, even if there are too many by now. Returns `false` if others
-    /// were found to be too many, and deletes them: nobody had looked at their places.
+    /// Lets permits that are held stay, even if there are too many by now. Returns `false` if
+    /// others were found to be too many, and deletes them: nobody had looked at their places.
     async fn keep_permits(
         &self,
         entered: &Arc<Live>,

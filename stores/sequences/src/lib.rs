@@ -16,9 +16,9 @@
 //!   `several`, `leave`, `renew`, `downgrade` and `look`.
 //! - `follow` waits for the entries before an own one, and for the end of holds. `lost` tells the
 //!   engine of those, and `sweep` deletes the entries that nobody wants.
-//! - `semaphores` is the [`SemaphoreStore`](lock_core::store::SemaphoreStore). A permit is an entry of
-//!   a class of its own, with the same steps; it holds if there are fewer before it than the
-//!   semaphore has permits. Whoever waits listens, and has no entry.
+//! - `semaphores` is the [`SemaphoreStore`](lock_core::store::SemaphoreStore). A permit is an entry
+//!   of another class, with the same steps. It holds if there are fewer before it than the
+//!   semaphore has permits. A waiter has no entry, and listens.
 //! - `address` reads the URLs of such stores, and `tls` the files with certificates that they name.
 //!
 //! # Rules

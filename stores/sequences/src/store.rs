@@ -365,8 +365,8 @@ pub trait OrderedStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Calls `hears` as soon as it hears of all permits that come back, with `false`; then with
-    /// `true` whenever permits have come back and some are left. Resolves when it is interrupted, or
-    /// soon after `stop`. Until then, somebody waits for permits.
+    /// `true` whenever permits have come back and some are left. Resolves when it is interrupted,
+    /// or soon after `stop`. Until then, somebody waits for permits.
     fn hear(
         &self,
         leases: &str,

@@ -8,8 +8,8 @@
 //! is certain to live. `names` has the names of nodes, `queue` the order of those in a directory,
 //! and `own` those that this session has made. `steps` is the store; its transactions are in
 //! `entering` and `leaving`, and its lists in `looking`. `permits` knows how many permits a
-//! semaphore has, and `turn` is a place among those who wait for them. `errors` turns ZooKeeper's errors into the
-//! store's.
+//! semaphore has, and `turn` is a place among those who wait for them. `errors` turns ZooKeeper's
+//! errors into the store's.
 //!
 //! # Rules
 //!
@@ -21,10 +21,10 @@
 //!   all others, whoever they are: they are never too many.
 //! - A request for permits looks first, makes all of its nodes in one step, and looks again. If one
 //!   of them is too many, it deletes all and begins anew. Of two that do so at once, the first has
-//!   what it wants. What Curator sees meanwhile makes it wait for the next change.
-//! - A try does not take the mutex of Curator's clients, which would cost two more writes. The first
-//!   of them has a node among the permits, so nobody overtakes it. Those who wait enter that mutex,
-//!   or Curator's next client would always be first.
+//!   what it wants. A client of Curator that sees too many meanwhile waits for the next change.
+//! - A try does not take the mutex of Curator's clients, which would cost two more writes. The
+//!   first of them has a node among the permits, so nobody overtakes it. Those who wait enter that
+//!   mutex, or Curator's next client would always be first.
 //! - A withdrawal first writes the epoch of its session, and then lists the directory.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

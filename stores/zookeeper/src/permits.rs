@@ -111,8 +111,8 @@ impl Link {
     }
 
     /// Calls `hears` with `false` when it hears of all that happens, and with `true` whenever
-    /// permits have come back and some are left. Enters the queue of Curator's clients, if there are
-    /// any.
+    /// permits have come back and some are left. Enters the queue of Curator's clients if there is
+    /// one.
     pub(crate) async fn hear_of_permits(
         &self,
         leases: &str,
