@@ -12,7 +12,7 @@ const WARM_UP_OF_JAVA: Duration = Duration::from_secs(5);
 pub(super) const AFTER_ERROR: Duration = Duration::from_millis(10);
 
 /// Returns the time before anything is counted.
-pub(crate) fn warm_up(options: &Options) -> Duration {
+pub(super) fn warm_up(options: &Options) -> Duration {
     if options.store.is_zookeeper() { WARM_UP_OF_JAVA } else { WARM_UP }
 }
 

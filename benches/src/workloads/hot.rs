@@ -52,6 +52,6 @@ pub(super) fn hold_us(options: &Options) -> u64 {
     u64::try_from(options.hold.as_micros()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn fairness(shares: &[u64]) -> Value {
+pub(super) fn fairness(shares: &[u64]) -> Value {
     json!(jain(shares).map(round_ratio))
 }

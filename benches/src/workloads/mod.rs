@@ -2,6 +2,7 @@
 
 mod common;
 mod crew;
+mod curator;
 mod fair_hot;
 mod held;
 mod hot;
@@ -16,18 +17,14 @@ mod stock;
 mod throughput;
 mod waiting;
 
-pub(crate) use self::common::warm_up;
-pub(crate) use self::hot::fairness;
-pub(crate) use self::pingpong::{HOLD, STALL};
 use crate::args::{Lib, Options, Workload};
 use crate::report::Report;
 use crate::server::{Product, Urls};
-use crate::zookeeper;
 
 /// Runs the chosen workload.
 pub(crate) async fn run(options: &Options, urls: &Urls) -> Result<Report, String> {
     if let (Lib::Raw, Some((Product::ZooKeeper, url))) = (options.lib, urls.database()) {
-        return zookeeper::curator(options, url).await;
+        return curator::run(options, url).await;
     }
     // In a task, as a program's own work would be: `block_on` does not poll on a worker thread.
     let (options, urls) = (options.clone(), urls.clone());

@@ -20,9 +20,9 @@ use crate::stamp::Stamp;
 use crate::stats::{Samples, Waits};
 
 const KEY: &str = "pingpong";
-pub(crate) const HOLD: Duration = Duration::from_millis(3);
+pub(super) const HOLD: Duration = Duration::from_millis(3);
 /// Delay after which a hand-off counts as a stall.
-pub(crate) const STALL: Duration = Duration::from_secs(1);
+pub(super) const STALL: Duration = Duration::from_secs(1);
 /// Delay after which a waiter is taken to be forgotten.
 const DEAD: Duration = Duration::from_secs(90);
 
