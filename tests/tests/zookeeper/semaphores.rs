@@ -407,6 +407,5 @@ async fn never_more_permits_are_held_than_there_are() {
     for task in tasks {
         by_rust += task.await.unwrap();
     }
-    println!("permits were taken {by_java} times by Java, {by_rust} times by Rust");
     assert!(by_java >= 5 && by_rust >= 5, "{by_java} times by Java, {by_rust} times by Rust");
 }
