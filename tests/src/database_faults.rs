@@ -9,7 +9,7 @@ use crate::database_locks::{
     a_dead_or_stopped_waiter_takes_nothing_with_it,
     a_lock_of_a_dead_or_stopped_holder_is_free_after_its_lease,
 };
-use crate::database_server::{LockServer, connect, url};
+use crate::database_server::{LockServer, url};
 use crate::hammers::Hammers;
 use crate::wire::Fate;
 use crate::{DatabaseServer, Helper, Wire};
@@ -164,15 +164,21 @@ pub async fn a_stopped_server_is_unavailable_in_time_and_its_holders_are_lost_in
     P::assert_nothing_is_left(&server, LEASE + SLACK).await;
 }
 
-/// A grant that was answered is on the disk. Locks have this lease.
-pub async fn a_crash_loses_no_grant<P: LockServer>(lease: Duration) {
+/// A grant that was answered is on the disk. Clients connect to this URL, with this lease.
+pub async fn a_crash_loses_no_grant<P: LockServer>(
+    url: impl Fn(&DatabaseServer<P>) -> String,
+    lease: Duration,
+) {
     let mut server = DatabaseServer::<P>::start();
+    let connect = async |server: &DatabaseServer<P>| {
+        LockManager::builder().lease(lease).connect(url(server)).await.unwrap()
+    };
     let mut guards = Vec::new();
     for crash in 0..3 {
-        let locks = connect(&server, lease).await;
+        let locks = connect(&server).await;
         guards.push(locks.mutex(format!("k{crash}")).acquire().await.unwrap());
         tokio::task::block_in_place(|| server.restart());
-        let other = connect(&server, lease).await;
+        let other = connect(&server).await;
         for guard in &guards {
             let error = other.mutex(guard.key()).no_wait().acquire().await.unwrap_err();
             assert!(error.is_busy(), "{guard:?}: {error:?}");

@@ -59,7 +59,9 @@ impl Login {
         }
         // The client leaves it to rustls to find a provider.
         #[cfg(feature = "tls-rustls")]
-        let _ = lock_core::internal::tls::provider();
+        if matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            let _ = lock_core::internal::tls::provider();
+        }
         let address = self.address(&info);
         Ok((info, address))
     }

@@ -191,9 +191,11 @@ impl<S: OrderedStore> Inner<S> {
             // The rights to one key may be missing.
             Err(error) if !error.is_transient() && entries.len() > 1 => {
                 let mut each = Vec::with_capacity(entries.len());
-                for entry in entries {
-                    let exists = self.store.exist(entered, vec![entry.clone()]).await;
-                    each.push(exists.ok().and_then(|exist| exist.first().copied()));
+                for same in entries.chunk_by(|one, next| one.0.lock == next.0.lock) {
+                    match self.store.exist(entered, same.to_vec()).await {
+                        Ok(exist) => each.extend(exist.into_iter().map(Some)),
+                        Err(_) => each.extend(same.iter().map(|_| None)),
+                    }
                 }
                 Ok(each)
             }

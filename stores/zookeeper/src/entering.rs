@@ -202,21 +202,24 @@ impl Link {
             {
                 return Err(error.clone());
             }
-            // Nothing was made, or it is known where.
-            enter.entries.iter().for_each(|entry| self.names.set(entry, At::Nowhere));
-            match made {
+            let failed = match made {
                 Ok(results) => {
                     self.made(enter, &results).await?;
                     return Ok(Ok(()));
                 }
-                Err(Failed::At(0, Error::BadVersion | Error::NoNode)) => {
+                Err(failed) => failed,
+            };
+            // Nothing was made.
+            enter.entries.iter().for_each(|entry| self.names.set(entry, At::Nowhere));
+            match failed {
+                Failed::At(0, Error::BadVersion | Error::NoNode) => {
                     let version = self.version(enter.epoch).await?;
                     return Ok(Err(version.map_or(Entered::Ended, Entered::Late)));
                 }
-                Err(Failed::At(at, Error::NoNode)) if at < conditions => {
+                Failed::At(at, Error::NoNode) if at < conditions => {
                     return Ok(Err(Entered::Partly(vec![false; enter.entries.len()])));
                 }
-                Err(Failed::At(at, Error::NoNode)) => {
+                Failed::At(at, Error::NoNode) => {
                     if let Some(entry) = enter.entries.get(at - conditions) {
                         let made = match entry.class {
                             Class::Permit => self.make_semaphore(&entry.lock).await,
@@ -227,27 +230,23 @@ impl Link {
                         made.map_err(|error| nothing_done(&error))?;
                     }
                 }
-                Err(Failed::At(_, error)) => return Err(self.failed(&error, of_write)),
-                Err(Failed::Store(_)) if self.has_ended() => return Ok(Err(Entered::Ended)),
-                Err(Failed::Store(error)) => return Err(error),
+                Failed::At(_, error) => return Err(self.failed(&error, of_write)),
+                Failed::Store(_) if self.has_ended() => return Ok(Err(Entered::Ended)),
+                Failed::Store(error) => return Err(error),
             }
         }
     }
 
-    /// Records the nodes that were made.
+    /// Records the nodes that were made. Until the revision that made one is known, it counts as
+    /// unknown, so that it is looked for.
     async fn made(&self, enter: &Enter, results: &[MultiWriteResult]) -> Result<(), StoreError> {
         let created = results.iter().filter_map(|result| match result {
             MultiWriteResult::Create { path, stat } => Some((path, *stat)),
             _ => None,
         });
-        let all: Vec<_> = enter.entries.iter().zip(created).collect();
-        for (entry, (path, _)) in &all {
-            let node = Node { path: Arc::from(path.as_str()), born: 0, turned: None };
-            self.names.set(entry, At::Node(node));
-        }
         // One step makes all, so what is known of one is true of all.
         let mut known = None;
-        for (entry, (path, stat)) in all {
+        for (entry, (path, stat)) in enter.entries.iter().zip(created) {
             // Servers before 3.9 leave it out (ZOOKEEPER-4026, ZOOKEEPER-4667).
             let stat = match known {
                 Some(_) => known,

@@ -77,14 +77,12 @@ impl Link {
     }
 
     /// Looks for the node of an entry among those of its directory.
-    async fn look_for(&self, entry: &Entry, names: &[String]) -> Result<(), StoreError> {
+    pub(crate) async fn look_for(&self, entry: &Entry, names: &[String]) -> Result<(), StoreError> {
         let begins = names::path_of(entry, self.id);
+        let begins = names::split(&begins).1;
         let mut at = At::Nowhere;
-        for name in names {
+        for name in names.iter().filter(|name| name.starts_with(begins)) {
             let path = format!("{}/{name}", entry.lock);
-            if !path.starts_with(&begins) {
-                continue;
-            }
             let Some(stat) = self.stat(&path).await? else { continue };
             if let At::Node(old) = at {
                 // There is one entry for each owner. An older one was given up.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures_util::future::{Either, select, try_join};
+use futures_util::future::{Either, select, try_join, try_join_all};
 use lock_core::store::{PermitCounts, Permits, StoreError, StoreErrorKind};
 use lock_store_sequences::Entry;
 use zookeeper_client::{Acls, CreateMode, CreateOptions, Error, EventType, OneshotWatcher, Stat};
@@ -38,13 +38,12 @@ impl Link {
 
     /// Looks up which permits are there. The caller has just written.
     pub(crate) async fn permits_exist(&self, entries: &[(Entry, u64)]) -> Result<Vec<bool>, StoreError> {
-        let mut lists: HashMap<&str, HashSet<String>> = HashMap::new();
-        for (entry, _) in entries {
-            if !lists.contains_key(&*entry.lock) {
-                let names = self.children(&entry.lock).await?.unwrap_or_default().0;
-                lists.insert(&entry.lock, names.into_iter().collect());
-            }
-        }
+        let all: HashSet<&str> = entries.iter().map(|(entry, _)| &*entry.lock).collect();
+        let lists = all.into_iter().map(|leases| async move {
+            let names = self.children(leases).await?.unwrap_or_default().0;
+            Ok::<_, StoreError>((leases, names.into_iter().collect::<HashSet<_>>()))
+        });
+        let lists: HashMap<_, _> = try_join_all(lists).await?.into_iter().collect();
         let is_there = |(entry, born): &(Entry, u64)| {
             let node = self.names.node(entry, *born);
             let list = lists.get(&*entry.lock);
@@ -111,7 +110,7 @@ impl Link {
     }
 
     /// Calls `hears` with `false` when it hears of all that happens, and with `true` whenever
-    /// permits have come back and some are left. Enters the queue of Curator's clients if there is
+    /// something has changed and some permits are left. Enters the queue of Curator's clients if there is
     /// one.
     pub(crate) async fn hear_of_permits(
         &self,
@@ -119,20 +118,17 @@ impl Link {
         hears: impl Fn(bool),
         turn: &Turn<'_>,
     ) -> Result<(), StoreError> {
-        let mut before: Option<(Vec<String>, i64)> = None;
+        let mut is_first = true;
         loop {
             let ((number, changed), (names, left)) =
                 try_join(self.watch_number(leases), self.watch_permits(leases)).await?;
-            let names_now: HashSet<&String> = names.iter().collect();
-            let has_come_back = before.as_ref().map(|(names, number_before)| {
-                number > *number_before || names.iter().any(|name| !names_now.contains(name))
-            });
-            match has_come_back {
-                None => hears(false),
-                Some(true) if number > names.len() as i64 => hears(true),
-                Some(_) => {}
+            // Whether one has come back can't be told: another may have been taken meanwhile.
+            if is_first {
+                hears(false);
+            } else if number > names.len() as i64 {
+                hears(true);
             }
-            before = Some((names, number));
+            is_first = false;
             turn.enter().await?;
             let event = match select(Box::pin(changed.changed()), Box::pin(left.changed())).await {
                 Either::Left((event, _)) | Either::Right((event, _)) => event,

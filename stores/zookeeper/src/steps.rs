@@ -37,20 +37,19 @@ impl ZooKeeper {
         lock(&self.link).as_ref().filter(|link| !link.has_ended()).map(Arc::clone)
     }
 
-    /// Returns the current session if it `is_good`, and begins another one if not.
-    async fn link(&self, is_good: impl Fn(&Link) -> bool) -> Result<Arc<Link>, StoreError> {
-        if let Some(link) = self.current().filter(|link| is_good(link)) {
+    /// Returns the current session, and begins another one if it has ended. Never ends one: locks
+    /// and permits share it.
+    async fn link(&self) -> Result<Arc<Link>, StoreError> {
+        if let Some(link) = self.current() {
             return Ok(link);
         }
         let _only = self.beginning.lock().await;
-        if let Some(link) = self.current().filter(|link| is_good(link)) {
+        if let Some(link) = self.current() {
             return Ok(link);
         }
         let link = Link::begin(&self.ensemble).await?;
         let old = lock(&self.link).replace(Arc::clone(&link));
-        if let Some(old) = old {
-            old.end();
-        }
+        drop(old);
         Ok(link)
     }
 
@@ -98,8 +97,8 @@ impl OrderedStore for ZooKeeper {
 
     async fn begin(&self, _timeout: Duration) -> Result<(Session, Duration), StoreError> {
         let called_at = self.clock.now();
-        let longest = self.abilities.longest_lease.unwrap_or_default();
-        let link = self.link(|link| link.certain_until() >= self.clock.now() + longest).await?;
+        // Heartbeats are awaited when a lease asks for them.
+        let link = self.link().await?;
         Ok((link.id, link.certain_until().since(called_at)))
     }
 
@@ -210,7 +209,7 @@ impl OrderedStore for ZooKeeper {
     }
 
     async fn list(&self, lock: &str) -> Result<(u64, Vec<Listed>), StoreError> {
-        let link = self.link(|_| true).await?;
+        let link = self.link().await?;
         // As of now, and not as of when this server heard from its leader last.
         link.client().await?.sync("/").await.map_err(|error| link.failed(&error, of_read))?;
         loop {
@@ -226,21 +225,21 @@ impl OrderedStore for ZooKeeper {
 
     async fn remove(&self, entry: &Listed) -> Result<bool, StoreError> {
         // The name has a number that no other node of this directory had.
-        self.link(|_| true).await?.delete(&String::from_utf8_lossy(&entry.name)).await
+        self.link().await?.delete(&String::from_utf8_lossy(&entry.name)).await
     }
 
     async fn scan(&self, prefix: &str, after: Option<Cursor>) -> Result<Page, StoreError> {
-        self.link(|_| true).await?.scan(prefix, after).await
+        self.link().await?.scan(prefix, after).await
     }
 
     async fn permits(&self, leases: &str) -> Result<PermitCounts, StoreError> {
-        let link = self.link(|_| true).await?;
+        let link = self.link().await?;
         link.client().await?.sync("/").await.map_err(|error| link.failed(&error, of_read))?;
         link.permit_counts(leases).await
     }
 
     async fn change(&self, leases: &str, permits: Permits) -> Result<bool, StoreError> {
-        self.link(|_| true).await?.change_permits(leases, permits).await
+        self.link().await?.change_permits(leases, permits).await
     }
 
     async fn hear(
@@ -249,7 +248,7 @@ impl OrderedStore for ZooKeeper {
         hears: impl Fn(bool) + Send + Sync,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), StoreError> {
-        let link = self.link(|_| true).await?;
+        let link = self.link().await?;
         let turn = Turn::new(&link, leases);
         let heard = tokio::select! {
             () = stop => Ok(()),
@@ -261,7 +260,7 @@ impl OrderedStore for ZooKeeper {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        let link = self.link(|_| true).await?;
+        let link = self.link().await?;
         link.beat().await?;
         let path = format!("{}/check", names::sessions(&self.ensemble.root));
         let made = link.client().await?.create(&path, b"", &NUMBERED).await;

@@ -61,9 +61,16 @@ impl<'a> Turn<'a> {
     /// Leaves the queue.
     pub(crate) async fn leave(self) -> Result<(), StoreError> {
         let Self { link, entry } = &self;
-        if let At::Node(node) = link.names.get(entry)
-            && !link.has_ended()
-        {
+        if link.has_ended() {
+            return Ok(());
+        }
+        if link.names.get(entry) == At::Unknown {
+            // A request to enter, which was dropped, is executed before this.
+            link.beat().await?;
+            let names = link.children(&entry.lock).await?.unwrap_or_default().0;
+            link.look_for(entry, &names).await?;
+        }
+        if let At::Node(node) = link.names.get(entry) {
             link.delete(&node.path).await?;
             link.names.set(entry, At::Nowhere);
         }

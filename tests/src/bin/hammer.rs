@@ -1,13 +1,14 @@
 //! Many tasks on a few keys, which note every section in the overlap log.
 //!
 //! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>` says `ready`, starts at
-//! the line `go`, and says `done <sections> <lost>`. `<sections>` is how many sections were
-//! entered, `<lost>` in how many of them the lock was lost, or its release was not confirmed.
+//! the line `go`, and says `done <sections> <lost>`. The line `end` ends its work early.
+//! `<sections>` is how many sections were entered, `<lost>` in how many of them the lock was lost, or its release was not confirmed.
 //! `broken` uses a lock that only excludes tasks of its own process, which the checker must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{ConnectError, LockError, LockManager};
@@ -34,9 +35,16 @@ async fn main() {
     println!("ready");
     tokio::task::block_in_place(|| std::io::stdin().read_line(&mut String::new()).expect("a line"));
 
-    let end = Instant::now() + time;
-    let running: Vec<_> =
-        (0..tasks).map(|task| tokio::spawn(run(lock.clone(), PathBuf::from(log), task, keys, end))).collect();
+    let (end, is_ended) = (Instant::now() + time, Arc::new(AtomicBool::new(false)));
+    let ended = Arc::clone(&is_ended);
+    std::thread::spawn(move || {
+        let ends = std::io::stdin().lines().map_while(Result::ok).any(|line| line == "end");
+        ended.store(ends, Ordering::Relaxed);
+    });
+    let goes_on = move || Instant::now() < end && !is_ended.load(Ordering::Relaxed);
+    let running: Vec<_> = (0..tasks)
+        .map(|task| tokio::spawn(run(lock.clone(), PathBuf::from(log), task, keys, goes_on.clone())))
+        .collect();
     let (mut sections, mut lost) = (0, 0);
     for task in running {
         match task.await {
@@ -71,11 +79,17 @@ enum Lock {
 
 /// Runs sections one after the other on changing keys, and releases them in every way that users
 /// do.
-async fn run(lock: Arc<Lock>, log: PathBuf, task: usize, keys: usize, end: Instant) -> (usize, usize) {
+async fn run(
+    lock: Arc<Lock>,
+    log: PathBuf,
+    task: usize,
+    keys: usize,
+    goes_on: impl Fn() -> bool,
+) -> (usize, usize) {
     const FOR_EVER: Duration = Duration::from_secs(3600);
     let recorder = Recorder::open(&log).expect("the log can be opened");
     let (mut sections, mut lost) = (0, 0);
-    while Instant::now() < end {
+    while goes_on() {
         let index = (task + sections) % keys;
         let key = format!("hammered:{index}");
         match &*lock {

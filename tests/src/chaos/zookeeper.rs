@@ -80,8 +80,12 @@ impl ZooKeeper {
         was_alone
     }
 
-    /// Puts a node that is no entry beside the entries of a key. Returns whether there were any.
+    /// Puts a node that is no entry beside the entries of a key. Returns whether somebody had the
+    /// key.
     pub(super) fn make_foreign(&self, key: &str) -> io::Result<bool> {
+        if self.holder(key)?.is_none() {
+            return Ok(false);
+        }
         self.ask(|connection| connection.create(&format!("{}/{FOREIGN}", directory(key))))
     }
 

@@ -9,6 +9,6 @@ database_faults!(ZooKeeper);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_loses_no_grant() {
-    // No longer than a session.
-    database_faults::a_crash_loses_no_grant::<ZooKeeper>(Duration::from_secs(10)).await;
+    let url = |server: &lock_tests::ZooKeeperServer| format!("{}/?timeout=60s&tick=500ms", server.url());
+    database_faults::a_crash_loses_no_grant::<ZooKeeper>(url, Duration::from_secs(50)).await;
 }

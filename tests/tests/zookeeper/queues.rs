@@ -7,12 +7,13 @@ use lock_tests::callers::Callers;
 use lock_tests::database_server::LockServer;
 use lock_tests::kinds::lock;
 use lock_tests::zookeeper::ZooKeeper;
-use lock_tests::{ZooKeeperServer, curator, eventually};
+use lock_tests::{Helper, ZooKeeperServer, curator, eventually};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::timeout;
 
 use crate::entries::{assert_nothing_is_left, await_entries, entries};
 
+const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
 const SLACK: Duration = Duration::from_secs(30);
 
 /// A lease that no pause of a busy machine outlasts.
@@ -114,16 +115,21 @@ async fn a_waiter_whose_entry_is_deleted_waits_again() {
 
 /// A waiter that takes the end of the one before it for a grant would fail here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_in_front_whose_session_ends_lets_nobody_in() {
+async fn a_waiter_in_front_that_dies_lets_nobody_in() {
     let (server, one, three) = start().await;
     for kind in QUEUED {
         let holder = one.mutex("k").acquire().await.unwrap();
-        let two = connect(&server, LONG).await;
-        let second = waiter(&server, &two, Kind::Write, 2).await;
-        let third = waiter(&server, &three, kind, 3).await;
-        second.abort();
-        end_session(&server, &entries(&server, "k")[1]);
+        let url = format!("{}/?timeout=3s&tick=200ms", server.url());
+        let mut dies = Helper::spawn(HOLDER, [&*url, "lease=2000"]);
+        block_in_place(|| {
+            assert_eq!(dies.line(SLACK), "ready");
+            assert_eq!(dies.ask("start k kind=write wait=60000"), "started");
+        });
         await_entries(&server, "k", 2, SLACK).await;
+        let third = waiter(&server, &three, kind, 3).await;
+        let before = entries(&server, "k");
+        block_in_place(|| dies.kill());
+        eventually(async || entries(&server, "k") == [&*before[0], &*before[2]], SLACK).await;
         tokio::time::sleep(MEANWHILE).await;
         assert!(!third.is_finished() && !holder.is_lost());
         let token = holder.fencing_token();

@@ -6,33 +6,31 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager, SemaphorePermit};
 use lock_tests::callers::Callers;
+use lock_tests::database_server::LockServer;
 use lock_tests::dice::Dice;
 use lock_tests::wire::Fate;
+use lock_tests::zookeeper::ZooKeeper;
 use lock_tests::{Helper, Wire, ZooKeeperServer, curator, eventually};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::timeout;
 
 const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
 
-/// The time-out of sessions, also of Java's.
-const SESSION: Duration = Duration::from_secs(10);
+/// The time-out of sessions, also of Java's. No test waits for their end.
+const SESSION: Duration = Duration::from_secs(60);
 
 /// The time-out of sessions that have to end.
 const SHORT: Duration = Duration::from_secs(3);
-const OPTIONS: &str = "timeout=10s&tick=200ms";
-const LEASE: Duration = Duration::from_secs(6);
+const OPTIONS: &str = "timeout=60s&tick=200ms";
+const LEASE: Duration = Duration::from_secs(50);
 const CALL: Duration = Duration::from_secs(1);
-const SLACK: Duration = Duration::from_secs(60);
+const SLACK: Duration = Duration::from_secs(30);
 
 /// Time in which somebody who gets in by mistake would do so.
 const MEANWHILE: Duration = Duration::from_millis(300);
 
 /// How often futures are dropped.
 const DROPS: u64 = 200;
-
-fn server() -> ZooKeeperServer {
-    block_in_place(|| ZooKeeperServer::start_with(&["tickTime=200", "maxSessionTimeout=1000000"]))
-}
 
 async fn connect(url: &str) -> LockManager {
     LockManager::builder().prefix("").lease(LEASE).call_timeout(CALL).connect(url).await.unwrap()
@@ -105,7 +103,7 @@ async fn granted(waiter: JoinHandle<Result<SemaphorePermit, LockError>>) -> Sema
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_of_both_sides_are_counted_together() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (locks, mut java) = (manager(&server).await, Java::start(&server, SESSION));
     let semaphore = locks.semaphore("s");
     assert!(semaphore.try_set_permits(3).await.unwrap());
@@ -130,7 +128,7 @@ async fn permits_of_both_sides_are_counted_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_change_the_number_of_permits() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (locks, mut java) = (manager(&server).await, Java::start(&server, SESSION));
     let semaphore = locks.semaphore("s");
     // A `SharedCount` begins with zero, which sets nothing.
@@ -139,11 +137,14 @@ async fn both_sides_change_the_number_of_permits() {
     assert!(!semaphore.try_set_permits(7).await.unwrap());
     java.takes("a shared /s 5000");
     java.0.send("b shared /s");
+    java.await_nodes("/s/locks", 1).await;
     java.is_silent();
     semaphore.add_permits(1).await.unwrap();
     java.answers("granted ");
     let waiting = waiter(&locks);
-    java.is_silent();
+    java.await_nodes("/s/locks", 1).await;
+    tokio::time::sleep(MEANWHILE).await;
+    assert!(!waiting.is_finished());
     assert_eq!(java.ask("a permits /s 3"), "set");
     let third = granted(waiting).await;
     semaphore.set_permits(1).await.unwrap();
@@ -162,7 +163,7 @@ async fn both_sides_change_the_number_of_permits() {
 /// Rust waits behind the Java clients that came first, and before those that came later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_both_sides_take_turns_in_their_order() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (locks, mut java) = (manager(&server).await, Java::start(&server, SESSION));
     locks.semaphore("s").try_set_permits(1).await.unwrap();
     java.takes("a semaphore /s 1");
@@ -190,7 +191,7 @@ async fn waiters_of_both_sides_take_turns_in_their_order() {
 /// It would keep Java waiting although permits are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_who_has_waited_or_has_given_up_keeps_nobody_waiting() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (locks, mut java) = (manager(&server).await, Java::start(&server, SESSION));
     locks.semaphore("s").try_set_permits(2).await.unwrap();
     java.takes("a semaphore /s 2");
@@ -210,7 +211,7 @@ async fn one_who_has_waited_or_has_given_up_keeps_nobody_waiting() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_of_a_killed_process_come_back_with_the_end_of_its_session() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let locks = manager(&server).await;
     locks.semaphore("s").try_set_permits(2).await.unwrap();
     let mut java = Java::start(&server, SHORT);
@@ -227,6 +228,7 @@ async fn permits_of_a_killed_process_come_back_with_the_end_of_its_session() {
     java.await_nodes("/s/locks", 1).await;
     let mut survivor = Java::start(&server, SESSION);
     survivor.0.send("a semaphore /lock:s 1");
+    survivor.await_nodes("/lock:s/locks", 1).await;
     survivor.is_silent();
     assert!(!waiting.is_finished());
     block_in_place(|| {
@@ -241,17 +243,20 @@ async fn permits_of_a_killed_process_come_back_with_the_end_of_its_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_an_operator_ends_loses_its_permits_and_its_holder_hears_of_it() {
-    let server = server();
-    let locks = manager(&server).await;
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
+    let lease = Duration::from_secs(6);
+    let url = format!("{}?{OPTIONS}", server.url());
+    let locks = LockManager::builder().prefix("").lease(lease).connect(url).await.unwrap();
     locks.semaphore("s").try_set_permits(2).await.unwrap();
     let [first, second] = [permit(&locks).await, permit(&locks).await];
     let id = block_in_place(|| server.sessions().unwrap())[0];
     let mut java = Java::start(&server, SESSION);
     java.0.send("a semaphore /s 2");
+    java.await_nodes("/s/locks", 1).await;
     java.is_silent();
     block_in_place(|| server.end_session(id));
     java.answers("granted ");
-    timeout(LEASE, async {
+    timeout(lease + SLACK, async {
         first.lost().await;
         second.lost().await;
     })
@@ -265,7 +270,7 @@ async fn a_session_that_an_operator_ends_loses_its_permits_and_its_holder_hears_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_java_session_that_an_operator_ends_gives_its_permits_back() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (locks, mut java) = (manager(&server).await, Java::start(&server, SESSION));
     locks.semaphore("s").try_set_permits(1).await.unwrap();
     java.takes("a semaphore /s 1");
@@ -279,7 +284,7 @@ async fn a_java_session_that_an_operator_ends_gives_its_permits_back() {
 /// They are repeated, and take no permit twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_whose_answer_is_lost_are_taken_once_and_given_back_once() {
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let other = manager(&server).await;
     let semaphore = other.semaphore("s");
     semaphore.try_set_permits(2).await.unwrap();
@@ -317,20 +322,17 @@ async fn permits_whose_answer_is_lost_are_taken_once_and_given_back_once() {
 
 /// Whether a request creates permits; `false` if it deletes one, `None` if it does neither.
 fn names_permit(request: &[u8]) -> Option<bool> {
-    let (text, create, delete) = (b"-lease-", [0, 0, 0, 0], |byte: &u8| byte.is_ascii_digit());
+    let text = b"-lease-";
     let at = request.windows(text.len()).position(|part| part == text)?;
-    let behind = request.get(at + text.len()..)?;
-    match behind {
-        [first, ..] if delete(first) => Some(false),
-        _ if behind.len() > create.len() => Some(true),
-        _ => None,
-    }
+    // The number of a node that is made is the server's.
+    let is_number = request.get(at + text.len()).map(u8::is_ascii_digit)?;
+    Some(!is_number)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acquires_that_are_dropped_leave_nothing() {
     let mut dice = Dice::new(42);
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (locks, mut java) = (manager(&server).await, Java::start(&server, SESSION));
     locks.semaphore("s").try_set_permits(3).await.unwrap();
     java.takes("a semaphore /s 3");
@@ -353,7 +355,7 @@ async fn acquires_that_are_dropped_leave_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn never_more_permits_are_held_than_there_are() {
     const PERMITS: i64 = 3;
-    let server = server();
+    let server = ZooKeeper::start_beside_a_busy_disk().await;
     let managers = [manager(&server).await, manager(&server).await];
     managers[0].semaphore("s").try_set_permits(3).await.unwrap();
     let held = Arc::new(AtomicI64::new(0));

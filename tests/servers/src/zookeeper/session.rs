@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::database::{ANSWER, dial};
 
@@ -27,6 +27,12 @@ const ANY: [u8; 4] = (-1_i32).to_be_bytes();
 
 /// Where a node's session is among what is known of the node.
 const OWNER: usize = 44;
+
+/// The errors of a connection that the server has closed.
+const CLOSED: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+
+/// Delay before the end of a session is tried again.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The server's secret: `superSecret` in its class `ZooKeeperServer`.
 const SECRET: i64 = 0xB341_5C00;
@@ -144,15 +150,16 @@ pub(super) fn is_healthy(addr: SocketAddr) -> io::Result<bool> {
 
 /// Ends the session with this id. Fails if no session has it.
 pub(super) fn end(addr: SocketAddr, id: i64) -> io::Result<()> {
-    let mut is_first = true;
+    let (mut is_first, until) = (true, Instant::now() + 5 * ANSWER);
     loop {
         match end_at(addr, id) {
             // Its own client moves it back at once. That may have come before the end, or after it.
-            Err(error) if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset].contains(&error.kind()) => {}
+            Err(error) if CLOSED.contains(&error.kind()) && Instant::now() < until => {}
             Err(error) if error.kind() == ErrorKind::NotFound && !is_first => return Ok(()),
             ended => return ended,
         }
         is_first = false;
+        std::thread::sleep(PAUSE);
     }
 }
 

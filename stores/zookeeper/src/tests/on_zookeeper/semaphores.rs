@@ -26,6 +26,24 @@ async fn is_granted(semaphores: &dyn SemaphoreStore, request: &Arc<PermitsReques
     matches!(semaphores.acquire(Arc::clone(request)).await.unwrap(), PermitsAcquired::Granted(_))
 }
 
+/// Although the server lets no session live for the time that was asked for.
+#[tokio::test]
+async fn locks_and_permits_share_a_session_and_neither_ends_it() {
+    let store = store(&format!("{}{}?timeout=2000s&tick=200ms", SERVER.url(), new_root()), "");
+    let semaphores = store.semaphores().unwrap();
+    set(&*semaphores, "s", Permits::TrySet(4)).await.unwrap();
+    let locks = [trying(Kind::Mutex, "a", 1, 60 * SECOND), trying(Kind::Mutex, "b", 2, 60 * SECOND)];
+    assert!(granted(&store, &locks[0]).await);
+    assert!(is_granted(&*semaphores, &permits("s", 0)).await);
+    assert!(granted(&store, &locks[1]).await);
+    assert!(is_granted(&*semaphores, &permits("s", 10)).await);
+    assert_eq!(counts(&*semaphores, "s").await, (0, 4));
+    for lock in &locks {
+        assert_eq!(renew(&store, lock, 60 * SECOND).await, [Renewed::Held]);
+        assert!(release(&store, lock).await);
+    }
+}
+
 /// Wherever it was interrupted, the same request finds its own nodes, or they are withdrawn.
 #[tokio::test]
 async fn a_request_that_was_dropped_is_sent_again_or_withdrawn() {
