@@ -110,8 +110,8 @@ impl Link {
     }
 
     /// Calls `hears` with `false` when it hears of all that happens, and with `true` whenever
-    /// something has changed and some permits are left. Enters the queue of Curator's clients if there is
-    /// one.
+    /// something has changed and some permits are left. Enters the queue of Curator's clients if
+    /// there is one.
     pub(crate) async fn hear_of_permits(
         &self,
         leases: &str,

@@ -2,8 +2,9 @@
 //!
 //! `hammer <url> <log> <tasks> <keys> <milliseconds> <lease in ms|broken>` says `ready`, starts at
 //! the line `go`, and says `done <sections> <lost>`. The line `end` ends its work early.
-//! `<sections>` is how many sections were entered, `<lost>` in how many of them the lock was lost, or its release was not confirmed.
-//! `broken` uses a lock that only excludes tasks of its own process, which the checker must notice.
+//! `<sections>` is how many sections were entered, `<lost>` in how many of them the lock was lost,
+//! or its release was not confirmed. `broken` uses a lock that only excludes tasks of its own
+//! process, which the checker must notice.
 #![allow(clippy::print_stdout, reason = "answers go to stdout")]
 
 use std::path::PathBuf;
