@@ -651,8 +651,23 @@ fn an_address_of_zookeeper_that_is_none_is_refused_and_its_password_not_shown() 
         ("zookeeper://h/x?hunter2=1", "option that is not known"),
         ("zookeeper://h/x?timeout=hunter2", "no time"),
         ("zookeeper:hunter2@h", "`//` is missing"),
-        ("zookeepers://ann:hunter2@h/x", "can't begin with \"zookeepers\""),
         ("quorum:zookeeper://ann:hunter2@a/x|memory:|memory:", "can't be servers of a quorum"),
+    ]);
+}
+
+#[cfg(all(feature = "zookeeper", not(feature = "zookeeper-tls")))]
+#[test]
+fn tls_of_zookeeper_that_is_not_built_in_is_named() {
+    check_urls(&[("zookeepers://ann:hunter2@h/x", "the feature `zookeeper-tls`")]);
+}
+
+#[cfg(feature = "zookeeper-tls")]
+#[test]
+fn an_address_of_zookeeper_with_tls_is_taken_or_refused_without_its_secrets() {
+    check_urls(&[
+        ("zookeepers://ann:hunter2@h/x", ""),
+        ("zookeepers://hunter2@h/x", "a user without a password"),
+        ("zookeepers://h/x?hunter2=1", "option that is not known"),
     ]);
 }
 

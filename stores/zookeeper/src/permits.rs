@@ -110,7 +110,7 @@ impl Link {
     }
 
     /// Calls `hears` with `false` when it hears of all that happens, and with `true` whenever
-    /// something has changed and some permits are left. Enters the queue of Curator's clients if
+    /// permits have come back and some are left. Enters the queue of Curator's clients if
     /// there is one.
     pub(crate) async fn hear_of_permits(
         &self,
@@ -118,17 +118,20 @@ impl Link {
         hears: impl Fn(bool),
         turn: &Turn<'_>,
     ) -> Result<(), StoreError> {
-        let mut is_first = true;
+        let mut before: Option<(i64, Past)> = None;
         loop {
-            let ((number, changed), (names, left)) =
+            let ((number, changed), (held, past, left)) =
                 try_join(self.watch_number(leases), self.watch_permits(leases)).await?;
-            // Whether one has come back can't be told: another may have been taken meanwhile.
-            if is_first {
-                hears(false);
-            } else if number > names.len() as i64 {
-                hears(true);
+            match before {
+                None => hears(false),
+                Some((number_before, past_before)) => {
+                    let has_come_back = number > number_before || past.has_more_than(past_before);
+                    if has_come_back && number > held {
+                        hears(true);
+                    }
+                }
             }
-            is_first = false;
+            before = Some((number, past));
             turn.enter().await?;
             let event = match select(Box::pin(changed.changed()), Box::pin(left.changed())).await {
                 Either::Left((event, _)) | Either::Right((event, _)) => event,
@@ -166,21 +169,43 @@ impl Link {
         }
     }
 
-    /// Lists the permits, and returns what tells of their changes.
-    async fn watch_permits(&self, leases: &str) -> Result<(Vec<String>, OneshotWatcher), StoreError> {
+    /// Returns how many permits are held, what has come back, and what tells of changes.
+    async fn watch_permits(&self, leases: &str) -> Result<(i64, Past, OneshotWatcher), StoreError> {
         let client = self.client().await?;
         loop {
-            match client.list_and_watch_children(leases).await {
-                Ok((names, watcher)) => return Ok((names, watcher)),
+            match client.get_and_watch_children(leases).await {
+                Ok((_, stat, watcher)) => {
+                    let held = i64::from(stat.num_children);
+                    let past = Past { made: stat.czxid, deleted: (i64::from(stat.cversion) - held) / 2 };
+                    return Ok((held, past, watcher));
+                }
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(self.failed(&error, of_read)),
             }
             match client.check_and_watch_stat(leases).await {
-                Ok((None, watcher)) => return Ok((Vec::new(), watcher)),
+                Ok((None, watcher)) => return Ok((0, Past::default(), watcher)),
                 Ok((Some(_), _)) => {}
                 Err(error) => return Err(self.failed(&error, of_read)),
             }
         }
+    }
+}
+
+/// What has happened in a directory before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Past {
+    /// The revision that made it.
+    made: i64,
+    /// How many nodes were deleted in it. The server counts all changes, those and the new ones.
+    deleted: i64,
+}
+
+impl Past {
+    /// Whether permits have come back since `before`.
+    const fn has_more_than(self, before: Self) -> bool {
+        // A directory that was made anew had lost all of them.
+        let was_there = before.made != 0;
+        if self.made == before.made { self.deleted > before.deleted } else { was_there || self.deleted > 0 }
     }
 }
 
