@@ -44,11 +44,11 @@ impl LockManager {
     ///
     /// `postgresql://` is the same as `postgres://`, and `mariadb://` as `mysql://`.
     ///
-    /// The options of `etcds://` and `zookeepers://` name files in the PEM format: certificates of authorities, instead
-    /// of those of the platform, and the certificate and key that the client shows. In etcd, the
-    /// option `tokens=revision` makes tokens that Go's client can compare with its own. In
-    /// ZooKeeper, the options `timeout=40s` and `tick=3s` are the time-out of sessions and the
-    /// servers' longest tick.
+    /// The options of `etcds://` and `zookeepers://` name files in the PEM format: certificates of
+    /// authorities, instead of those of the platform, and the certificate and key that the client
+    /// shows. In etcd, the option `tokens=revision` makes tokens that Go's client can compare with
+    /// its own. In ZooKeeper, the options `timeout=40s` and `tick=3s` are the time-out of sessions
+    /// and the servers' longest tick.
     ///
     /// # Errors
     ///

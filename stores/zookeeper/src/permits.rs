@@ -191,7 +191,7 @@ impl Link {
     }
 }
 
-/// What has happened in a directory before.
+/// The past of a directory with permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Past {
     /// The revision that made it.

@@ -77,7 +77,7 @@ impl Queue {
         (name.map(|name| Before { name: name.into(), born: 0, is_only: count == 1 }), count)
     }
 
-    /// Returns how many entries so many of this class would have to wait for.
+    /// Returns how many entries `wanted` new ones of this class would have to wait for.
     pub(crate) fn rivals(&self, class: Class, wanted: usize) -> u32 {
         if let Some(permits) = self.permits {
             let too_many = (self.all.len() + wanted) as i64 - permits;

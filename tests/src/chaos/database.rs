@@ -56,17 +56,25 @@ pub(super) trait Database {
     /// Deletes all rows.
     fn flush(&self) -> io::Result<()>;
 
-    /// Locks all rows, in a transaction that stays open.
-    fn lock_rows(&self) -> io::Result<()>;
+    /// Locks all rows, in a transaction that stays open. Does nothing if there are no rows.
+    fn lock_rows(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Locks all rows, if no hold in them is over. Such a hold would count again when the clock is
     /// stepped back, and nobody would release it.
-    fn lock_living_rows(&self) -> io::Result<bool>;
+    fn lock_living_rows(&self) -> io::Result<bool> {
+        Ok(true)
+    }
 
-    fn unlock_rows(&self) -> io::Result<()>;
+    fn unlock_rows(&self) -> io::Result<()> {
+        Ok(())
+    }
 
-    /// Makes the server close all other connections.
-    fn cut_clients(&self) -> io::Result<bool>;
+    /// Makes the server close all other connections. Returns whether it has a command for that.
+    fn cut_clients(&self) -> io::Result<bool> {
+        Ok(false)
+    }
 
     /// Returns the rows, and the transactions that are still open.
     fn left(&self) -> io::Result<Vec<(Remains, Option<Duration>, String)>>;

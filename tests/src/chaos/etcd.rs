@@ -141,24 +141,6 @@ impl Database for Etcd {
         self.ask("kv/deleterange", &all()).map(drop)
     }
 
-    /// There are no rows to lock.
-    fn lock_rows(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn lock_living_rows(&self) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    fn unlock_rows(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// A server has no command for it.
-    fn cut_clients(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-
     fn left(&self) -> io::Result<Vec<(Remains, Option<Duration>, String)>> {
         let mut found = Vec::new();
         for Entry { key, lease, .. } in entries(&self.ask("kv/range", &all())?) {

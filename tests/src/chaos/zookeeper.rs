@@ -151,24 +151,6 @@ impl Database for ZooKeeper {
         Ok(())
     }
 
-    /// There are no rows to lock.
-    fn lock_rows(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn lock_living_rows(&self) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    fn unlock_rows(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// A server has no command for it.
-    fn cut_clients(&self) -> io::Result<bool> {
-        Ok(false)
-    }
-
     /// Nothing but the epochs of sessions that live may stay.
     fn left(&self) -> io::Result<Vec<(Remains, Option<Duration>, String)>> {
         let mut living = Vec::new();

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use lock_runtime::LockManager;
 use lock_tests::database_server::lock_nodes;
 use lock_tests::{ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tokio::task::block_in_place;
@@ -23,6 +24,13 @@ impl Nodes for ZooKeeperEnsemble {
     fn nodes(&self) -> io::Result<Vec<String>> {
         block_in_place(|| lock_nodes(self.member(self.leader())))
     }
+}
+
+/// Connects a manager with this lease. Its sessions last for a minute, the longest that the servers
+/// of tests grant, so that no session ends while a test looks.
+pub(crate) async fn connect(server: &ZooKeeperServer, lease: Duration) -> LockManager {
+    let url = format!("{}/?timeout=60s&tick=200ms", server.url());
+    LockManager::builder().lease(lease).connect(url).await.unwrap()
 }
 
 /// Returns the directory of a lock of a manager with the default prefix.

@@ -10,7 +10,7 @@ use lock_tests::{Helper, ZooKeeperServer, curator, eventually};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::timeout;
 
-use crate::entries::{assert_nothing_is_left, await_entries, entries, path};
+use crate::entries::{assert_nothing_is_left, await_entries, connect, entries, path};
 
 const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
 
@@ -26,21 +26,10 @@ const MEANWHILE: Duration = Duration::from_millis(700);
 
 type Waiting = JoinHandle<Result<LockGuard, LockError>>;
 
-/// Connects a manager whose sessions are as long as the server lets them be.
-async fn connect(server: &ZooKeeperServer) -> LockManager {
-    connect_for(server, LONG).await
-}
-
-/// As [`connect`], with this lease.
-async fn connect_for(server: &ZooKeeperServer, lease: Duration) -> LockManager {
-    let url = format!("{}/?timeout=60s&tick=200ms", server.url());
-    LockManager::builder().lease(lease).connect(url).await.unwrap()
-}
-
 async fn start() -> (ZooKeeperServer, LockManager, Callers) {
     let server = ZooKeeper::start_beside_a_busy_disk().await;
     let curator = of_session(&server, Duration::from_secs(60));
-    let locks = connect(&server).await;
+    let locks = connect(&server, LONG).await;
     (server, locks, curator)
 }
 
@@ -111,7 +100,7 @@ async fn a_mutex_is_shared_in_both_directions_and_tokens_grow() {
     assert_eq!(ask(&mut curator, "a lock k 0"), "busy");
     assert_eq!(ask(&mut curator, "a lock k 300"), "busy");
     begin(&server, &mut curator, "b lock k", 2).await;
-    let third = wait(&server, connect(&server).await.fair("k"), 3).await;
+    let third = wait(&server, connect(&server, LONG).await.fair("k"), 3).await;
     assert_waits(&mut curator);
     let before = czxid_of(&first);
     first.release().await.unwrap();
@@ -159,7 +148,7 @@ async fn a_lock_has_the_path_that_curator_gives_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_queue_is_served_in_its_order() {
     let (server, one, mut curator) = start().await;
-    let [two, three] = [connect(&server).await, connect(&server).await];
+    let [two, three] = [connect(&server, LONG).await, connect(&server, LONG).await];
     let holder = one.mutex("k").acquire().await.unwrap();
     let second = wait(&server, two.mutex("k"), 2).await;
     begin(&server, &mut curator, "third lock k", 3).await;
@@ -220,7 +209,7 @@ async fn readers_of_both_share_and_writers_of_both_exclude() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_queue_of_readers_and_writers_is_served_in_its_order() {
     let (server, one, mut curator) = start().await;
-    let other = connect(&server).await;
+    let other = connect(&server, LONG).await;
     czxid(&ask(&mut curator, "first read k"));
     let second = wait(&server, one.write("k"), 2).await;
     begin(&server, &mut curator, "third read k", 3).await;
@@ -328,7 +317,7 @@ async fn waiters_of_either_that_die_are_passed_over() {
     let holder = locks.mutex("k").acquire().await.unwrap();
     let mut dies = of_session(&server, Duration::from_secs(4));
     begin(&server, &mut dies, "a lock k", 2).await;
-    let last = wait(&server, connect(&server).await.mutex("k"), 3).await;
+    let last = wait(&server, connect(&server, LONG).await.mutex("k"), 3).await;
     block_in_place(|| dies.helper().kill());
     // The end of the waiter before it is not the end of the holder.
     await_entries(&server, "k", 2, SLACK).await;
@@ -357,7 +346,7 @@ async fn waiters_of_either_that_die_are_passed_over() {
 async fn a_hold_whose_entry_curator_deletes_is_lost_and_its_body_cancelled() {
     let lease = Duration::from_secs(6);
     let (server, _, mut curator) = start().await;
-    let locks = connect_for(&server, lease).await;
+    let locks = connect(&server, lease).await;
     let (inside, is_inside) = tokio::sync::oneshot::channel();
     let body = locks.mutex("k").with(async |_| {
         let _ = inside.send(());
@@ -388,7 +377,7 @@ async fn a_lock_of_curator_is_released_by_force() {
     let ours = wait(&server, locks.mutex("k"), 2).await;
     let [holder] = &locks.status("k").await.unwrap().holders[..] else { panic!("one holder") };
     assert!(holder.0.as_str().contains("-lock-"), "{holder:?}");
-    assert!(connect(&server).await.force_release("k").await.unwrap());
+    assert!(connect(&server, LONG).await.force_release("k").await.unwrap());
     let guard = granted(ours).await;
     assert_eq!(ask(&mut curator, "a unlock k"), "released");
     assert!(!guard.is_lost());
@@ -402,7 +391,7 @@ async fn a_lock_of_curator_is_released_by_force() {
 async fn a_hold_that_curator_asks_to_let_go_goes_on() {
     let lease = Duration::from_secs(3);
     let (server, _, mut curator) = start().await;
-    let locks = connect_for(&server, lease).await;
+    let locks = connect(&server, lease).await;
     let guard = locks.mutex("k").acquire().await.unwrap();
     // It is renewed, and watched.
     tokio::time::sleep(lease).await;

@@ -11,7 +11,7 @@ use lock_tests::{Helper, ZooKeeperServer, curator, eventually};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::timeout;
 
-use crate::entries::{assert_nothing_is_left, await_entries, entries};
+use crate::entries::{assert_nothing_is_left, await_entries, connect, entries};
 
 const HOLDER: &str = env!("CARGO_BIN_EXE_holder");
 const SLACK: Duration = Duration::from_secs(30);
@@ -29,11 +29,6 @@ async fn start() -> (ZooKeeperServer, LockManager, LockManager) {
     let server = ZooKeeper::start_beside_a_busy_disk().await;
     let (one, two) = (connect(&server, LONG).await, connect(&server, LONG).await);
     (server, one, two)
-}
-
-async fn connect(server: &ZooKeeperServer, lease: Duration) -> LockManager {
-    let url = format!("{}/?timeout=60s&tick=200ms", server.url());
-    LockManager::builder().lease(lease).connect(url).await.unwrap()
 }
 
 /// Somebody who deletes nodes.

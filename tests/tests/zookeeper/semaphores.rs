@@ -79,7 +79,7 @@ impl Java {
         names.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Waits until there are so many nodes in a directory.
+    /// Waits until a directory has this many nodes.
     async fn await_nodes(&mut self, directory: &str, count: usize) {
         eventually(async || self.nodes(directory).len() == count, SLACK).await;
     }
