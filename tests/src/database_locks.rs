@@ -8,7 +8,7 @@ use crate::sql_commit::Notes;
 use crate::{Helper, eventually, first_poll};
 
 /// Maximum time of a run on a busy machine.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// The number to which the processes count together.
 const TOTAL: usize = 10_000;
@@ -112,7 +112,7 @@ pub async fn everything_works_between_two_managers(one: &LockManager, other: &Lo
 /// Time-out for something that needs no time, on a busy machine.
 const SLACK: Duration = Duration::from_secs(20);
 
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(3);
 
 /// A lease that no pause of a busy machine outlasts.
 const LONG: Duration = Duration::from_secs(10);

@@ -205,6 +205,10 @@ impl Failures {
     fn line(&mut self, line: &str) {
         if line.starts_with("test result: ") {
             self.open = None;
+        } else if line == "failures:" {
+            // The second list has the names, which no cut may take.
+            self.said.extend(self.open.map(|_| line.to_owned()));
+            self.open = Some(0);
         } else if let Some(kept) = &mut self.open {
             *kept += 1;
             match (*kept).cmp(&(LINES + 1)) {
@@ -212,8 +216,6 @@ impl Failures {
                 Ordering::Equal => self.said.push("(more of it above)".to_owned()),
                 Ordering::Greater => {}
             }
-        } else if line == "failures:" {
-            self.open = Some(0);
         }
     }
 
@@ -257,5 +259,11 @@ mod tests {
         let said = failures(&format!("failures:\n{}", "line\n".repeat(LINES + 3)));
         assert_eq!(said.len(), LINES + 1);
         assert_eq!(said.last().map(String::as_str), Some("(more of it above)"));
+    }
+
+    #[test]
+    fn names_are_kept_behind_a_long_failure() {
+        let said = failures(&format!("failures:\n{}failures:\n    a::b\n", "line\n".repeat(LINES + 3)));
+        assert_eq!(said[LINES..], ["(more of it above)", "failures:", "    a::b"]);
     }
 }

@@ -150,8 +150,9 @@
 //! store whose clock is tokio's takes no time with `conformance!(my_store, start_paused = true)`,
 //! which needs tokio's feature `test-util`.
 //!
-//! The machine may pause a test for longer than a waiter lives. A test that fails after such a
-//! pause is run again on a fresh subject, three times at most.
+//! The machine may pause a test for longer than a waiter lives, or than a lease that has to end. A
+//! test that fails after such a pause is run again on a fresh subject, three times at most. Leases
+//! that have to end are then three times as long.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

@@ -1,6 +1,7 @@
 //! Runs one test on a fresh subject, with what its store can do at hand.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tokio::time::Instant as TokioInstant;
@@ -12,9 +13,13 @@ struct Current {
     abilities: Abilities,
     /// The kind of the queue under test.
     queued: Kind,
+    /// Number of times that the test has failed before.
+    failed: u32,
     began: TokioInstant,
     /// Time that the test has let pass on purpose.
     rested: Mutex<Duration>,
+    /// Whether the test has leases that are meant to end.
+    ends_leases: AtomicBool,
 }
 
 tokio::task_local! {
@@ -29,6 +34,14 @@ pub(super) fn abilities<T>(look: impl FnOnce(&Abilities) -> T) -> T {
 /// Returns the kind of the queue under test.
 pub(super) fn queued() -> Kind {
     CURRENT.with(|current| current.queued)
+}
+
+/// Says that the test has leases that are meant to end, and returns how often it has failed before.
+pub(super) fn ends_leases() -> u32 {
+    CURRENT.with(|current| {
+        current.ends_leases.store(true, Ordering::Relaxed);
+        current.failed
+    })
 }
 
 /// Lets time pass on purpose.
@@ -57,8 +70,8 @@ pub(super) fn elapsed() -> Duration {
 /// Runs the test `name` (`group::test`) on a fresh subject; if its store lacks one of the needs,
 /// checks instead that the store refuses it.
 ///
-/// Runs a test again if it fails after having been paused for so long that a waiter or an intent
-/// may have died meanwhile.
+/// Runs a test again if it fails after having been paused for so long that a waiter, an intent or a
+/// short lease may have ended meanwhile. Short leases are then longer.
 #[doc(hidden)]
 pub async fn run<M, S, T>(
     make: impl Fn() -> M,
@@ -70,14 +83,13 @@ pub async fn run<M, S, T>(
     S: Into<Subject>,
     T: Future<Output = ()> + Send + 'static,
 {
-    for last in [false, false, false, true] {
+    for failed in 0.. {
         let subject: Subject = make().await.into();
         if let Some(reason) = subject.reason_to_skip(name) {
             return say(&format!("skipped: {name}: {reason}"));
         }
         let abilities = subject.store.abilities().clone();
-        // A pause of this length excuses a failure.
-        let excuse = abilities.waiter_life.min(abilities.intent_life) * 4 / 5;
+        let life = abilities.waiter_life.min(abilities.intent_life);
         let call: BoxFuture<()> = match needs::lacked(&*subject.store, needs) {
             lacked if lacked.is_empty() => Box::pin(test(subject)),
             lacked => {
@@ -87,14 +99,27 @@ pub async fn run<M, S, T>(
             }
         };
         let queued = if name.starts_with("mutex_") { Kind::Mutex } else { Kind::Fair };
-        let (began, rested) = (TokioInstant::now(), Mutex::default());
-        let current = Arc::new(Current { abilities, queued, began, rested });
+        let current = Arc::new(Current {
+            abilities,
+            queued,
+            failed,
+            began: TokioInstant::now(),
+            rested: Mutex::default(),
+            ends_leases: AtomicBool::default(),
+        });
         let began = Instant::now();
         let Err(failure) = tokio::spawn(CURRENT.scope(Arc::clone(&current), call)).await else { return };
         let stopped = began.elapsed().saturating_sub(*current.rested.lock().unwrap());
-        if last || stopped < excuse {
+        let shortest = match current.ends_leases.load(Ordering::Relaxed) {
+            true => CURRENT.sync_scope(current, || life.min(short())),
+            false => life,
+        };
+        // A pause of this length excuses a failure.
+        let excuse = shortest * 4 / 5;
+        if failed == 3 || stopped < excuse {
             std::panic::resume_unwind(failure.into_panic());
         }
+        say(&format!("again: {name}: it was paused for {stopped:?}"));
     }
 }
 

@@ -93,9 +93,9 @@ macro_rules! stock_on_servers {
 
 /// Its commits are durable: the data agrees with the answers to clients.
 pub async fn a_crash_of_the_server_loses_nothing_that_was_answered<P: LockServer>() {
-    let mut server = DatabaseServer::<P>::start();
+    let mut server = P::start_beside_a_busy_disk().await;
     let locks = LockManager::connect(url(&server)).await.unwrap();
-    let stock = stock(&locks, "crash").timeout(Duration::from_millis(500));
+    let stock = stock(&locks, "crash").timeout(Duration::from_secs(2));
     stock.initialize(1500, 5).await.unwrap();
     let (sold, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let crashes = Arc::new(AtomicU64::new(0));

@@ -30,7 +30,7 @@ impl Nodes for ZooKeeperEnsemble {
 /// of tests grant, so that no session ends while a test looks.
 pub(crate) async fn connect(server: &ZooKeeperServer, lease: Duration) -> LockManager {
     let url = format!("{}/?timeout=60s&tick=200ms", server.url());
-    LockManager::builder().lease(lease).connect(url).await.unwrap()
+    LockManager::builder().lease(lease).call_timeout(Duration::from_secs(10)).connect(url).await.unwrap()
 }
 
 /// Returns the directory of a lock of a manager with the default prefix.

@@ -32,12 +32,13 @@ const MEANWHILE: Duration = Duration::from_millis(300);
 /// How often futures are dropped.
 const DROPS: u64 = 200;
 
-async fn connect(url: &str) -> LockManager {
-    LockManager::builder().prefix("").lease(LEASE).call_timeout(CALL).connect(url).await.unwrap()
+/// Connects a manager whose calls have this time-out.
+async fn connect(url: &str, timeout: Duration) -> LockManager {
+    LockManager::builder().prefix("").lease(LEASE).call_timeout(timeout).connect(url).await.unwrap()
 }
 
 async fn manager(server: &ZooKeeperServer) -> LockManager {
-    connect(&format!("{}?{OPTIONS}", server.url())).await
+    connect(&format!("{}?{OPTIONS}", server.url()), SLACK).await
 }
 
 /// A Java process that takes permits.
@@ -291,7 +292,7 @@ async fn permits_whose_answer_is_lost_are_taken_once_and_given_back_once() {
     for is_asked_for in [true, false] {
         for fate in [Fate::Cut, Fate::Unanswered, Fate::Lost] {
             let wire = Wire::to(server.addr());
-            let locks = connect(&format!("zookeeper://{}?{OPTIONS}", wire.addr())).await;
+            let locks = connect(&format!("zookeeper://{}?{OPTIONS}", wire.addr()), CALL).await;
             permit(&locks).await.release().await.unwrap();
             let held = if is_asked_for { None } else { Some(permit(&locks).await) };
             let mut is_over = false;

@@ -2,7 +2,7 @@
 //!
 //! It first builds everything that has tests. Then two lanes run side by side: the tests, which
 //! mostly wait, and the compilers, whose output appears step by step. When the compilers are done,
-//! two lanes in their place take the last tests.
+//! their lane takes the last tests.
 
 mod lane;
 mod programs;
@@ -294,19 +294,10 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             if examples_compile {
                 examples::run_as_newcomer(&lane);
             }
-            // Whatever tests are left by then. No compiler needs the processors any more, and the
-            // tests mostly wait: two lanes take them.
-            let finish = |lane: Lane<'_>| {
-                while side_by_side
-                    && let Some((part, programs)) = next(left, VecDeque::pop_back).zip(programs)
-                {
-                    parts.test(&lane, part, programs);
-                }
-            };
-            std::thread::scope(|scope| {
-                scope.spawn(|| finish(Lane::new(table, &Output::kept())));
-                finish(lane);
-            });
+            // Whatever tests are left by then.
+            while side_by_side && let Some((part, programs)) = next(left, VecDeque::pop_back).zip(programs) {
+                parts.test(&lane, part, programs);
+            }
         });
         while let Some((part, programs)) = next(left, VecDeque::pop_front).zip(programs) {
             parts.test(&front, part, programs);

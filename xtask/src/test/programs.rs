@@ -39,6 +39,9 @@ const DOCUMENTATION: [&str; 6] =
 /// Number of tests that run at once. They mostly wait, so there are more of them than processors.
 const TEST_THREADS: &str = "8";
 
+/// As [`TEST_THREADS`], of the programs that start many ZooKeepers: Java works while it starts.
+const JAVA_THREADS: &str = "4";
+
 /// Label of the program with the integration tests, which need servers.
 const INTEGRATION: &str = "tests/it";
 
@@ -133,12 +136,16 @@ impl Programs {
 
     /// Returns the command that runs a program, as cargo does it.
     fn command(program: &Program, args: &[&str]) -> Command {
+        let threads = match ["tests/zookeeper", ZOOKEEPER].contains(&program.label().as_str()) {
+            true => JAVA_THREADS,
+            false => TEST_THREADS,
+        };
         let mut command = Command::new(&program.path);
         command
             .current_dir(&program.folder)
             .env("CARGO_MANIFEST_DIR", &program.folder)
             .args(args)
-            .args(["--test-threads", TEST_THREADS]);
+            .args(["--test-threads", threads]);
         command
     }
 

@@ -64,6 +64,10 @@ impl Jars {
         let options = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"];
         let mut command = database::command(&foreign::jdk("java"), &options);
         command.args(["-Xmx256m", "-XX:+UseSerialGC"]);
+        if cfg!(debug_assertions) {
+            // A test ends before the second compiler pays off. Benchmarks are release builds.
+            command.arg("-XX:TieredStopAtLevel=1");
+        }
         command.args(log.iter().map(|setting| format!("-Dorg.slf4j.simpleLogger.{setting}")));
         command.arg("-cp").arg(class_path).arg(main);
         command

@@ -216,7 +216,7 @@ async fn a_renewal_of_many_waits_for_no_document_that_is_locked() {
     let keys = ["a", "b", "c"];
     assert!(took(&store, &keys, "owner:1").await);
     let mut session = locking(&stranger(&SERVER).await, &prefix, &["b"], doc! { "note": 1 }).await;
-    let held = store.renew(renewal(&keys, "owner:1", 4 * SECOND)).await.unwrap();
+    let held = store.renew(renewal(&keys, "owner:1", 10 * SECOND)).await.unwrap();
     assert_eq!(held, [Renewed::Held, Renewed::Unknown, Renewed::Held]);
     session.abort_transaction().await.unwrap();
     assert_eq!(renewed(&store, &keys, "owner:1").await, [Renewed::Held; 3]);

@@ -25,7 +25,7 @@ async fn reached(url: &str) -> Arc<ZooKeeperStore> {
             assert!(error.is_transient(), "{error:?}");
         }
     };
-    tokio::time::timeout(SLACK, reached).await.expect("the server is not reached");
+    tokio::time::timeout(3 * SLACK, reached).await.expect("the server is not reached");
     store
 }
 
