@@ -21,6 +21,8 @@ use crate::callers::Callers;
 /// CALLER write PATH [WAIT]                granted CZXID | busy
 /// CALLER unwrite PATH                     released
 /// CALLER downgrade PATH                   granted CZXID
+/// CALLER multi PATH,PATH.. [WAIT]         granted CZXID | busy
+/// CALLER unmulti PATH,PATH..              released
 /// CALLER semaphore PATH LEASES [WAIT]     granted CZXID | busy
 /// CALLER shared PATH [WAIT]               granted CZXID | busy
 /// CALLER permits PATH NUMBER              set
@@ -38,11 +40,12 @@ use crate::callers::Callers;
 /// ```
 ///
 /// Times to wait are in milliseconds; without one, it waits for as long as it takes. The locks are
-/// `InterProcessMutex`, `InterProcessReadWriteLock` and `InterProcessSemaphoreV2`. The czxid is of
-/// the entry. `shared` takes a permit of a semaphore whose number of permits is the `SharedCount`
-/// `PATH/permits`, and `permits` sets that. `downgrade` takes the read lock, and then releases the
-/// write lock. `return` gives back the latest lease. `count` increments the number in a file, and
-/// `count-node` that in a node, under a mutex. `revoke` asks the holder with this entry to let go.
+/// `InterProcessMutex`, `InterProcessReadWriteLock`, `InterProcessSemaphoreV2`, and the mutexes of
+/// an `InterProcessMultiLock`. The czxid is of the entry, or of the first one. `shared` takes a
+/// permit of a semaphore whose number of permits is the `SharedCount` `PATH/permits`, and `permits`
+/// sets that. `downgrade` takes the read lock, and then releases the write lock. `return` gives back
+/// the latest lease. `count` increments the number in a file, and `count-node` that in a node, under
+/// a mutex. `revoke` asks the holder with this entry to let go.
 ///
 /// The last three measure mutexes for a time in milliseconds. `pairs` takes and releases those
 /// below a path in turn, and times each acquire and each release. In `hand-offs` the caller's

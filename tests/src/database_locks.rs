@@ -1,8 +1,9 @@
-//! Tests of locks in SQL that run on each of the databases. `url` is the URL of a new one.
+//! Tests of locks that run on each of the databases. `url` is the URL of a new one.
 
 use std::time::{Duration, Instant};
 
 use lock_runtime::LockManager;
+use tokio::task::JoinSet;
 
 use crate::sql_commit::Notes;
 use crate::{Helper, eventually, first_poll};
@@ -45,6 +46,34 @@ pub fn processes_count_exactly_beside(
         assert_eq!(process.line(LIMIT), "done");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), TOTAL.to_string());
+}
+
+/// Lets as many tasks wait for the mutex `k` as a process may have. The server sees only one entry
+/// of theirs; `entries` counts those of `k`. Then all of them get in.
+pub async fn ten_thousand_waiters_are_one_entry(
+    holder: &LockManager,
+    locks: &LockManager,
+    mut entries: impl FnMut() -> usize,
+) {
+    let held = holder.mutex("k").acquire().await.unwrap();
+    let mut waiters = JoinSet::new();
+    for _ in 0..10_000 {
+        let lock = locks.mutex("k").wait(LIMIT);
+        waiters.spawn(async move { lock.acquire().await.unwrap().release().await.unwrap() });
+    }
+    eventually(async || entries() == 2, LIMIT).await;
+    // Those that are late come, too, and no other entry.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(entries(), 2);
+    held.release().await.unwrap();
+    let mut most = 0;
+    while waiters.join_next().await.transpose().unwrap().is_some() {
+        if waiters.len().is_multiple_of(1000) {
+            most = most.max(entries());
+        }
+    }
+    assert!(most <= 1, "{most} entries");
+    eventually(async || entries() == 0, LIMIT).await;
 }
 
 /// Calls that only look, begun by somebody who then does something else for long.

@@ -206,7 +206,7 @@ impl Failures {
         if line.starts_with("test result: ") {
             self.open = None;
         } else if line == "failures:" {
-            // The second list has the names, which no cut may take.
+            // The second list has the names. A cut of the first one takes none of them.
             self.said.extend(self.open.map(|_| line.to_owned()));
             self.open = Some(0);
         } else if let Some(kept) = &mut self.open {

@@ -152,7 +152,7 @@
 //!
 //! The machine may pause a test for longer than a waiter lives, or than a lease that has to end. A
 //! test that fails after such a pause is run again on a fresh subject, three times at most. Leases
-//! that have to end are then three times as long.
+//! that have to end are each time three times as long, if the store allows it.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]

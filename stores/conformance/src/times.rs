@@ -15,15 +15,17 @@ pub(super) fn long() -> Duration {
     abilities(|store| store.longest_lease.map_or(most, |longest| most.min(longest / 3)))
 }
 
-/// Returns a lease that is meant to end. It is three times as long whenever the test runs again.
+/// Returns a lease that is meant to end, and begins now. Whenever the test runs again, it is three
+/// times as long, if the store allows that and waiters live for longer.
 pub(super) fn short() -> Duration {
     let least = abilities(|store| {
         let (least, grain) = (store.shortest_lease.max(Duration::from_millis(200)), store.lease_grain);
         let grains = least.as_nanos().div_ceil(grain.as_nanos().max(1));
         grain.saturating_mul(u32::try_from(grains).unwrap_or(u32::MAX)).max(least)
     });
-    let longer = (0..=run::ends_leases()).rev().map(|failed| least * 3_u32.pow(failed));
-    longer.into_iter().find(|lease| *lease <= long() / 4).unwrap_or(least)
+    let most = (long() / 4).min(waiter_life() * 4 / 5);
+    let longer = (0..=run::begins_short()).rev().map(|failed| least * 3_u32.pow(failed));
+    longer.into_iter().find(|lease| *lease <= most).unwrap_or(least)
 }
 
 /// Returns the time after which a [`short`] lease has ended.

@@ -30,8 +30,8 @@
 //!   heartbeat. No hold is granted or renewed for longer than that.
 //! - A withdrawal deletes the entry and begins a new epoch in one step, and the store refuses
 //!   requests of older epochs. A release does the same if a copy of its acquire had no answer.
-//! - A predecessor that is gone is a grant only if it was the only one. Otherwise the waiter looks
-//!   again.
+//! - A predecessor that is gone is a grant only if it was the only one, and no other entry can come
+//!   in its place. Otherwise the waiter looks again.
 //! - Every entry of a queue counts, whoever made it.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

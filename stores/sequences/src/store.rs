@@ -121,7 +121,7 @@ pub struct Before {
     pub name: Arc<[u8]>,
     /// The revision that made it.
     pub born: u64,
-    /// Whether it is known to be the only one to wait for.
+    /// Whether it is known to be the only one to wait for, and no other can come in its place.
     pub is_only: bool,
 }
 

@@ -26,10 +26,11 @@ pub(crate) struct Certain {
 }
 
 impl Certain {
-    /// A session with this time-out that was asked for at `sent`. The leader itself began it.
-    pub(crate) fn new(sent: Tick, timeout: Duration, tick: Duration) -> Self {
+    /// A session with this time-out that was asked for at `sent`, and began by `now`. The leader
+    /// itself began it.
+    pub(crate) fn new(sent: Tick, now: Tick, timeout: Duration, tick: Duration) -> Self {
         let until = sent + longest_life(timeout);
-        Self { timeout, tick, before: [None, Some(sent)], next: sent + tick, until }
+        Self { timeout, tick, before: [None, Some(sent)], next: now + tick, until }
     }
 
     /// Returns until when the session is certain to live.
@@ -87,14 +88,17 @@ mod tests {
 
     #[test]
     fn a_new_session_is_certain_from_its_request_on() {
-        let certain = Certain::new(at(10), 40 * SECOND, 3 * SECOND);
+        let certain = Certain::new(at(10), at(10), 40 * SECOND, 3 * SECOND);
         assert_eq!((certain.until(), certain.next()), (at(49), at(13)));
         assert_eq!(certain.longest_lease(), 30 * SECOND);
+        // After a handshake that took long.
+        let certain = Certain::new(at(10), at(25), 40 * SECOND, 3 * SECOND);
+        assert_eq!((certain.until(), certain.next()), (at(49), at(28)));
     }
 
     #[test]
     fn it_is_certain_from_the_last_but_two_heartbeats_on() {
-        let mut certain = Certain::new(at(10), 40 * SECOND, 3 * SECOND);
+        let mut certain = Certain::new(at(10), at(10), 40 * SECOND, 3 * SECOND);
         let mut until = Vec::new();
         for sent in [13, 16, 20, 23] {
             certain.heard(at(sent), at(sent));
@@ -106,7 +110,7 @@ mod tests {
 
     #[test]
     fn heartbeats_that_are_less_than_a_tick_apart_do_not_count() {
-        let mut certain = Certain::new(at(10), 40 * SECOND, 3 * SECOND);
+        let mut certain = Certain::new(at(10), at(10), 40 * SECOND, 3 * SECOND);
         for sent in [11, 12, 13, 14, 15] {
             certain.heard(at(sent), at(sent + 1));
         }
@@ -116,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_session_is_certain_for_the_longest_lease_while_there_is_a_heartbeat_each_tick() {
-        let mut certain = Certain::new(at(0), 40 * SECOND, 3 * SECOND);
+        let mut certain = Certain::new(at(0), at(0), 40 * SECOND, 3 * SECOND);
         for beat in 1..50 {
             // Just before the answer.
             assert!(certain.until() >= at(3 * beat) + certain.longest_lease(), "{beat}");

@@ -29,6 +29,10 @@ pub(crate) const EPOCHS: usize = 16;
 /// in the first.
 const ROUNDS: u64 = 3;
 
+/// Maximum time for the nodes of a new session. Without a server, the client would wait for as long
+/// as the session may live.
+const PREPARATION: Duration = Duration::from_secs(10);
+
 /// A directory that the server deletes some time after its last child, as Curator's.
 pub(crate) const DIRECTORY: CreateOptions<'static> = CreateMode::Container.with_acls(Acls::anyone_all());
 
@@ -83,9 +87,6 @@ impl Link {
         let sent = clock.now();
         let connect = ensemble.connector.clone().connect(&ensemble.hosts);
         let client = connect.await.map_err(|error| of_connect(&error))?;
-        if let Some(login) = &ensemble.login {
-            client.auth("digest", login.as_bytes()).await.map_err(|error| of_connect(&error))?;
-        }
         let id = Session(client.session_id().0);
         let timeout = client.session_timeout();
         let link = Arc::new(Self {
@@ -96,14 +97,24 @@ impl Link {
             beat_path: names::beat(&ensemble.root, id),
             root: ensemble.root.clone(),
             timeout,
-            certain: Mutex::new(Certain::new(sent, timeout, ensemble.tick)),
+            certain: Mutex::new(Certain::new(sent, clock.now(), timeout, ensemble.tick)),
             changed: Notify::new(),
             has_ended: AtomicBool::new(false),
             used: AtomicU64::new(sent.as_nanos()),
             wanted: Arc::default(),
             untidy: AtomicU64::new(0),
         });
-        link.make_nodes().await?;
+        let prepares = async {
+            if let Some(login) = &ensemble.login {
+                let login = link.client.auth("digest", login.as_bytes());
+                login.await.map_err(|error| of_connect(&error))?;
+            }
+            link.make_nodes().await
+        };
+        tokio::time::timeout(PREPARATION, prepares).await.unwrap_or_else(|_| {
+            let text = format!("a new session got no answer within {PREPARATION:?}");
+            Err(StoreError::new(StoreErrorKind::Unreachable, text))
+        })?;
         tokio::spawn(beat_on(Arc::downgrade(&link), Arc::clone(&link.wanted)));
         Ok(link)
     }

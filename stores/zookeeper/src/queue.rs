@@ -67,6 +67,8 @@ impl Queue {
                 last = Some(rival);
             }
         }
+        // A writer may become a reader, which comes in its place.
+        let may_turn = last.is_some_and(|(last, _)| last.class == Class::Write && of.class != Class::Read);
         let name = last.map(|(_, name)| name.as_bytes());
         let name = match self.permits {
             Some(permits) if i64::from(count) < permits => None,
@@ -74,7 +76,7 @@ impl Queue {
             Some(_) => Some(name.unwrap_or_default()),
             None => name,
         };
-        (name.map(|name| Before { name: name.into(), born: 0, is_only: count == 1 }), count)
+        (name.map(|name| Before { name: name.into(), born: 0, is_only: count == 1 && !may_turn }), count)
     }
 
     /// Returns how many entries `wanted` new ones of this class would have to wait for.
@@ -147,6 +149,20 @@ mod tests {
         assert_eq!(before(&queue, ALL[4]), Some((ALL[3].to_owned(), false)));
         let rivals = [Class::Read, Class::Write, Class::Lock].map(|class| queue.rivals(class, 1));
         assert_eq!(rivals, [2, 5, 5]);
+    }
+
+    #[test]
+    fn only_readers_get_in_with_the_end_of_a_writer() {
+        for (first, later, is_only) in [
+            ("a__WRIT__0000000001", "b__READ__0000000002", true),
+            ("a__WRIT__0000000001", "b__WRIT__0000000002", false),
+            ("a__WRIT__0000000001", "b-lock-0000000002", false),
+            ("a-lock-0000000001", "b__WRIT__0000000002", true),
+            ("a__READ__0000000001", "b__WRIT__0000000002", true),
+        ] {
+            let expected = Some((first.to_owned(), is_only));
+            assert_eq!(before(&queue(&[first, later]), later), expected, "{later} behind {first}");
+        }
     }
 
     #[test]

@@ -19,18 +19,18 @@ use crate::turn::Turn;
 
 /// ZooKeeper in the role of an [`OrderedStore`].
 pub struct ZooKeeper {
-    ensemble: Ensemble,
+    ensemble: Arc<Ensemble>,
     abilities: Abilities,
     clock: Clock,
-    link: Mutex<Option<Arc<Link>>>,
+    link: Arc<Mutex<Option<Arc<Link>>>>,
     /// One session begins at a time.
-    beginning: tokio::sync::Mutex<()>,
+    beginning: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl ZooKeeper {
     pub(crate) fn new(ensemble: Ensemble, abilities: Abilities) -> Self {
-        let (clock, link) = (Clock::Boot, Mutex::new(None));
-        Self { ensemble, abilities, clock, link, beginning: tokio::sync::Mutex::default() }
+        let (ensemble, link) = (Arc::new(ensemble), Arc::default());
+        Self { ensemble, abilities, clock: Clock::Boot, link, beginning: Arc::default() }
     }
 
     fn current(&self) -> Option<Arc<Link>> {
@@ -39,18 +39,32 @@ impl ZooKeeper {
 
     /// Returns the current session, and begins another one if it has ended. Never ends one: locks
     /// and permits share it.
+    ///
+    /// A session goes on to begin if the caller leaves. Its handshake may take longer than a call.
     async fn link(&self) -> Result<Arc<Link>, StoreError> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
-        let _only = self.beginning.lock().await;
+        let only = Arc::clone(&self.beginning).lock_owned().await;
         if let Some(link) = self.current() {
             return Ok(link);
         }
-        let link = Link::begin(&self.ensemble).await?;
-        let old = lock(&self.link).replace(Arc::clone(&link));
-        drop(old);
-        Ok(link)
+        let (ensemble, current) = (Arc::clone(&self.ensemble), Arc::clone(&self.link));
+        let begins = tokio::spawn(async move {
+            let _only = only;
+            let link = Link::begin(&ensemble).await?;
+            let old = lock(&current).replace(Arc::clone(&link));
+            drop(old);
+            Ok(link)
+        });
+        match begins.await {
+            Ok(begun) => begun,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => {
+                let text = "the runtime of the manager is shutting down";
+                Err(StoreError::new(StoreErrorKind::NotReady, text))
+            }
+        }
     }
 
     /// Returns this session; `None` if it has ended.

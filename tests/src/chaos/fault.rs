@@ -186,6 +186,7 @@ const CLUSTER: &[Topology] = &[Topology::Cluster];
 const NONE: &[ErrorClass] = &[];
 const AWAY: &[ErrorClass] = &[ErrorClass::Unavailable, ErrorClass::Lost];
 const LOST: &[ErrorClass] = &[ErrorClass::Lost];
+const LOST_OR_STRANGE: &[ErrorClass] = &[ErrorClass::Lost, ErrorClass::Misconfigured];
 const AWAY_OR_STRANGE: &[ErrorClass] =
     &[ErrorClass::Unavailable, ErrorClass::Lost, ErrorClass::Misconfigured];
 
@@ -234,7 +235,7 @@ const TABLE: [Entry; 48] = [
     entry(Fault::LockedRows, "locked-rows", Loses::Nothing, AWAY, DATABASES),
     entry(Fault::DeletedKey, "deleted-key", Loses::Keys, LOST, ALL),
     entry(Fault::OverwrittenKey, "overwritten-key", Loses::Keys, AWAY_OR_STRANGE, RECORDS),
-    entry(Fault::ForeignNode, "foreign-node", Loses::Nothing, AWAY_OR_STRANGE, ZOOKEEPER),
+    entry(Fault::ForeignNode, "foreign-node", Loses::Nothing, LOST_OR_STRANGE, ZOOKEEPER),
     entry(Fault::EndedSession, "ended-session", Loses::Keys, AWAY, ZOOKEEPER),
     entry(Fault::Eviction, "eviction", Loses::Keys, AWAY, REDIS),
     entry(Fault::OutOfMemory, "out-of-memory", Loses::Nothing, AWAY, REDIS),

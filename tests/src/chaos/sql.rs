@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::database::{Act, Database, FOREIGN, Row, note_rows};
 use super::observe::Observer;
+use crate::database_server::beside_a_busy_disk;
 use crate::history::{Event, Log, Remains};
 use crate::witness::Ping;
 use crate::{MariaDbServer, PostgresServer, Proxy, ServerClock};
@@ -47,7 +48,7 @@ impl Sql {
     }
 
     pub(super) fn sqlite(runtime: &Handle) -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("lock-sqlite-").tempdir()?;
+        let folder = tempfile::Builder::new().prefix("lock-sqlite-").tempdir_in(beside_a_busy_disk())?;
         Ok(Self::of(Product::Sqlite(folder), runtime))
     }
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use lock_runtime::{Kind, LockError, LockGuard, LockManager};
-use lock_tests::database_server::beside_a_busy_disk;
-use lock_tests::etcd::Options;
+use lock_tests::database_locks::ten_thousand_waiters_are_one_entry;
+use lock_tests::database_server::{LockServer, beside_a_busy_disk, url};
+use lock_tests::etcd::{Etcd, Options};
 use lock_tests::kinds::lock;
 use lock_tests::{EtcdCluster, Helper, eventually};
 use tokio::task::JoinHandle;
@@ -50,10 +51,10 @@ fn revoke(cluster: &EtcdCluster, entry: &str) {
     assert!(said.contains("revoked"), "{said}");
 }
 
-/// Watches that begin at a revision which is gone would fail.
+/// Watches that begin at a revision which is gone would fail, also when they are opened again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_outlive_a_compaction() {
-    let cluster = start();
+    let mut cluster = start();
     let (one, two, three) = (connect(&cluster).await, connect(&cluster).await, connect(&cluster).await);
     let holder = one.mutex("k").acquire().await.unwrap();
     let second = waiter(&cluster, &two, Kind::Mutex, 2).await;
@@ -66,6 +67,13 @@ async fn waiters_outlive_a_compaction() {
         assert!(said.contains("compacted"), "{said}");
     }
     cluster.ctl(&["del", "other"]).unwrap();
+    // By then, each member has closed its connections.
+    for at in 0..3 {
+        tokio::task::block_in_place(|| {
+            cluster.restart(at);
+            cluster.wait_until_ready();
+        });
+    }
     tokio::time::sleep(MEANWHILE).await;
     assert!(!second.is_finished() && !third.is_finished());
     let mut token = holder.fencing_token();
@@ -77,6 +85,14 @@ async fn waiters_outlive_a_compaction() {
         guard.release().await.unwrap();
     }
     assert_only_epochs_are_left(&cluster, SLACK).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_waiters_of_a_process_are_one_entry() {
+    let server = Etcd::start_beside_a_busy_disk().await;
+    let connect = async || LockManager::connect(url(&server)).await.unwrap();
+    let (holder, locks) = (connect().await, connect().await);
+    ten_thousand_waiters_are_one_entry(&holder, &locks, || entries(&server, "k").len()).await;
 }
 
 /// It asks again, and gets its turn behind the holder.

@@ -220,6 +220,6 @@ async fn drop_acquires(server: &ZooKeeperServer, locks: &LockManager, dice: &mut
 async fn acquires_that_are_dropped_leave_nothing() {
     let mut dice = Dice::new(42);
     let server = ZooKeeper::start_beside_a_busy_disk().await;
-    drop_acquires(&server, &connect(&server, LEASE).await, &mut dice).await;
-    drop_acquires(&server, &connect(&server, CALL * 2).await, &mut dice).await;
+    drop_acquires(&server, &crate::entries::connect(&server, LEASE).await, &mut dice).await;
+    drop_acquires(&server, &crate::entries::connect(&server, CALL * 2).await, &mut dice).await;
 }

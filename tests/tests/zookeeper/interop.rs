@@ -281,6 +281,47 @@ async fn a_downgrade_of_curator_lets_readers_of_ours_in_but_no_writer() {
     assert_nothing_is_left(&server, SLACK).await;
 }
 
+/// Curator takes its mutexes one after the other, and ours are taken together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_keys_of_either_keep_the_other_out_of_each() {
+    let (server, locks, mut curator) = start().await;
+    let mut ask = |command: &str| block_in_place(|| curator.ask(command));
+    let [j, k] = ["j", "k"].map(path);
+    let both = format!("{j},{k}");
+    for held in [&j, &k, &both] {
+        czxid(&ask(&format!("a multi {held}")));
+        assert!(!is_free(locks.multi(["j", "k"])).await);
+        let waiting = tokio::spawn(locks.multi(["k", "j"]).wait(LONG * 2).acquire());
+        tokio::time::sleep(MEANWHILE).await;
+        assert!(!waiting.is_finished());
+        assert_eq!(ask(&format!("a unmulti {held}")), "released");
+        let guard = granted(waiting).await;
+        for wanted in [&j, &k, &both] {
+            assert_eq!(ask(&format!("b multi {wanted} 300")), "busy");
+        }
+        guard.release().await.unwrap();
+        czxid(&ask(&format!("b multi {both}")));
+        assert_eq!(ask(&format!("b unmulti {both}")), "released");
+    }
+    assert_nothing_is_left(&server, SLACK).await;
+}
+
+/// A waiter behind nothing but the writer's entry is not let in by its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_downgrade_of_curator_a_next_writer_or_mutex_waits() {
+    let (server, locks, mut curator) = start().await;
+    for lock in [locks.write("k"), locks.mutex("k"), locks.fair("k")] {
+        czxid(&ask(&mut curator, "a write k"));
+        let next = wait(&server, lock, 2).await;
+        czxid(&ask(&mut curator, "a downgrade k"));
+        tokio::time::sleep(MEANWHILE).await;
+        assert!(!next.is_finished());
+        assert_eq!(ask(&mut curator, "a unread k"), "released");
+        granted(next).await.release().await.unwrap();
+        assert_nothing_is_left(&server, SLACK).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_death_of_either_the_other_gets_in() {
     let (server, locks, mut lives) = start().await;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager, SemaphorePermit};
 use lock_tests::callers::Callers;
-use lock_tests::database_server::LockServer;
+use lock_tests::database_server::{LockServer, beside_a_busy_disk};
 use lock_tests::dice::Dice;
 use lock_tests::wire::Fate;
-use lock_tests::zookeeper::ZooKeeper;
-use lock_tests::{Helper, Wire, ZooKeeperServer, curator, eventually};
+use lock_tests::zookeeper::{Options, ZooKeeper};
+use lock_tests::{Helper, Wire, ZooKeeperEnsemble, ZooKeeperServer, curator, eventually};
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::timeout;
 
@@ -46,7 +46,11 @@ struct Java(Callers);
 
 impl Java {
     fn start(server: &ZooKeeperServer, session: Duration) -> Self {
-        Self(block_in_place(|| curator::start(&server.connect_string(), session)))
+        Self::at(&server.connect_string(), session)
+    }
+
+    fn at(servers: &str, session: Duration) -> Self {
+        Self(block_in_place(|| curator::start(servers, session)))
     }
 
     fn ask(&mut self, command: &str) -> String {
@@ -350,6 +354,36 @@ async fn acquires_that_are_dropped_leave_nothing() {
     java.await_nodes("/s/locks", 0).await;
     let two = locks.semaphore("s").permits(2).no_wait().acquire().await.unwrap();
     two.release().await.unwrap();
+}
+
+/// A majority has them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_and_waiters_of_both_outlive_the_leader() {
+    let options = Options::default().within(beside_a_busy_disk());
+    let mut ensemble = block_in_place(|| ZooKeeperEnsemble::start_with(options));
+    let url = format!("{}?{OPTIONS}", ensemble.url());
+    let (locks, other) = (connect(&url, SLACK).await, connect(&url, SLACK).await);
+    let servers: Vec<_> = ensemble.members().map(ZooKeeperServer::connect_string).collect();
+    let mut java = Java::at(&servers.join(","), SESSION);
+    locks.semaphore("s").try_set_permits(2).await.unwrap();
+    let ours = permit(&locks).await;
+    java.takes("a semaphore /s 2 5000");
+    let waiting = tokio::spawn(other.semaphore("s").wait(SLACK * 2).acquire());
+    java.await_nodes("/s/locks", 1).await;
+    block_in_place(|| ensemble.kill(ensemble.leader()));
+    // When there is a new leader.
+    let is_full_again = async || matches!(locks.semaphore("s").try_acquire().await, Ok(None));
+    eventually(is_full_again, SLACK).await;
+    tokio::time::sleep(MEANWHILE).await;
+    assert!(!waiting.is_finished() && !ours.is_lost());
+    let released = ours.release().await;
+    assert!(matches!(released, Ok(()) | Err(LockError::Unconfirmed { .. })), "{released:?}");
+    let theirs = granted(waiting).await;
+    assert!(is_full(&locks).await);
+    assert_eq!(java.ask("a return /s"), "released");
+    permit(&locks).await.release().await.unwrap();
+    theirs.release().await.unwrap();
+    java.await_nodes("/s/leases", 0).await;
 }
 
 /// Takes permits and gives them back, and counts those that are held.

@@ -122,7 +122,7 @@ macro_rules! test_queues {
             readers_of_several_locks_get_tokens_of_their_own
             only_mutexes_that_are_free_are_left_out
             two_requests_for_the_same_locks_never_wait_for_each_other
-            ten_thousand_callers_of_a_mutex_in_one_process_are_one_entry
+            a_contender_that_asks_again_is_one_entry
         );
     };
     ($new_store:expr; $($name:ident)*) => {

@@ -192,11 +192,8 @@ pub async fn two_requests_for_the_same_locks_never_wait_for_each_other(store: &S
     }
 }
 
-pub async fn ten_thousand_callers_of_a_mutex_in_one_process_are_one_entry(
-    store: &Sequences<impl OrderedStore>,
-) {
+pub async fn a_contender_that_asks_again_is_one_entry(store: &Sequences<impl OrderedStore>) {
     assert!(granted(store, &waiting(Kind::Mutex, "a", 1)).await);
-    // The engine has one contender for all of its callers; asking again adds none.
     let contender = waiting(Kind::Mutex, "a", 2);
     for _ in 0..20 {
         assert!(!granted(store, &contender).await);

@@ -61,7 +61,7 @@ fn nodes_are_made_seen_and_deleted_without_a_client() {
     let mut connection = Connection::open(server.addr(), SOON).unwrap();
     assert!(!connection.create("/a/b").unwrap(), "there is no directory");
     assert!(connection.create("/a").unwrap() && connection.create("/a/b").unwrap());
-    assert!(connection.create("/a").unwrap_err().to_string().contains("-110"), "it is there");
+    assert!(connection.create("/a").unwrap(), "it is there");
     assert!(connection.create("/a/ccc").unwrap());
     let mut names = connection.children("/a").unwrap();
     names.sort();

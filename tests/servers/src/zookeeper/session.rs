@@ -19,8 +19,9 @@ const CHILDREN: i32 = 8;
 const SYNC: i32 = 9;
 const CLOSE: i32 = -11;
 
-/// The error of an operation on a node that is not there.
+/// The errors of an operation on a node that is not there, and of one that makes a node that is.
 const NO_NODE: i32 = -101;
+const NODE_EXISTS: i32 = -110;
 
 /// Any version of a node.
 const ANY: [u8; 4] = (-1_i32).to_be_bytes();
@@ -63,16 +64,18 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Makes a node that stays. Returns whether there is a directory for it.
+    /// Makes a node that stays, unless it is there. Returns whether there is a directory for it.
     ///
     /// # Errors
     ///
-    /// When the server does not answer or refuses it, for example because it is there.
+    /// When the server does not answer or refuses it.
     pub fn create(&mut self, path: &str) -> io::Result<bool> {
         let (all, scheme, who) = (31_i32.to_be_bytes(), text("world"), text("anyone"));
         let (data, rights, stays) = (text(""), 1_i32.to_be_bytes(), 0_i32.to_be_bytes());
-        self.call(CREATE, &[&text(path), &data, &rights, &all, &scheme, &who, &stays])
-            .map(|done| done.is_some())
+        match self.call(CREATE, &[&text(path), &data, &rights, &all, &scheme, &who, &stays]) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(true),
+            done => Ok(done?.is_some()),
+        }
     }
 
     /// Deletes a node. Returns whether it was there.
@@ -206,6 +209,7 @@ fn answer(operation: i32, answer: &[u8]) -> io::Result<Option<Vec<u8>>> {
     match error {
         Some(0) => Ok(Some(answer[16..].to_vec())),
         Some(NO_NODE) => Ok(None),
+        Some(NODE_EXISTS) => Err(ErrorKind::AlreadyExists.into()),
         error => Err(io::Error::other(format!("operation {operation}: error {error:?}"))),
     }
 }

@@ -32,6 +32,26 @@ async fn a_downgrade_keeps_the_place_and_lets_readers_in_but_no_writer() {
     assert_eq!(nodes(&format!("{root}/a")).await, [""; 0]);
 }
 
+/// A waiter behind nothing but the writer's entry is not let in by its end.
+#[tokio::test]
+async fn nobody_but_readers_gets_in_with_the_end_of_the_writers_entry() {
+    let (store, root) = new_store();
+    for kind in [Kind::Write, Kind::Mutex, Kind::Fair] {
+        let writer = waiting(Kind::Write, "a", 1);
+        assert!(granted(&store, &writer).await);
+        let other = waiting(kind, "a", 2);
+        let mut watch = queue(&store, &other).await;
+        assert_eq!(downgrade(&store, &writer).await, [Renewed::Held]);
+        let heard = tokio::time::timeout(SECOND / 2, watch.notice()).await;
+        assert!(heard.is_err(), "{kind:?}: {heard:?}");
+        assert!(!granted(&store, &other).await, "{kind:?}");
+        assert!(release(&store, &waiting(Kind::Read, "a", 1)).await);
+        hears_grant(&mut watch).await;
+        assert!(release(&store, &other).await);
+        assert_eq!(nodes(&format!("{root}/a")).await, [""; 0]);
+    }
+}
+
 /// The end of the writer's entry is no loss.
 #[tokio::test]
 async fn a_downgraded_hold_is_not_told_as_lost() {

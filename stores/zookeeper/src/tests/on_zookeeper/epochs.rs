@@ -176,13 +176,16 @@ async fn requests_go_on_when_their_epochs_were_deleted() {
         assert!(granted(&store, &request).await);
         delete_all(&format!("{root}/{}", names::SESSIONS)).await;
         let other = waiting(Kind::Mutex, "b", round);
-        let answer = loop {
-            match ask(&store, &other).await {
-                // The old session ends in the midst of the call.
-                Err(error) if error.kind() == StoreErrorKind::NotReady => {}
-                answer => break answer.unwrap(),
+        let asks = async {
+            loop {
+                match ask(&store, &other).await {
+                    // The old session ends in the midst of the call.
+                    Err(error) if error.kind() == StoreErrorKind::NotReady => {}
+                    answer => break answer.unwrap(),
+                }
             }
         };
+        let answer = tokio::time::timeout(SLACK, asks).await.unwrap();
         assert!(answer.is_some() && release(&store, &other).await);
         assert_eq!(renew(&store, &request, SECOND).await, [Renewed::Gone]);
     }

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use lock_test_servers::wire::{Fate, Wire};
+
 use super::*;
 
 #[tokio::test]
@@ -18,6 +20,30 @@ async fn a_session_that_ends_takes_its_holds_and_waiters_and_the_next_one_begins
     assert!(!release(&store, &holder).await);
     assert!(release(&store, &waiter).await);
     assert_eq!(nodes(&format!("{root}/a")).await, [""; 0]);
+}
+
+/// No call lasts for as long as the handshake takes, as with TLS on a busy machine.
+#[tokio::test]
+async fn a_session_begins_although_each_call_gives_up() {
+    let wire = Wire::to(SERVER.addr());
+    wire.set(|request| {
+        // The request for a session. Others begin with a number.
+        if request.get(4..8) == Some(&[0; 4]) {
+            std::thread::sleep(3 * SECOND);
+        }
+        Fate::Passes
+    });
+    let store = store(&format!("zookeeper://{}{}?timeout=40s&tick=200ms", wire.addr(), new_root()), "");
+    let begins = async {
+        // Heartbeats have to make it certain for so long: its beginning was too long ago.
+        let is_certain = async || {
+            let (store, lease) = (store.store(), 37 * SECOND);
+            let (session, _) = store.begin(SECOND).await.ok()?;
+            store.beat(session, lease).await.ok()?.filter(|left| *left >= lease)
+        };
+        while !matches!(tokio::time::timeout(SECOND / 4, is_certain()).await, Ok(Some(_))) {}
+    };
+    tokio::time::timeout(SLACK, begins).await.expect("no session begins");
 }
 
 /// A hold ends at the server when its handle is gone: the client closes its session.

@@ -4,6 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Deque;
 import java.util.HashMap;
@@ -13,6 +14,8 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 
 import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.recipes.locks.InterProcessLock;
+import org.apache.curator.framework.recipes.locks.InterProcessMultiLock;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
 import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
@@ -45,7 +48,11 @@ final class Commands {
                 InterProcessReadWriteLock.WriteLock lock = client.readWriteLock(path).writeLock();
                 return acquire(lock, lock::getLockPath, wait(words, 2));
             }
+            case "multi" -> {
+                return acquire(multi(path), client.mutex(path.split(",")[0])::node, wait(words, 2));
+            }
             case "unlock" -> client.mutex(path).release();
+            case "unmulti" -> multi(path).release();
             case "unread" -> client.readWriteLock(path).readLock().release();
             case "unwrite" -> client.readWriteLock(path).writeLock().release();
             case "downgrade" -> {
@@ -118,7 +125,16 @@ final class Commands {
         return words.size() > at ? Long.parseLong(words.get(at)) : -1;
     }
 
-    private String acquire(InterProcessMutex lock, Callable<String> node, long wait) throws Exception {
+    /** Mutexes that are taken one after the other. */
+    private InterProcessMultiLock multi(String paths) {
+        List<InterProcessLock> mutexes = new ArrayList<>();
+        for (String path : paths.split(",")) {
+            mutexes.add(client.mutex(path));
+        }
+        return new InterProcessMultiLock(mutexes);
+    }
+
+    private String acquire(InterProcessLock lock, Callable<String> node, long wait) throws Exception {
         if (wait < 0) {
             lock.acquire();
         } else if (!lock.acquire(wait, TimeUnit.MILLISECONDS)) {
