@@ -134,7 +134,7 @@ async fn a_waiter_gets_its_turn_when_tokens_are_old() {
     {
         assert!(std::process::Command::new("openssl").args(args).output().unwrap().status.success());
     }
-    let jwt = format!("auth-token=jwt,pub-key={public},priv-key={secret},sign-method=RS256,ttl=1s");
+    let jwt = format!("auth-token=jwt,pub-key={public},priv-key={secret},sign-method=RS256,ttl=4s");
     let server = guarded(&[&jwt]);
     let url = url(&server, "app:hunter2@", "app/");
     let (one, other) = (store(&url, ""), store(&url, ""));
@@ -143,7 +143,7 @@ async fn a_waiter_gets_its_turn_when_tokens_are_old() {
         assert!(granted(&one, &first).await);
         let mut watch = queue(&other, &second).await;
         if round == 0 {
-            tokio::time::sleep(2 * SECOND).await;
+            tokio::time::sleep(5 * SECOND).await;
         } else {
             operate(&server, &["role", "add", "more"]);
         }
