@@ -15,7 +15,6 @@ use crate::cli::Scope;
 use crate::install::{Found, Tool};
 use crate::servers::{Running as Servers, Topology};
 use crate::test::{Lane, Outcome, Part, Programs};
-use lock_tests::database_server::beside_a_busy_disk;
 use lock_tests::process::Process;
 use lock_tests::{Layout, RedisServer};
 
@@ -152,9 +151,9 @@ pub(crate) fn run(lane: &Lane<'_>, scope: Scope, found: &Found, programs: &Progr
     }
 }
 
-/// Runs something on a fresh file, which is in memory if the system can do that.
+/// Runs something on a fresh file.
 fn on_sqlite(run: impl FnOnce(&str) -> Outcome) -> Outcome {
-    match tempfile::tempdir_in(beside_a_busy_disk()) {
+    match tempfile::tempdir() {
         Ok(folder) => run(&format!("sqlite:{}", folder.path().join("locks.db").display())),
         Err(error) => Outcome::Failed(error.to_string()),
     }
