@@ -43,9 +43,9 @@ use crate::callers::Callers;
 /// `InterProcessMutex`, `InterProcessReadWriteLock`, `InterProcessSemaphoreV2`, and the mutexes of
 /// an `InterProcessMultiLock`. The czxid is of the entry, or of the first one. `shared` takes a
 /// permit of a semaphore whose number of permits is the `SharedCount` `PATH/permits`, and `permits`
-/// sets that. `downgrade` takes the read lock, and then releases the write lock. `return` gives back
-/// the latest lease. `count` increments the number in a file, and `count-node` that in a node, under
-/// a mutex. `revoke` asks the holder with this entry to let go.
+/// sets that. `downgrade` takes the read lock, and then releases the write lock. `return` gives
+/// back the latest lease. `count` increments the number in a file, and `count-node` that in a node,
+/// under a mutex. `revoke` asks the holder with this entry to let go.
 ///
 /// The last three measure mutexes for a time in milliseconds. `pairs` takes and releases those
 /// below a path in turn, and times each acquire and each release. In `hand-offs` the caller's

@@ -59,8 +59,9 @@ fn main() -> ExitCode {
 fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // `cargo xtask` sets variables about this package. The build script of `ring` watches them: cargo
-    // would compile it, and all that depends on it, again after each change between a shell and us.
+    // `cargo xtask` sets variables about this package. The build script of `ring` watches them:
+    // cargo would compile it, and all that depends on it, again after each change between a shell
+    // and us.
     let of_ours =
         ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE"];
     for (name, _) in std::env::vars_os() {

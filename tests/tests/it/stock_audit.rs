@@ -100,8 +100,8 @@ async fn what_is_forgotten_is_counted_wherever_that_happens() {
     stock.restock("restocked", 1).await.unwrap();
     let audit = stock.audit().await.unwrap();
     assert!(audit.agrees(), "{audit:?}");
-    // On a slow machine, these calls have thrown more away: the record that nobody has replaced, and
-    // the new one.
+    // On a slow machine, these calls have thrown more away: the record that nobody has replaced,
+    // and the new one.
     assert!([9, 12, 14, 17].contains(&audit.forgotten), "{audit:?}");
     tokio::time::sleep(kept * 2).await;
     stock.sweep(100).await.unwrap();
