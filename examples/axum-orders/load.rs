@@ -133,11 +133,11 @@ pub(crate) async fn run(client: &Client, requests: u32) -> Result<Report> {
     // An order must exist before it can be paid for.
     for order in 1..=QUIET {
         let mut status = What::Add { order }.send(client, order).await?;
+        let mut tries = 1;
         // Other clients do the same.
-        for _ in 0..20 {
-            if status == StatusCode::TOO_MANY_REQUESTS {
-                status = What::Add { order }.send(client, order).await?;
-            }
+        while status == StatusCode::TOO_MANY_REQUESTS && tries < 20 {
+            status = What::Add { order }.send(client, order).await?;
+            tries += 1;
         }
         if status != StatusCode::OK {
             return Err(format!("the first item of order {order}: {status}").into());

@@ -30,9 +30,11 @@ struct Short {
 }
 
 impl Short {
-    fn end(&mut self) {
+    /// Records that the test rests now, or is over. Returns the longest.
+    fn end(&mut self) -> Duration {
         let lasted = self.began.take().map_or(Duration::ZERO, |began| began.elapsed());
         self.longest = self.longest.max(lasted);
+        self.longest
     }
 }
 
@@ -60,17 +62,22 @@ pub(super) fn begins_short() -> u32 {
 
 /// Lets time pass on purpose.
 pub(super) async fn rest(time: Duration) {
-    CURRENT.with(|current| current.short.lock().unwrap().end());
+    begin_rest();
     tokio::time::sleep(time).await;
     add_rest(time);
 }
 
 /// Awaits something that may let time pass on purpose, and counts all of its time as such.
 pub(super) async fn resting<T>(call: impl Future<Output = T>) -> T {
+    begin_rest();
     let began = Instant::now();
     let answer = call.await;
     add_rest(began.elapsed());
     answer
+}
+
+fn begin_rest() {
+    CURRENT.with(|current| current.short.lock().unwrap().end());
 }
 
 fn add_rest(time: Duration) {
@@ -125,19 +132,18 @@ pub async fn run<M, S, T>(
         let began = Instant::now();
         let Err(failure) = tokio::spawn(CURRENT.scope(Arc::clone(&current), call)).await else { return };
         let stopped = began.elapsed().saturating_sub(*current.rested.lock().unwrap());
-        let lasted = {
-            let mut short = current.short.lock().unwrap();
-            short.end();
-            short.longest
-        };
+        let lasted = current.short.lock().unwrap().end();
         let lease = CURRENT.sync_scope(current, short);
         // Pauses of these lengths excuse a failure.
         let is_excused = stopped >= life * 4 / 5 || lasted >= lease * 4 / 5;
         if failed == 3 || !is_excused {
             std::panic::resume_unwind(failure.into_panic());
         }
-        // Also if it passes then. What is printed would not be shown.
-        let _ = writeln!(std::io::stderr(), "again: {name}: short leases lasted for {lasted:?} at work");
+        // Written past the harness, which hides what a passing test prints.
+        let _ = writeln!(
+            std::io::stderr(),
+            "again: {name}: at work for {stopped:?}, and for {lasted:?} during leases that have to end"
+        );
     }
 }
 

@@ -100,11 +100,11 @@ async fn what_is_forgotten_is_counted_wherever_that_happens() {
     stock.restock("restocked", 1).await.unwrap();
     let audit = stock.audit().await.unwrap();
     assert!(audit.agrees(), "{audit:?}");
-    // On a slow machine, these calls have thrown more away: the record that nobody has replaced,
-    // and the new one.
-    assert!([9, 12, 14, 17].contains(&audit.forgotten), "{audit:?}");
+    // One take in 128 also looks for old records, and finds the one that nobody replaces.
+    let is_swept = redis.cli(&["HEXISTS", RECORDS, "swept"]).trim() == "0";
+    assert_eq!(audit.forgotten, if is_swept { 12 } else { 9 });
     tokio::time::sleep(kept * 2).await;
-    stock.sweep(100).await.unwrap();
+    assert!(stock.sweep(100).await.unwrap().forgotten >= if is_swept { 4 } else { 5 });
     assert_eq!(redis.cli(&["HLEN", RECORDS]).trim(), "0");
     let audit = stock.audit().await.unwrap();
     assert!(audit.agrees(), "{audit:?}");

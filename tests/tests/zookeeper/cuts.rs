@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager};
-use lock_tests::database_server::{DELETE, LockServer, MULTI, beside_a_busy_disk, connect, operations};
+use lock_tests::database_server::{DELETE, LockServer, MULTI, beside_a_busy_disk, operations};
 use lock_tests::dice::Dice;
 use lock_tests::wire::Fate;
 use lock_tests::zookeeper::{Options, ZooKeeper};
@@ -12,7 +12,7 @@ use lock_tests::{Wire, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
-use crate::entries::{assert_nothing_is_left, await_entries, entries};
+use crate::entries::{assert_nothing_is_left, await_entries, connect, entries};
 
 const LEASE: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(1);
@@ -220,6 +220,6 @@ async fn drop_acquires(server: &ZooKeeperServer, locks: &LockManager, dice: &mut
 async fn acquires_that_are_dropped_leave_nothing() {
     let mut dice = Dice::new(42);
     let server = ZooKeeper::start_beside_a_busy_disk().await;
-    drop_acquires(&server, &crate::entries::connect(&server, LEASE).await, &mut dice).await;
-    drop_acquires(&server, &crate::entries::connect(&server, CALL * 2).await, &mut dice).await;
+    drop_acquires(&server, &connect(&server, LEASE).await, &mut dice).await;
+    drop_acquires(&server, &connect(&server, CALL * 2).await, &mut dice).await;
 }
