@@ -51,10 +51,10 @@ Parts:
   prose     comments of at most 100 columns, sentences of at most 30 words, links with an existing target
   direction which file may import which: the floors of docs/architecture.md, circles, `testing`
   clippy    cargo clippy on everything, all features, warnings are errors
-  features  each crate without features and with each one alone, warnings are errors
+  features  `cargo package` of all crates that are published; lock-runtime and what authors of stores use, from these
+            packages, without features and with each one alone, warnings are errors
   docs      cargo doc, warnings are errors
   api       docs/public-api.txt is what `cargo xtask api` writes
-  package   `cargo package` of all crates that are published, and their compilation
   test      unit, documentation, UI and integration tests (needs redis-server)
   spec      the protocols of spec/, and that TLC refutes their broken twins (needs a JDK of 17 or newer and Maven)
   loom      data that threads share outside of a mutex, in every interleaving (lock-engine/src/loom_models.rs)
@@ -79,9 +79,9 @@ Parts:
             PostgreSQL, MariaDB, MongoDB, etcd and ZooKeeper, which the tests start (needs what their parts need)
   page      the page of the example flash-sale in a browser (needs Chromium and chromedriver)
 
-Everything with tests in it is built first. Then the tests run, and beside them the compilers: fmt, clippy, features,
-docs, api, spec, loom, tls, and the tests that compile something. The table at the end has the seconds and the processor seconds of
-each step.
+Everything with tests in it is built first. Then the tests run, and beside them the compilers, with a lower
+priority: fmt, clippy, features, docs, api, spec, loom, tls, and the tests that compile something. The table at the end
+has the seconds and the processor seconds of each step.
 
 With CI=true in the environment, --install is implied and a skipped part is a failure.
 LOCK_URL is not read: tests start their own servers.

@@ -331,9 +331,7 @@ fn start(run: Run, jar: &Path, workers: usize) -> Result<Started, String> {
     fs::write(place.join(&config), run.config(&text)?).map_err(|error| told(place, error))?;
     let said = File::create(place.join("said")).map_err(|error| told(place, error))?;
     let errors = said.try_clone().map_err(|error| told(place, error))?;
-    // The tests beside it wait for answers, and notice a busy machine.
-    let mut java = Command::new("nice");
-    java.args(["-n", "10"]).arg(jdk("java"));
+    let mut java = Command::new(jdk("java"));
     // Small runs have others beside them.
     java.args(if workers == 1 { ["-XX:+UseSerialGC", "-Xmx1g"] } else { ["-XX:+UseParallelGC", "-Xms1g"] });
     // A twin is over before code that is compiled twice would pay.

@@ -16,9 +16,6 @@ use crate::workspace::{Libraries, Library};
 pub(super) const FLAGS: &str = "-Z unstable-options --output-format json --document-private-items \
                                 --document-hidden-items --cap-lints allow";
 
-/// Runs `rustdoc` with all unstable flags.
-const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
-
 /// The JSON of our crates.
 pub(super) struct Docs {
     crates: Vec<Crate>,
@@ -47,12 +44,12 @@ impl Docs {
     pub(super) fn build(output: &Output) -> Result<Self, String> {
         let libraries = Libraries::find(output)?;
         let script = libraries.target.join("unstable-rustdoc");
-        let written = fs::write(&script, RUSTDOC)
+        let written = fs::write(&script, rustdoc(&libraries.all))
             .and_then(|()| fs::set_permissions(&script, fs::Permissions::from_mode(0o755)));
         written.map_err(|error| format!("{}: {error}", script.display()))?;
         let mut doc = crate::cargo();
         // Of the whole workspace: fewer crates want other features of what all depend on, which
-        // would be compiled once more.
+        // would be compiled once more. The script documents only those that are read here.
         doc.args(["doc", "--workspace", "--no-deps", "--all-features"]);
         doc.env("RUSTDOC", script).env("RUSTDOCFLAGS", FLAGS);
         runner::read(&mut doc, output)?;
@@ -104,6 +101,17 @@ impl Docs {
     pub(super) fn has_crate(&self, name: &str) -> bool {
         self.defined.contains_key(&(name.to_owned(), ItemKind::Module))
     }
+}
+
+/// Returns a script that runs `rustdoc` with all unstable flags on these crates, and does nothing for
+/// other crates.
+fn rustdoc(crates: &[Library]) -> String {
+    let ours: Vec<String> =
+        crates.iter().map(|library| format!("*' --crate-name {} '*", library.name)).collect();
+    format!(
+        "#!/bin/sh\ncase \" $* \" in\n{}) ;;\n*' --crate-name '*) exit ;;\nesac\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n",
+        ours.join(" | ")
+    )
 }
 
 fn read_crate(file: &Path) -> Result<Crate, String> {

@@ -10,7 +10,7 @@ mod quick;
 mod table;
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -30,7 +30,7 @@ use crate::install::{Found, Tool};
 use crate::prose;
 use crate::runner::{self, Output};
 use crate::spec;
-use crate::workspace::Libraries;
+use crate::workspace::{self, Libraries};
 
 /// One part of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +42,6 @@ pub(crate) enum Part {
     Features,
     Docs,
     Api,
-    Package,
     Test,
     Topologies,
     Spec,
@@ -60,7 +59,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Fmt,
         Self::Prose,
         Self::Direction,
@@ -68,7 +67,6 @@ impl Part {
         Self::Features,
         Self::Docs,
         Self::Api,
-        Self::Package,
         Self::Test,
         Self::Topologies,
         Self::Spec,
@@ -94,7 +92,6 @@ impl Part {
             Self::Features => "features",
             Self::Docs => "docs",
             Self::Api => "api",
-            Self::Package => "package",
             Self::Test => "test",
             Self::Topologies => "topologies",
             Self::Spec => "spec",
@@ -131,7 +128,6 @@ impl Part {
             | Self::Features
             | Self::Docs
             | Self::Api
-            | Self::Package
             | Self::Spec
             | Self::Loom
             | Self::Tls => true,
@@ -154,7 +150,7 @@ impl Part {
             Self::Fmt => &[Tool::Rustfmt],
             Self::Clippy => &[Tool::Clippy, Tool::OpenSsl],
             Self::Features => &[Tool::Clippy],
-            Self::Prose | Self::Direction | Self::Package | Self::Loom => &[],
+            Self::Prose | Self::Direction | Self::Loom => &[],
             Self::Docs | Self::Api => &[Tool::OpenSsl],
             Self::Spec => &[Tool::Jdk, Tool::Maven],
             Self::Test | Self::Topologies | Self::Tls => &[Tool::RedisServer, Tool::OpenSsl],
@@ -179,23 +175,14 @@ impl Part {
     }
 }
 
-/// The crates that users compile, and their features. Each crate must work without features, and
-/// with each one alone. `tls-native` is left to the parts that build everything.
-const FEATURES: [(&str, &[&str]); 13] = [
+/// The crates that users name, and their features. Each crate must work without features, and with
+/// each one alone. Stores are compiled with the feature of `lock-runtime` that brings them.
+/// `tls-native` is left to the parts that build everything.
+const FEATURES: [(&str, &[&str]); 3] = [
     ("lock-core", &["testing", "tls"]),
-    ("lock-engine", &["metrics", "testing"]),
-    ("lock-store-etcd", &[]),
-    ("lock-store-zookeeper", &["tls"]),
-    ("lock-store-memory", &["testing"]),
-    ("lock-store-mongodb", &[]),
-    ("lock-store-quorum", &[]),
-    ("lock-store-records", &["text"]),
-    ("lock-store-redis", &["testing", "tls-rustls"]),
-    ("lock-store-sequences", &["testing", "tls"]),
-    ("lock-store-sql", &["mysql", "postgres", "sqlite"]),
-    ("lock-store-conformance", &[]),
+    (CONFORMANCE, &[]),
     (
-        "lock-runtime",
+        workspace::PACKAGE,
         &[
             "macros",
             "redis",
@@ -215,6 +202,9 @@ const FEATURES: [(&str, &[&str]); 13] = [
         ],
     ),
 ];
+
+/// The published crate that no other one depends on.
+const CONFORMANCE: &str = "lock-store-conformance";
 
 /// Servers for the tests with the Java program, in order.
 const INTEROP_SERVERS: [&str; 3] = ["single", "cluster", "sentinel"];
@@ -285,15 +275,23 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         let left = &left;
         scope.spawn(move || {
             let lane = Lane::new(table, &output);
-            for part in compilers {
-                parts.compile(&lane, part);
-            }
-            if let Some(programs) = programs.filter(|_| tests_compile) {
-                programs.run_compiling(&lane);
-            }
-            if examples_compile {
-                examples::run_as_newcomer(&lane);
-            }
+            // A thread of its own, since the way back from a lower priority is closed.
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    if side_by_side {
+                        give_way();
+                    }
+                    for part in compilers {
+                        parts.compile(&lane, part);
+                    }
+                    if let Some(programs) = programs.filter(|_| tests_compile) {
+                        programs.run_compiling(&lane);
+                    }
+                    if examples_compile {
+                        examples::run_as_newcomer(&lane);
+                    }
+                });
+            });
             // Whatever tests are left by then.
             while side_by_side && let Some((part, programs)) = next(left, VecDeque::pop_back).zip(programs) {
                 parts.test(&lane, part, programs);
@@ -306,6 +304,13 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let table = table.finish(start.elapsed());
     println!("\n{table}");
     if table.is_good(ci) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Lowers the priority of the programs that this thread starts. The tests beside them wait for
+/// answers, and notice a busy machine.
+fn give_way() {
+    // On Linux this concerns one thread. Elsewhere the tests give way, too.
+    let _ = rustix::process::nice(10);
 }
 
 /// Takes a part from one end.
@@ -368,15 +373,7 @@ impl Parts<'_> {
                     Outcome::Ok
                 });
             }
-            Part::Features => {
-                for (package, features) in FEATURES {
-                    let alone = features.iter().map(Some);
-                    for feature in [None].into_iter().chain(alone) {
-                        let name = format!("features: {package} {}", feature.unwrap_or(&"none"));
-                        lane.step(part, &name, |step| lint(step, package, feature.copied()));
-                    }
-                }
-            }
+            Part::Features => features(lane),
             Part::Docs => {
                 lane.step(part, "docs", |step| {
                     let mut doc = crate::cargo();
@@ -387,9 +384,6 @@ impl Parts<'_> {
             }
             Part::Api => {
                 lane.step(part, "api", api::check);
-            }
-            Part::Package => {
-                lane.step(part, "package", package);
             }
             Part::Spec => {
                 lane.step(part, "spec", spec::check);
@@ -477,7 +471,6 @@ impl Parts<'_> {
             | Part::Features
             | Part::Docs
             | Part::Api
-            | Part::Package
             | Part::Spec
             | Part::Loom
             | Part::Tls => {}
@@ -619,64 +612,73 @@ fn run_loom(step: &Step<'_>) -> Outcome {
     }
 }
 
-/// Packs the crates that users compile as they would be published, and checks what is in the
-/// packages. Cargo's own verification would compile all that they depend on once more.
-fn package(step: &Step<'_>) -> Outcome {
-    let target = match Libraries::find(step.output()) {
-        Ok(libraries) => libraries.target,
-        Err(why) => return Outcome::Failed(why),
-    };
-    // Uncommitted changes are packed too.
-    let mut args = vec!["package", "--no-verify", "--allow-dirty"];
-    let packages = || FEATURES.into_iter().map(|(package, _)| package).chain(["lock-macros"]);
-    args.extend(packages().flat_map(|package| ["--package", package]));
-    let packed = step.cargo(&args);
-    if packed != Outcome::Ok {
-        return packed;
-    }
-    let folder = target.join("packages");
-    match unpack(step, packages(), &target.join("package"), &folder) {
-        // What they depend on is shared with the other checks.
-        Ok(()) => step.run(
-            crate::cargo()
-                .args(["check", "--workspace"])
-                .current_dir(&folder)
-                .env("CARGO_TARGET_DIR", target),
-        ),
-        Err(why) => Outcome::Failed(format!("the packages can't be unpacked: {why}")),
+/// Packs the crates that users compile, and lints them as users compile them: from the packages,
+/// and with few features.
+fn features(lane: &Lane<'_>) {
+    let mut folder = None;
+    lane.step(Part::Features, "features: package", |step| match packages(step.output()) {
+        Ok(unpacked) => {
+            folder = Some(unpacked);
+            Outcome::Ok
+        }
+        Err(why) => Outcome::Failed(why),
+    });
+    let Some(Unpacked { folder, target }) = folder else { return };
+    for (package, features) in FEATURES {
+        for feature in [None].into_iter().chain(features.iter().map(Some)) {
+            let name = format!("features: {package} {}", feature.unwrap_or(&"none"));
+            lane.step(Part::Features, &name, |step| {
+                let mut lint = crate::cargo();
+                // What they depend on is shared with the other checks.
+                lint.current_dir(&folder).env("CARGO_TARGET_DIR", &target);
+                lint.args(["clippy", "--package", package, "--no-default-features"]);
+                lint.args(feature.into_iter().flat_map(|feature| ["--features", feature]));
+                step.run(lint.args(["--", "-D", "warnings"]))
+            });
+        }
     }
 }
 
-/// Unpacks the packages of this version into a new workspace, in which they find each other.
-fn unpack<'a>(
-    step: &Step<'_>,
-    packages: impl Iterator<Item = &'a str>,
-    packed: &Path,
-    folder: &Path,
-) -> Result<(), String> {
-    let said = |error: std::io::Error| error.to_string();
+/// A workspace of packages.
+struct Unpacked {
+    folder: PathBuf,
+    /// The folder that cargo builds in.
+    target: PathBuf,
+}
+
+/// Packs the crates that users compile as they would be published, and unpacks them into a new
+/// workspace, in which they find each other.
+fn packages(output: &Output) -> Result<Unpacked, String> {
+    let Libraries { all, target } = Libraries::find(output)?;
+    let packages: Vec<&str> =
+        all.iter().map(|library| library.package.as_str()).chain([CONFORMANCE]).collect();
+    let mut package = crate::cargo();
+    // Cargo's own verification would compile all that they depend on once more. Uncommitted changes
+    // are packed too.
+    package.args(["package", "--no-verify", "--allow-dirty"]);
+    package.args(packages.iter().flat_map(|package| ["--package", package]));
+    runner::read(&mut package, output)?;
+    let folder = target.join("packages");
+    let said = |error: std::io::Error| format!("{}: {error}", folder.display());
     if folder.exists() {
-        std::fs::remove_dir_all(folder).map_err(said)?;
+        std::fs::remove_dir_all(&folder).map_err(said)?;
     }
-    std::fs::create_dir_all(folder).map_err(said)?;
+    std::fs::create_dir_all(&folder).map_err(said)?;
+    let manifest = std::fs::read_to_string(crate::root().join("Cargo.toml")).map_err(said)?;
+    // With other profiles, all that they depend on would be compiled once more.
+    let profiles = manifest.find("[profile.").map_or("", |at| manifest[at..].trim_end());
     let mut manifest =
-        String::from("[workspace]\nresolver = \"3\"\nmembers = [\"*-*\"]\n\n[patch.crates-io]\n");
+        format!("[workspace]\nresolver = \"3\"\nmembers = [\"*-*\"]\n\n{profiles}\n\n[patch.crates-io]\n");
     for package in packages {
         let name = format!("{package}-{}", env!("CARGO_PKG_VERSION"));
+        let packed = target.join("package").join(format!("{name}.crate"));
         let mut tar = Command::new("tar");
-        tar.arg("-xzf").arg(packed.join(format!("{name}.crate"))).arg("-C").arg(folder);
-        runner::read(&mut tar, step.output())?;
+        // In packages, all files have one old time. Cargo would not notice that they change.
+        tar.arg("-xmzf").arg(packed).arg("-C").arg(&folder);
+        runner::read(&mut tar, output)?;
         manifest.push_str(&format!("{package} = {{ path = \"{name}\" }}\n"));
     }
     std::fs::write(folder.join("Cargo.toml"), manifest).map_err(said)?;
     std::fs::copy(crate::root().join("Cargo.lock"), folder.join("Cargo.lock")).map_err(said)?;
-    Ok(())
-}
-
-/// Lints a crate as a user with only this feature compiles it.
-fn lint(step: &Step<'_>, package: &str, feature: Option<&str>) -> Outcome {
-    let mut args = vec!["clippy", "--package", package, "--no-default-features"];
-    args.extend(feature.into_iter().flat_map(|feature| ["--features", feature]));
-    args.extend(["--", "-D", "warnings"]);
-    step.cargo(&args)
+    Ok(Unpacked { folder, target })
 }
