@@ -9,19 +9,24 @@ use http::uri::PathAndQuery;
 use lock_core::internal::sync::{Mutex, lock};
 use lock_core::store::{StoreError, StoreErrorKind};
 use prost::Message;
+use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::messages::{AuthenticateRequest, AuthenticateResponse};
+use crate::messages::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse};
 
 /// Time for a connection.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// How often a connection is checked, and how long its answer may take.
-const PING: Duration = Duration::from_secs(2);
+/// How often a silent connection is checked. More than the five seconds of etcd's option
+/// `grpc-keepalive-min-time`: it closes connections that are checked more often.
+const PING: Duration = Duration::from_secs(6);
+
+/// Maximum time for the answer to a check.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// A server that has not answered for this long is not asked next, if there is another one.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -97,7 +102,7 @@ impl Client {
             .into_iter()
             .map(|server| {
                 let server = server.connect_timeout(CONNECT).tcp_nodelay(true);
-                server.http2_keep_alive_interval(PING).keep_alive_timeout(PING)
+                server.http2_keep_alive_interval(PING).keep_alive_timeout(ANSWER)
             })
             .collect();
         let channels = Mutex::new(servers.iter().map(|_| None).collect());
@@ -115,11 +120,32 @@ impl Client {
     /// Returns the connection to use, and the number of its server. Connects on first use.
     fn channel(&self) -> Result<(usize, Channel), StoreError> {
         let at = self.current.load(Ordering::Acquire);
+        Ok((at, self.channel_of(at)?))
+    }
+
+    fn channel_of(&self, at: usize) -> Result<Channel, StoreError> {
         let none = || StoreError::new(StoreErrorKind::Refused, "no server of etcd is known");
         let server = self.servers.get(at).ok_or_else(none)?;
         let mut channels = lock(&self.channels);
         let channel = channels.get_mut(at).ok_or_else(none)?;
-        Ok((at, channel.get_or_insert_with(|| server.connect_lazy()).clone()))
+        Ok(channel.get_or_insert_with(|| server.connect_lazy()).clone())
+    }
+
+    /// Whether this server answers soon with what the cluster has now. One that is cut off from the
+    /// others, or whose disk stands still, may answer other questions.
+    pub(crate) async fn is_current(&self, server: usize) -> bool {
+        let read = async {
+            let channel = self.channel_of(server)?;
+            // Any key will do, also one that may not be read.
+            let (request, _) = self.request(RangeRequest { key: vec![0], ..RangeRequest::default() }).await?;
+            let answer: Result<RangeResponse, Status> = unary(channel, RANGE, request).await;
+            answer.map_err(|status| error_of(&status, self.servers.get(server)))
+        };
+        match timeout(ANSWER, read).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => !error.is_transient(),
+            Err(_) => false,
+        }
     }
 
     /// Makes a call. One whose outcome is unknown fails as [`StoreErrorKind::Unanswered`].
@@ -183,10 +209,12 @@ impl Client {
                 Ok((server, answer.into_inner()))
             }
             Err(status) => {
-                if is_stale_token(&status) {
-                    self.drop_token(token.as_ref());
-                }
                 let error = error_of(&status, self.servers.get(server));
+                if is_stale_token(&status) && token.is_some() {
+                    self.drop_token(token.as_ref());
+                    // The next one has another token.
+                    return Err(StoreError::new(StoreErrorKind::NotReady, error.to_string()));
+                }
                 if error.is_transient() {
                     self.pass_over(server);
                 }
@@ -215,6 +243,15 @@ impl Client {
         if token.as_ref() == stale {
             *token = None;
         }
+    }
+
+    /// Whether a call has failed because the login is too old. The next one logs in anew then.
+    pub(crate) fn forgets_token(&self, status: &Status) -> bool {
+        let is_stale = self.login.is_some() && is_stale_token(status);
+        if is_stale {
+            self.forget_token();
+        }
+        is_stale
     }
 
     /// Makes the next call log in anew.

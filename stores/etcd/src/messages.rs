@@ -140,7 +140,7 @@ pub(crate) struct Compare {
     pub(crate) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(crate) key: Vec<u8>,
-    #[prost(oneof = "Expected", tags = "4, 5, 7, 8")]
+    #[prost(oneof = "Expected", tags = "4, 5, 7")]
     pub(crate) expected: Option<Expected>,
     #[prost(bytes = "vec", tag = "64")]
     pub(crate) range_end: Vec<u8>,
@@ -154,8 +154,6 @@ pub(crate) enum Expected {
     CreateRevision(i64),
     #[prost(bytes, tag = "7")]
     Value(Vec<u8>),
-    #[prost(int64, tag = "8")]
-    Lease(i64),
 }
 
 impl Compare {
@@ -172,11 +170,6 @@ impl Compare {
     pub(crate) fn value(key: Vec<u8>, value: Vec<u8>) -> Self {
         let expected = Some(Expected::Value(value));
         Self { result: 0, target: 3, key, expected, range_end: Vec::new() }
-    }
-
-    pub(crate) fn lease(key: Vec<u8>, lease: i64) -> Self {
-        let expected = Some(Expected::Lease(lease));
-        Self { result: 0, target: 4, key, expected, range_end: Vec::new() }
     }
 }
 

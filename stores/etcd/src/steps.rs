@@ -305,6 +305,68 @@ impl Etcd {
         }
         Ok(Entered::Busy { moment, items, ahead: u32::try_from(before.unwrap_or(0)).unwrap_or(u32::MAX) })
     }
+
+    /// Lets an entry of this birth end with another session if it has this version, and gives it
+    /// another one. So a copy that arrives late does nothing, also if the session is the same again.
+    pub(crate) async fn attach_if(
+        &self,
+        entered: Session,
+        entry: &Entry,
+        born: u64,
+        to: Session,
+        version: i64,
+    ) -> Result<Attached, StoreError> {
+        let key = self.key(entered, entry);
+        let compare =
+            vec![Compare::created(key.clone(), signed(born)), Compare::version(key.clone(), version)];
+        let put = PutRequest { key: key.clone(), value: entry.owner.as_str().into(), lease: to.0 };
+        let (success, failure) = (vec![Op::Put(put).into()], vec![get(key)]);
+        let answers = self.txn(TxnRequest { compare, success, failure }).await;
+        let answers = answers.map_err(|error| match is_lease_gone(&error) {
+            true => StoreError::new(StoreErrorKind::NotReady, error.to_string()),
+            false => error,
+        })?;
+        if answers.succeeded {
+            return Ok(Attached::Done);
+        }
+        let found = answers.ranges().next().and_then(|range| range.kvs.first());
+        let same = found.filter(|kv| revision(kv.create_revision) == born);
+        Ok(same.map_or(Attached::Gone, |kv| Attached::Version(kv.version)))
+    }
+
+    /// Sends one heartbeat.
+    async fn keep_alive(&self, session: Session) -> Result<Option<Duration>, StoreError> {
+        let once = tokio_stream::once(LeaseKeepAliveRequest { id: session.0 });
+        // The server ends the stream when the requests end, so they don't.
+        let requests = once.chain(tokio_stream::pending());
+        let (server, mut answers) =
+            self.client.stream::<_, LeaseKeepAliveResponse>(LEASE_KEEP_ALIVE, requests).await?;
+        match answers.next().await {
+            Some(Ok(answer)) if answer.id == session.0 => Ok(seconds(answer.ttl)),
+            other => {
+                let (why, kind) = match other {
+                    Some(Err(status)) if self.client.forgets_token(&status) => {
+                        (status.message().to_owned(), StoreErrorKind::NotReady)
+                    }
+                    Some(Err(status)) => (status.message().to_owned(), StoreErrorKind::Unreachable),
+                    _ => ("the stream has ended".to_owned(), StoreErrorKind::Unreachable),
+                };
+                if kind == StoreErrorKind::Unreachable {
+                    self.client.pass_over(server);
+                }
+                Err(StoreError::new(kind, format!("etcd has not answered a keep-alive: {why}")))
+            }
+        }
+    }
+}
+
+/// The outcome of an attempt to let an entry end with another session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    Done,
+    /// The entry has this version.
+    Version(i64),
+    Gone,
 }
 
 /// The answers of a transaction.
@@ -367,22 +429,10 @@ impl OrderedStore for Etcd {
     }
 
     async fn beat(&self, session: Session, _lease: Duration) -> Result<Option<Duration>, StoreError> {
-        let once = tokio_stream::once(LeaseKeepAliveRequest { id: session.0 });
-        // The server ends the stream when the requests end, so they don't.
-        let requests = once.chain(tokio_stream::pending());
-        let (server, mut answers) =
-            self.client.stream::<_, LeaseKeepAliveResponse>(LEASE_KEEP_ALIVE, requests).await?;
-        match answers.next().await {
-            Some(Ok(answer)) if answer.id == session.0 => Ok(seconds(answer.ttl)),
-            other => {
-                self.client.pass_over(server);
-                let why = match other {
-                    Some(Err(status)) => status.message().to_owned(),
-                    _ => "the stream has ended".to_owned(),
-                };
-                let text = format!("etcd has not answered a keep-alive: {why}");
-                Err(StoreError::new(StoreErrorKind::Unreachable, text))
-            }
+        match self.keep_alive(session).await {
+            // The login was too old, or this server has no leader.
+            Err(error) if error.kind() == StoreErrorKind::NotReady => self.keep_alive(session).await,
+            kept => kept,
         }
     }
 
@@ -448,29 +498,12 @@ impl OrderedStore for Etcd {
         born: u64,
         to: Session,
     ) -> Result<bool, StoreError> {
-        let key = self.key(entered, entry);
-        // A copy that arrives late finds another lease.
-        let mut from = entered.0;
+        let mut version = 1;
         loop {
-            let compare =
-                vec![Compare::created(key.clone(), signed(born)), Compare::lease(key.clone(), from)];
-            let put = PutRequest { key: key.clone(), value: entry.owner.as_str().into(), lease: to.0 };
-            let (success, failure) = (vec![Op::Put(put).into()], vec![get(key.clone())]);
-            let answers =
-                self.txn(TxnRequest { compare, success, failure }).await.map_err(
-                    |error| match is_lease_gone(&error) {
-                        true => StoreError::new(StoreErrorKind::NotReady, error.to_string()),
-                        false => error,
-                    },
-                )?;
-            if answers.succeeded {
-                return Ok(true);
-            }
-            let found = answers.ranges().next().and_then(|range| range.kvs.first());
-            match found.filter(|kv| revision(kv.create_revision) == born) {
-                None => return Ok(false),
-                Some(kv) if kv.lease == to.0 => return Ok(true),
-                Some(kv) => from = kv.lease,
+            match self.attach_if(entered, entry, born, to, version).await? {
+                Attached::Done => return Ok(true),
+                Attached::Version(found) => version = found,
+                Attached::Gone => return Ok(false),
             }
         }
     }

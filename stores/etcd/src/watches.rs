@@ -1,7 +1,9 @@
 //! [`Watches`]: the deletions of keys, in one stream for all.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use lock_core::internal::sync::{Mutex, lock};
 use tokio::sync::mpsc;
@@ -12,6 +14,9 @@ use crate::client::{Client, WATCH};
 use crate::messages::{
     NO_PUT, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching,
 };
+
+/// How often a server with watches is checked.
+const CHECK: Duration = Duration::from_secs(4);
 
 /// The news of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +140,17 @@ impl Watches {
     }
 }
 
+/// Resolves when the server does not answer, or is behind the others: its watches hear of nothing.
+async fn is_behind(client: &Client, server: usize, watches: &Weak<Watches>) {
+    loop {
+        tokio::time::sleep(CHECK).await;
+        let is_heard = watches.upgrade().is_some_and(|watches| !lock(&watches.inner).heard.is_empty());
+        if is_heard && !client.is_current(server).await {
+            return;
+        }
+    }
+}
+
 /// Runs a stream of watches until it ends, or until nobody can watch any more.
 async fn run(
     client: Arc<Client>,
@@ -144,7 +160,13 @@ async fn run(
 ) {
     let requests = UnboundedReceiverStream::new(requests);
     if let Ok((server, mut answers)) = client.stream::<_, WatchResponse>(WATCH, requests).await {
-        while let Some(Ok(answer)) = answers.next().await {
+        let mut behind = pin!(is_behind(&client, server, &watches));
+        loop {
+            let answer = tokio::select! {
+                answer = answers.next() => answer,
+                () = &mut behind => break,
+            };
+            let Some(Ok(answer)) = answer else { break };
             match watches.upgrade() {
                 Some(watches) if watches.heard(&answer) => {}
                 // The user may have lost its rights, or its token.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use lock_core::internal::sync::lock;
-use lock_core::store::Notice;
 use lock_core::store::kit::Backoff;
+use lock_core::store::{Notice, StoreError};
 
 use crate::entries::{Own, State, tell};
 use crate::locks::Inner;
@@ -24,7 +24,7 @@ pub(crate) async fn follow<S: OrderedStore>(
         match store.gone(session, entry.clone(), born, Some(before.clone())).await {
             Ok(Gone::Before(moment)) if before.is_only => break moment,
             Ok(_) => {}
-            Err(_) => tokio::time::sleep(backoff.next_pause()).await,
+            Err(error) => failed(&locks, &entry, &error, &mut backoff).await,
         }
         match store.places(session, vec![(entry.clone(), born)]).await {
             Ok((moment, places)) => match places.into_iter().next().flatten() {
@@ -34,7 +34,7 @@ pub(crate) async fn follow<S: OrderedStore>(
                 },
                 None => return lost(&locks, &entry, born),
             },
-            Err(_) => tokio::time::sleep(backoff.next_pause()).await,
+            Err(error) => failed(&locks, &entry, &error, &mut backoff).await,
         }
     };
     if let Some(locks) = locks.upgrade() {
@@ -59,6 +59,21 @@ pub(crate) async fn guard<S: OrderedStore>(
     if lock(&locks.entries).get(&entry).is_some_and(is_held) {
         locks.lost.add([&entry], &locks.settings.prefix);
     }
+}
+
+/// Pauses after an error. If it stays, such as a right that is missing, the listeners ask again, and
+/// get it.
+async fn failed<S: OrderedStore>(
+    locks: &Weak<Inner<S>>,
+    entry: &Entry,
+    error: &StoreError,
+    backoff: &mut Backoff,
+) {
+    if let Some(locks) = locks.upgrade().filter(|_| !error.is_transient()) {
+        let ears = lock(&locks.entries).ears(entry);
+        tell(&ears, Notice::Retry);
+    }
+    tokio::time::sleep(backoff.next_pause()).await;
 }
 
 /// Records that the entry is gone. Its listeners ask again.

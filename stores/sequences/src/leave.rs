@@ -118,6 +118,11 @@ impl<S: OrderedStore> Inner<S> {
         entries: Vec<(Entry, Option<u64>)>,
         slot: Option<usize>,
     ) -> Result<Vec<bool>, StoreError> {
+        // Of two that end an epoch at once, one would be too late, and look and send again.
+        let _only = match slot.and_then(|slot| entered.ending(slot)) {
+            Some(ending) => Some(ending.lock().await),
+            None => None,
+        };
         loop {
             let epoch = slot.map(|slot| entered.epoch(slot));
             let leave = Leave { session: entered.id, entries: entries.clone(), epoch };
@@ -131,6 +136,10 @@ impl<S: OrderedStore> Inner<S> {
                 Left::Late(version) => {
                     if let Some(epoch) = epoch {
                         self.late(entered, epoch, version).await?;
+                        // Then so have its epochs.
+                        if entered.has_ended() {
+                            return Ok(vec![false; entries.len()]);
+                        }
                     }
                 }
                 Left::Ended => {

@@ -1,5 +1,6 @@
 //! Answers to operators: who holds a lock.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use lock_core::LockKey;
@@ -7,19 +8,21 @@ use lock_core::internal::sync::lock;
 use lock_core::store::{Kind, LockStatus, ScanRequest, Scanned, StoreError};
 
 use crate::locks::Inner;
-use crate::store::{Class, Entry, Life, Listed, OrderedStore, Page};
+use crate::store::{Class, Entry, Life, Listed, OrderedStore, Page, Session};
 
 impl<S: OrderedStore> Inner<S> {
     pub(crate) async fn status(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
         let name = key.prefixed(&self.settings.prefix);
         let (_, queue) = self.store.list(&name).await?;
-        self.status_of(&name, &queue).await
+        self.status_of(&name, &queue, &mut HashMap::new()).await
     }
 
-    pub(crate) async fn status_of(
+    /// Returns the status of a lock. Looks up each session once.
+    async fn status_of(
         &self,
         name: &Arc<str>,
         queue: &[Listed],
+        sessions: &mut HashMap<Session, Life>,
     ) -> Result<LockStatus, StoreError> {
         let (holders, waiters) = holders(queue);
         let now = self.clock.now();
@@ -30,9 +33,13 @@ impl<S: OrderedStore> Inner<S> {
                 let own = lock(&self.entries);
                 own.get(&entry).filter(|own| own.born == holder.born).map(|own| own.until.since(now))
             };
-            let life = match known {
-                Some(remaining) => Life::For(remaining),
-                None => self.store.remaining(holder.session).await?,
+            let life = match (known, sessions.get(&holder.session)) {
+                (Some(remaining), _) => Life::For(remaining),
+                (None, Some(life)) => *life,
+                (None, None) => {
+                    let life = self.store.remaining(holder.session).await?;
+                    *sessions.entry(holder.session).or_insert(life)
+                }
             };
             match life {
                 Life::For(remaining) => last = last.max(Some(remaining)),
@@ -68,12 +75,12 @@ impl<S: OrderedStore> Inner<S> {
     pub(crate) async fn scan(&self, request: ScanRequest) -> Result<Scanned, StoreError> {
         let prefix = format!("{}{}", self.settings.prefix, request.prefix);
         let Page { locks, next } = self.store.scan(&prefix, request.cursor).await?;
-        let mut found = Vec::with_capacity(locks.len());
+        let (mut found, mut sessions) = (Vec::with_capacity(locks.len()), HashMap::new());
         for (name, queue) in locks {
             let Some(key) = name.strip_prefix(&self.settings.prefix) else { continue };
             // Names that are no keys are not of this library.
             let Ok(key) = LockKey::new(key) else { continue };
-            let status = self.status_of(&Arc::from(name), &queue).await?;
+            let status = self.status_of(&Arc::from(name), &queue, &mut sessions).await?;
             if status.is_locked() {
                 found.push((key, status));
             }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lock_core::internal::clock::Tick;
 use lock_core::internal::sync::lock;
 use lock_core::store::{LONGEST_WAIT, MAX_PERMITS, RenewItem, RenewRequest, Renewed, Standing, StoreError};
 
@@ -28,10 +27,11 @@ impl<S: OrderedStore> Inner<S> {
     pub(crate) async fn renew(&self, request: &RenewRequest) -> Result<Vec<Renewed>, StoreError> {
         let mut answers = vec![Renewed::Gone; request.items.len()];
         let now = self.clock.now();
+        let life = self.store.abilities().waiter_life;
         // The holds and waiters, by the session in which they were entered.
         let mut groups: Vec<Kept> = Vec::new();
         {
-            let entries = lock(&self.entries);
+            let mut entries = lock(&self.entries);
             // A request for several may have left out locks that are free, and waits for others.
             let mut others: HashMap<&Entry, Duration> = HashMap::new();
             for item in request.items.iter().filter(|item| item.standing != Standing::Holder) {
@@ -76,10 +76,14 @@ impl<S: OrderedStore> Inner<S> {
                     }),
                 }
             }
+            // Who asks is alive, also while the store does not answer.
+            for (_, entry, ..) in groups.iter().flat_map(|group| &group.all).filter(|(.., holds)| !holds) {
+                entries.change(entry, |own| own.until = own.until.max(now + life));
+            }
         }
         let (mut failed, mut are_all_failed) = (None, true);
         for mut group in groups {
-            match self.renew_group(&mut group, request, now, &mut answers).await {
+            match self.renew_group(&mut group, request, &mut answers).await {
                 Ok(()) => are_all_failed = false,
                 Err(error) => {
                     // What is wrong with these is no reason to lose others.
@@ -100,7 +104,6 @@ impl<S: OrderedStore> Inner<S> {
         &self,
         group: &mut Kept,
         request: &RenewRequest,
-        now: Tick,
         answers: &mut [Renewed],
     ) -> Result<(), StoreError> {
         if S::MOVES && (group.lease > group.live.timeout || group.moves) {
@@ -118,7 +121,6 @@ impl<S: OrderedStore> Inner<S> {
         for holds in holds.chunks(most) {
             exist.extend(self.exist_each(group.entered.id, holds).await?);
         }
-        let life = self.store.abilities().waiter_life;
         let (mut exist, mut gone) = (exist.into_iter(), Vec::new());
         let mut entries = lock(&self.entries);
         let mut wake = Sweeper::Sleeps;
@@ -154,8 +156,9 @@ impl<S: OrderedStore> Inner<S> {
             };
             if answer != Renewed::Unknown {
                 let lease = request.items.get(*at).map_or(Duration::ZERO, |item| item.lease);
-                let until = if *holds { asked_at + lease } else { now + life };
-                entries.change(entry, |own| own.until = own.until.max(until));
+                if *holds {
+                    entries.change(entry, |own| own.until = own.until.max(asked_at + lease));
+                }
                 if state == State::Holds && self.leases.is_none() {
                     self.guard(&mut entries, entry, &group.entered, *born);
                 }

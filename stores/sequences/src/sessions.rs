@@ -20,8 +20,16 @@ pub(crate) struct Live {
     /// A [`Tick`]. The store does not end the session before.
     certain: AtomicU64,
     has_ended: AtomicBool,
-    epochs: Box<[AtomicI64]>,
+    slots: Box<[Slot]>,
     beating: tokio::sync::Mutex<()>,
+}
+
+/// One of the epochs of a session.
+#[derive(Debug, Default)]
+struct Slot {
+    /// As far as it is known.
+    version: AtomicI64,
+    ending: tokio::sync::Mutex<()>,
 }
 
 impl Live {
@@ -31,7 +39,7 @@ impl Live {
             timeout,
             certain: AtomicU64::new((sent + timeout).as_nanos()),
             has_ended: AtomicBool::new(false),
-            epochs: (0..epochs).map(|_| AtomicI64::new(0)).collect(),
+            slots: (0..epochs).map(|_| Slot::default()).collect(),
             beating: tokio::sync::Mutex::default(),
         })
     }
@@ -47,21 +55,26 @@ impl Live {
 
     /// Returns the current epoch of a slot, as far as it is known.
     pub(crate) fn epoch(&self, slot: usize) -> Epoch {
-        let version = self.epochs.get(slot).map_or(0, |version| version.load(Ordering::Acquire));
+        let version = self.slots.get(slot).map_or(0, |slot| slot.version.load(Ordering::Acquire));
         Epoch { slot, version }
+    }
+
+    /// Whoever ends the epoch of a slot locks this.
+    pub(crate) fn ending(&self, slot: usize) -> Option<&tokio::sync::Mutex<()>> {
+        self.slots.get(slot).map(|slot| &slot.ending)
     }
 
     /// Records the epoch that the store has answered. Epochs only grow.
     pub(crate) fn saw_epoch(&self, slot: usize, version: i64) {
-        if let Some(known) = self.epochs.get(slot) {
-            known.fetch_max(version, Ordering::AcqRel);
+        if let Some(known) = self.slots.get(slot) {
+            known.version.fetch_max(version, Ordering::AcqRel);
         }
     }
 
     /// Records that the store has lost the epoch, although the session lives.
     fn lost_epoch(&self, slot: usize, version: i64) {
-        if let Some(known) = self.epochs.get(slot) {
-            known.store(version, Ordering::Release);
+        if let Some(known) = self.slots.get(slot) {
+            known.version.store(version, Ordering::Release);
         }
     }
 }

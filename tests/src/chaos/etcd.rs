@@ -33,6 +33,21 @@ pub(super) struct Etcd {
     pub(super) peers: Peers,
 }
 
+/// Starts a cluster with proxies between its members.
+///
+/// # Errors
+///
+/// When it does not start.
+pub fn etcd_with_peers(options: Options) -> io::Result<(EtcdCluster, Peers)> {
+    let peers = Peers::start()?;
+    let (listens, advertised) = peers.ports();
+    let cluster = EtcdCluster::try_start_with(options.peer_ports(listens, advertised))?;
+    for (at, member) in cluster.members().enumerate() {
+        peers.name(at, id(&status(member.addr())?["header"]["member_id"]));
+    }
+    Ok((cluster, peers))
+}
+
 /// An entry in the queue of a lock.
 #[derive(Clone, Debug)]
 struct Entry {
@@ -46,15 +61,8 @@ struct Entry {
 
 impl Etcd {
     pub(super) fn start() -> io::Result<Self> {
-        let peers = Peers::start()?;
-        let (listens, advertised) = peers.ports();
-        let options = Options::default().election_timeout(DEAD_AFTER).peer_ports(listens, advertised);
-        let cluster = EtcdCluster::try_start_with(options)?;
-        let etcd = Self { cluster, peers };
-        for (at, member) in etcd.cluster.members().enumerate() {
-            etcd.peers.name(at, id(&status(member.addr())?["header"]["member_id"]));
-        }
-        Ok(etcd)
+        let (cluster, peers) = etcd_with_peers(Options::default().election_timeout(DEAD_AFTER))?;
+        Ok(Self { cluster, peers })
     }
 
     /// Does something to a member.

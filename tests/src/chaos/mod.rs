@@ -30,8 +30,10 @@ mod worker;
 mod zookeeper;
 
 pub use arena::Topology;
+pub use etcd::etcd_with_peers;
 pub use fault::Fault;
 pub use orders::{Broken, Confirmed, Orders};
+pub use peers::Peers;
 pub use plan::Plan;
 pub use report::{Losses, Outcome, Row, markdown};
 pub use run::{judge, run};

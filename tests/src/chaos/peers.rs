@@ -17,13 +17,16 @@ const MEMBERS: usize = 3;
 const FROM: &str = "x-server-from: ";
 
 /// A proxy in front of each member, for the other members.
-pub(super) struct Peers {
-    _runtime: Runtime,
+#[derive(Debug)]
+pub struct Peers {
+    /// Always there until it is dropped.
+    runtime: Option<Runtime>,
     listens: [u16; MEMBERS],
     advertised: [u16; MEMBERS],
     shared: Arc<Shared>,
 }
 
+#[derive(Debug)]
 struct Shared {
     ids: [AtomicU64; MEMBERS],
     /// The member that is cut off.
@@ -45,7 +48,7 @@ impl Peers {
             let member = SocketAddr::from(([127, 0, 0, 1], *listens));
             runtime.spawn(accept(listener, at, member, Arc::clone(&shared)));
         }
-        Ok(Self { _runtime: runtime, listens, advertised, shared })
+        Ok(Self { runtime: Some(runtime), listens, advertised, shared })
     }
 
     /// Returns the ports that members listen on, and those at which others reach them.
@@ -59,15 +62,24 @@ impl Peers {
     }
 
     /// Lets no message pass between this member and the others.
-    pub(super) fn cut(&self, at: usize) {
+    pub fn cut(&self, at: usize) {
         self.shared.hits.store(0, Ordering::SeqCst);
         self.shared.cut.send_replace(Some(at));
     }
 
     /// Lets all messages pass, and closes connections that have lost some. Returns how many.
-    pub(super) fn join(&self) -> usize {
+    pub fn join(&self) -> usize {
         self.shared.cut.send_replace(None);
         self.shared.hits.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Peers {
+    /// A runtime that waits for its threads can't be dropped in another one.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests that are lost, or whose answers are, and futures that are dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_runtime::{LockError, LockManager};
@@ -35,6 +35,30 @@ fn break_next(wire: &Wire, is_it: fn(&[u8]) -> bool, fate: Fate) {
 
 async fn behind(wire: &Wire) -> LockManager {
     LockManager::builder().lease(LEASE).call_timeout(CALL).connect(Etcd::url_at(wire.addr())).await.unwrap()
+}
+
+/// A server closes connections that it finds too curious.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_in_quiet_times_keeps_its_connection() {
+    let server = Etcd::start_beside_a_busy_disk().await;
+    let wire = Wire::to(server.addr());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    wire.set(move |request| {
+        count.fetch_add(usize::from(request.starts_with(b"PRI * HTTP/2.0")), Ordering::Relaxed);
+        Fate::Passes
+    });
+    let other = connect(&server, Duration::from_secs(600)).await;
+    let guard = other.mutex("k").acquire().await.unwrap();
+    let locks = LockManager::builder().lease(Duration::from_secs(600));
+    let locks = locks.connect(Etcd::url_at(wire.addr())).await.unwrap();
+    let waiter = tokio::spawn(locks.mutex("k").wait(SLACK * 2).acquire());
+    await_entries(&server, "k", 2, SLACK).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    // One more if the machine has stood still.
+    assert!(connections.load(Ordering::Relaxed) <= 2, "{connections:?}");
+    guard.release().await.unwrap();
+    timeout(SLACK, waiter).await.unwrap().unwrap().unwrap().release().await.unwrap();
 }
 
 /// It is repeated, and is one hold.

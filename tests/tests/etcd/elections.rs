@@ -45,7 +45,7 @@ fn has_sound_leases(cluster: &EtcdCluster) -> bool {
 }
 
 /// Lets processes work, and makes `faults` meanwhile.
-fn processes_never_overlap(url: &str, time: Duration, faults: impl FnOnce(&mut Hammers)) {
+pub(crate) fn processes_never_overlap(url: &str, time: Duration, faults: impl FnOnce(&mut Hammers)) {
     processes_work(url, time, faults).assert_clean();
 }
 

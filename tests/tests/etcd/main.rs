@@ -8,4 +8,5 @@ mod faults;
 mod go;
 mod interop;
 mod logins;
+mod partitions;
 mod queues;

@@ -220,6 +220,26 @@ async fn a_waiter_keeps_its_place_for_longer_than_its_lease() {
     assert_only_epochs_are_left(&cluster, SLACK).await;
 }
 
+/// The session lives on meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_keeps_its_place_while_the_server_is_silent() {
+    let mut server = Etcd::start_beside_a_busy_disk().await;
+    let one = LockManager::builder().lease(LONG).connect(url(&server)).await.unwrap();
+    // Its session lasts for 24 s, and gets a heartbeat every 6 s.
+    let two = LockManager::builder().lease(Duration::from_secs(18)).connect(url(&server)).await.unwrap();
+    let holder = one.mutex("k").acquire().await.unwrap();
+    let second = tokio::spawn(two.mutex("k").wait(LONG * 2).acquire());
+    let before = await_entries(&server, "k", 2, SLACK).await;
+    server.stop();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    server.cont();
+    // What was deleted would be gone, or made again, by then.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(entries(&server, "k"), before);
+    holder.release().await.unwrap();
+    granted(second).await.release().await.unwrap();
+}
+
 /// It moves to a session that lasts for long enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_extended_hold_outlives_the_session_in_which_it_was_made() {

@@ -2,10 +2,12 @@
 
 use lock_store_sequences::{Class, Enter, Entered, Entry, Epoch, Leave, Left, OrderedStore, Session};
 
-use lock_core::store::StoreError;
+use lock_core::store::{StoreError, Withdrawn};
+use tokio::time::timeout;
 
+use super::sessions::leases;
 use super::*;
-use crate::steps::Etcd;
+use crate::steps::{Attached, Etcd};
 use crate::tests::*;
 
 async fn session(store: &EtcdStore) -> Session {
@@ -132,6 +134,48 @@ async fn an_entry_moves_only_if_it_is_the_same() {
     assert_eq!(etcd.exist(first.session, vec![(entry.clone(), born)]).await, Ok(vec![false]));
 }
 
+#[tokio::test]
+async fn a_late_copy_of_a_move_does_nothing_although_the_session_is_the_first_again() {
+    let (store, prefix) = new_store();
+    let etcd = store.store();
+    let first = enter(session(&store).await, &prefix, 0);
+    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
+    let (entry, born) = (&first.entries[0], places[0].born);
+    let second = session(&store).await;
+    assert_eq!(etcd.attach(first.session, entry, born, first.session).await, Ok(true));
+    // Sent before.
+    let late = etcd.attach_if(first.session, entry, born, second, 1).await;
+    assert_eq!(late, Ok(Attached::Version(2)));
+    SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", second.0)]);
+    assert_eq!(etcd.exist(first.session, vec![(entry.clone(), born)]).await, Ok(vec![true]));
+}
+
+/// Sends a request, and drops it in flight, which leaves its outcome open.
+async fn drop_in_flight(store: &EtcdStore, request: &Arc<AcquireRequest>) {
+    tokio::select! {
+        biased;
+        answer = store.acquire(Arc::clone(request)) => drop(answer),
+        () = tokio::task::yield_now() => {}
+    }
+}
+
+#[tokio::test]
+async fn a_withdrawal_ends_although_its_session_and_its_epochs_have() {
+    let (store, prefix) = new_store();
+    let hold = waiting(Kind::Mutex, "a", 2);
+    assert!(granted(&store, &hold).await);
+    let lease = leases(&prefix).remove(0);
+    // The epoch of this owner is known to have ended once.
+    let first = waiting(Kind::Mutex, "b", 1);
+    drop_in_flight(&store, &first).await;
+    store.withdraw(first).await.unwrap();
+    let second = waiting(Kind::Mutex, "b", 1);
+    drop_in_flight(&store, &second).await;
+    SERVER.etcdctl(&["lease", "revoke", &lease]);
+    let withdrawn = timeout(SLACK, store.withdraw(second)).await;
+    assert_eq!(withdrawn.expect("it goes on for ever"), Ok(Withdrawn::Settled));
+}
+
 /// An operator who deletes the epochs stops nobody for good.
 #[tokio::test]
 async fn requests_go_on_when_their_epoch_was_deleted() {
@@ -139,14 +183,9 @@ async fn requests_go_on_when_their_epoch_was_deleted() {
     let request = waiting(Kind::Mutex, "a", 1);
     assert!(granted(&store, &request).await);
     assert!(release(&store, &request).await);
-    // A call that is dropped in flight leaves its outcome open.
     for owner in 2..40 {
         let dropped = waiting(Kind::Mutex, "b", owner);
-        tokio::select! {
-            biased;
-            answer = store.acquire(Arc::clone(&dropped)) => drop(answer),
-            () = tokio::task::yield_now() => {}
-        }
+        drop_in_flight(&store, &dropped).await;
         store.withdraw(dropped).await.unwrap();
     }
     assert_ne!(keys("lock-epochs/"), [""; 0]);

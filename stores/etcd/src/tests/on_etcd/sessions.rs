@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::*;
 
 /// Returns the leases of the keys under a prefix, in hex.
-fn leases(prefix: &str) -> Vec<String> {
+pub(super) fn leases(prefix: &str) -> Vec<String> {
     let keys = keys(prefix);
     let lease = |key: &String| {
         let fields = SERVER.etcdctl(&["get", "-w", "fields", key]);
