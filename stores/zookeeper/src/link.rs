@@ -278,7 +278,7 @@ impl Link {
         let sessions = names::sessions(&self.root);
         paths.retain(|path| names::split(path).0 != sessions);
         let unwanted = self.names.unwanted(self.id, paths);
-        for paths in unwanted.chunks(ROUND_OF_DELETIONS) {
+        for paths in unwanted.chunks(AT_ONCE) {
             try_join_all(paths.iter().map(|path| self.delete(path))).await?;
         }
         let _ = self.untidy.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
@@ -336,8 +336,8 @@ impl Link {
     }
 }
 
-/// Number of nodes that are deleted at once.
-const ROUND_OF_DELETIONS: usize = 100;
+/// Number of nodes that are read or deleted at once.
+pub(crate) const AT_ONCE: usize = 100;
 
 /// A change of a node, or a condition.
 pub(crate) enum Change {
