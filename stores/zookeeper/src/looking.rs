@@ -1,16 +1,19 @@
 //! Lists of locks, and waits for the end of nodes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lock_core::OwnerId;
+use lock_core::internal::sync::atomic::{AtomicBool, Ordering};
 use lock_core::store::{Cursor, StoreError, StoreErrorKind};
-use lock_store_sequences::{Class, Entry, Listed, Page, Session};
+use lock_store_sequences::{Class, Entry, Gone, Listed, Page, Session};
 use zookeeper_client::{Error, EventType, OneshotWatcher};
 
 use crate::errors::of_read;
-use crate::link::{AT_ONCE, Link, ended, revision};
+use crate::link::{AT_ONCE, Link, revision};
 use crate::names::{self, Named};
+use crate::watched::{MOST, MOST_FOR_HOLDS};
 
 /// Number of directories in a page of a scan,
 const PAGE: usize = 100;
@@ -18,17 +21,58 @@ const PAGE: usize = 100;
 /// and how many parts the name of a lock may have.
 const DEPTH: usize = 8;
 
+/// Delay before a waiter looks again, if there are too many watches.
+const PAUSE: Duration = Duration::from_secs(1);
+
 impl Link {
+    /// Waits until an own node is gone, or the one before it.
+    pub(crate) async fn first_gone(&self, own: &str, before: Option<&str>) -> Result<Gone, StoreError> {
+        let watches = match before {
+            Some(before) => self.watched.add([own, before], MOST),
+            None => self.watched.add([own], MOST_FOR_HOLDS),
+        };
+        if watches.is_none() {
+            return tokio::select! {
+                () = self.ended() => Ok(Gone::Own),
+                () = tokio::time::sleep(PAUSE), if before.is_some() => Ok(Gone::Unsure),
+            };
+        }
+        let (is_watched, is_before_watched) = (AtomicBool::new(false), AtomicBool::new(false));
+        let its_end = async {
+            match before {
+                Some(path) => self.is_gone(path, &is_before_watched).await,
+                None => std::future::pending().await,
+            }
+        };
+        let gone = tokio::select! {
+            // The own end comes first, if both have come.
+            biased;
+            () = self.ended() => return Ok(Gone::Own),
+            gone = self.is_gone(own, &is_watched) => gone.map(|_| Gone::Own),
+            // The own end may have come before, if nobody watched.
+            gone = its_end => gone.map(|moment| match moment {
+                Some(moment) if is_watched.load(Ordering::Acquire) => Gone::Before(moment),
+                _ => Gone::Unsure,
+            }),
+        };
+        match gone {
+            Err(_) if self.has_ended() => Ok(Gone::Own),
+            gone => gone,
+        }
+    }
+
     /// Waits until a node is gone. Returns the revision that deleted it, if the server tells.
-    pub(crate) async fn is_gone(&self, path: &str) -> Result<Option<u64>, StoreError> {
+    async fn is_gone(&self, path: &str, is_watched: &AtomicBool) -> Result<Option<u64>, StoreError> {
         loop {
             let Some(watcher) = self.watch(path).await? else { return Ok(None) };
+            is_watched.store(true, Ordering::Release);
             let event = watcher.changed().await;
+            is_watched.store(false, Ordering::Release);
             match event.event_type {
                 EventType::NodeDeleted => {
                     return Ok(u64::try_from(event.zxid).ok().filter(|revision| *revision > 0));
                 }
-                EventType::Session => return Err(ended()),
+                EventType::Session => return Err(self.over()),
                 // Its data has changed. Curator asks a holder in this way to let go; it need not.
                 _ => {}
             }

@@ -96,3 +96,28 @@ async fn lists_end_beside_readers_that_come_and_go() {
     let left = nodes(&format!("{root}/a")).await;
     assert!(matches!(&*left, [other] if other.starts_with('y')), "{left:?}");
 }
+
+/// Somebody writes to its entry. While it begins to watch it again, somebody deletes both entries.
+#[tokio::test]
+async fn a_waiter_that_was_deleted_is_not_granted_by_the_end_of_the_one_before_it() {
+    let (root, wire) = (new_root(), Wire::to(SERVER.addr()));
+    let store = store(&format!("zookeeper://{}{root}?{OPTIONS}", wire.addr()), "");
+    let other = client().await;
+    other.mkdir(&format!("{root}/a"), &PERSISTENT).await.unwrap();
+    let first = format!("{root}/a/lock-0000000000");
+    other.create(&first, b"", &PERSISTENT).await.unwrap();
+    let request = waiting(Kind::Mutex, "a", 1);
+    let mut watch = queue(&store, &request).await;
+    let own = nodes(&format!("{root}/a")).await.into_iter().find(|name| name.starts_with("_c_")).unwrap();
+    let own = format!("{root}/a/{own}");
+    // Its watches begin.
+    tokio::time::sleep(SECOND / 2).await;
+    wire.hold();
+    other.set_data(&own, b"", None).await.unwrap();
+    for path in [&own, &first] {
+        other.delete(path, None).await.unwrap();
+    }
+    wire.go_on();
+    assert_eq!(tokio::time::timeout(SLACK, watch.notice()).await.unwrap(), Notice::Retry);
+    assert!(granted(&store, &request).await && release(&store, &request).await);
+}
