@@ -9,7 +9,7 @@ use lock_store_sequences::{Class, Enter, Entered, Entry, Left, Place};
 use zookeeper_client::{Error, MultiWriteResult};
 
 use crate::errors::{of_write, unanswered};
-use crate::link::{Change, EPHEMERAL, Failed, Link, NUMBERED, ended, revision};
+use crate::link::{Change, EPHEMERAL, Failed, Link, NUMBERED, revision};
 use crate::names::{self, Named};
 use crate::own::{At, Node};
 use crate::queue::Queue;
@@ -257,8 +257,7 @@ impl Link {
             let at = match stat {
                 Some(stat) if stat.ephemeral_owner != self.id.0 => {
                     // The server has changed the session without a word.
-                    self.end();
-                    return Err(unanswered(&ended()));
+                    return Err(unanswered(&self.over()));
                 }
                 Some(stat) => {
                     let born = revision(stat.czxid);

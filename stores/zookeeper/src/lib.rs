@@ -8,8 +8,8 @@
 //! is certain to live. `names` has the names of nodes, `queue` the order of those in a directory,
 //! and `own` those that this session has made. `steps` is the store; its transactions are in
 //! `entering` and `leaving`, and its lists in `looking`. `permits` knows how many permits a
-//! semaphore has, and `turn` is a place among those who wait for them. `errors` turns ZooKeeper's
-//! errors into the store's.
+//! semaphore has, and `turn` is a place among those who wait for them. `watched` counts what the
+//! client watches. `errors` turns ZooKeeper's errors into the store's.
 //!
 //! # Rules
 //!
@@ -50,6 +50,7 @@ mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 mod turn;
+mod watched;
 
 pub use lock_store_sequences::Settings;
 

@@ -21,6 +21,7 @@ use crate::certain::Certain;
 use crate::errors::{is_over, of_connect, of_read, of_write};
 use crate::names;
 use crate::own::Names;
+use crate::watched::Watched;
 
 /// Number of epochs of a session. Each is a node.
 pub(crate) const EPOCHS: usize = 16;
@@ -64,6 +65,7 @@ pub(crate) struct Link {
     client: Client,
     /// The nodes that it has made.
     pub(crate) names: Names,
+    pub(crate) watched: Watched,
     clock: Clock,
     beat_path: String,
     pub(crate) root: String,
@@ -93,6 +95,7 @@ impl Link {
             id,
             client,
             names: Names::default(),
+            watched: Watched::default(),
             clock,
             beat_path: names::beat(&ensemble.root, id),
             root: ensemble.root.clone(),
@@ -149,8 +152,7 @@ impl Link {
             match self.client.state() {
                 SessionState::SyncConnected if !self.has_ended() => return Ok(&self.client),
                 SessionState::SyncConnected | SessionState::Expired | SessionState::Closed => {
-                    self.end();
-                    return Err(ended());
+                    return Err(self.over());
                 }
                 SessionState::AuthFailed => {
                     self.end();
@@ -183,6 +185,12 @@ impl Link {
         self.has_ended.store(true, Ordering::Release);
         self.wanted.notify_one();
         self.changed.notify_waiters();
+    }
+
+    /// Records that the session has ended. Returns the error of a call in it.
+    pub(crate) fn over(&self) -> StoreError {
+        self.end();
+        StoreError::new(StoreErrorKind::NotReady, "the session with ZooKeeper has ended")
     }
 
     /// Waits until the session has ended.
@@ -244,8 +252,7 @@ impl Link {
             }
             Err(Error::NoNode) => {
                 // The session has ended, or somebody has deleted its nodes.
-                self.end();
-                Err(ended())
+                Err(self.over())
             }
             Err(error) => Err(self.failed(&error, of_write)),
         }
@@ -278,7 +285,7 @@ impl Link {
         let sessions = names::sessions(&self.root);
         paths.retain(|path| names::split(path).0 != sessions);
         let unwanted = self.names.unwanted(self.id, paths);
-        for paths in unwanted.chunks(ROUND_OF_DELETIONS) {
+        for paths in unwanted.chunks(AT_ONCE) {
             try_join_all(paths.iter().map(|path| self.delete(path))).await?;
         }
         let _ = self.untidy.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
@@ -336,8 +343,8 @@ impl Link {
     }
 }
 
-/// Number of nodes that are deleted at once.
-const ROUND_OF_DELETIONS: usize = 100;
+/// Number of nodes that are read or deleted at once.
+pub(crate) const AT_ONCE: usize = 100;
 
 /// A change of a node, or a condition.
 pub(crate) enum Change {
@@ -359,11 +366,6 @@ pub(crate) enum Failed {
 /// Returns a revision of the store.
 pub(crate) fn revision(zxid: i64) -> u64 {
     u64::try_from(zxid).unwrap_or_default()
-}
-
-/// Returns the error of a call in a session that has ended.
-pub(crate) fn ended() -> StoreError {
-    StoreError::new(StoreErrorKind::NotReady, "the session with ZooKeeper has ended")
 }
 
 /// Sends a heartbeat each tick while the session is needed, and keeps it tidy.

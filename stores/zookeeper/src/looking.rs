@@ -1,15 +1,19 @@
 //! Lists of locks, and waits for the end of nodes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use lock_core::OwnerId;
+use lock_core::internal::sync::atomic::{AtomicBool, Ordering};
 use lock_core::store::{Cursor, StoreError, StoreErrorKind};
-use lock_store_sequences::{Class, Entry, Listed, Page, Session};
+use lock_store_sequences::{Class, Entry, Gone, Listed, Page, Session};
 use zookeeper_client::{Error, EventType, OneshotWatcher};
 
 use crate::errors::of_read;
-use crate::link::{Link, ended, revision};
-use crate::names;
+use crate::link::{AT_ONCE, Link, revision};
+use crate::names::{self, Named};
+use crate::watched::{MOST, MOST_FOR_HOLDS};
 
 /// Number of directories in a page of a scan,
 const PAGE: usize = 100;
@@ -17,17 +21,58 @@ const PAGE: usize = 100;
 /// and how many parts the name of a lock may have.
 const DEPTH: usize = 8;
 
+/// Delay before a waiter looks again, if there are too many watches.
+const PAUSE: Duration = Duration::from_secs(1);
+
 impl Link {
+    /// Waits until an own node is gone, or the one before it.
+    pub(crate) async fn first_gone(&self, own: &str, before: Option<&str>) -> Result<Gone, StoreError> {
+        let watches = match before {
+            Some(before) => self.watched.add([own, before], MOST),
+            None => self.watched.add([own], MOST_FOR_HOLDS),
+        };
+        if watches.is_none() {
+            return tokio::select! {
+                () = self.ended() => Ok(Gone::Own),
+                () = tokio::time::sleep(PAUSE), if before.is_some() => Ok(Gone::Unsure),
+            };
+        }
+        let (is_watched, is_before_watched) = (AtomicBool::new(false), AtomicBool::new(false));
+        let its_end = async {
+            match before {
+                Some(path) => self.is_gone(path, &is_before_watched).await,
+                None => std::future::pending().await,
+            }
+        };
+        let gone = tokio::select! {
+            // The own end comes first, if both have come.
+            biased;
+            () = self.ended() => return Ok(Gone::Own),
+            gone = self.is_gone(own, &is_watched) => gone.map(|_| Gone::Own),
+            // The own end may have come before, if nobody watched.
+            gone = its_end => gone.map(|moment| match moment {
+                Some(moment) if is_watched.load(Ordering::Acquire) => Gone::Before(moment),
+                _ => Gone::Unsure,
+            }),
+        };
+        match gone {
+            Err(_) if self.has_ended() => Ok(Gone::Own),
+            gone => gone,
+        }
+    }
+
     /// Waits until a node is gone. Returns the revision that deleted it, if the server tells.
-    pub(crate) async fn is_gone(&self, path: &str) -> Result<Option<u64>, StoreError> {
+    async fn is_gone(&self, path: &str, is_watched: &AtomicBool) -> Result<Option<u64>, StoreError> {
         loop {
             let Some(watcher) = self.watch(path).await? else { return Ok(None) };
+            is_watched.store(true, Ordering::Release);
             let event = watcher.changed().await;
+            is_watched.store(false, Ordering::Release);
             match event.event_type {
                 EventType::NodeDeleted => {
                     return Ok(u64::try_from(event.zxid).ok().filter(|revision| *revision > 0));
                 }
-                EventType::Session => return Err(ended()),
+                EventType::Session => return Err(self.over()),
                 // Its data has changed. Curator asks a holder in this way to let go; it need not.
                 _ => {}
             }
@@ -43,32 +88,43 @@ impl Link {
         }
     }
 
-    /// Lists the queue of a lock, with what is known of the entries that hold it.
+    /// Lists the queue of a lock, with what is known of the entries that hold it. `None` if none of
+    /// these is there any more, and so others hold it.
     pub(crate) async fn listed(&self, lock: &str) -> Result<Option<(u64, Vec<Listed>)>, StoreError> {
         let (moment, queue) = self.queue(lock).await?;
-        let (mut all, mut are_holders) = (Vec::new(), true);
-        for (named, name) in queue.into_order() {
-            let path = format!("{lock}/{name}");
-            let is_holder = are_holders && (all.is_empty() || named.class == Class::Read);
-            // Nothing stands behind a mutex or a writer.
-            are_holders = is_holder && named.class == Class::Read;
-            let (owner, born, session) = if is_holder {
-                match self.client().await?.get_data(&path).await {
-                    Ok((data, stat)) => {
-                        let owner = owner(&data, &name, named.class, lock, Session(stat.ephemeral_owner));
-                        (owner, revision(stat.czxid), Session(stat.ephemeral_owner))
-                    }
-                    // It has ended since the list was made.
-                    Err(Error::NoNode) => return Ok(None),
-                    Err(error) => return Err(self.failed(&error, of_read)),
-                }
-            } else {
-                (OwnerId::new(name.as_str()), 0, Session(0))
-            };
-            let (name, class) = (Arc::from(path.into_bytes()), named.class);
-            all.push(Listed { name, born, class, owner, session });
+        let queue = queue.into_order();
+        let readers = queue.iter().take_while(|(named, _)| named.class == Class::Read).count();
+        let (holders, waiters) = queue.split_at(readers.max(1).min(queue.len()));
+        let mut all = Vec::with_capacity(queue.len());
+        for holders in holders.chunks(AT_ONCE) {
+            let found = try_join_all(holders.iter().map(|(named, name)| self.holder(lock, *named, name)));
+            // Readers that have ended since the list was made are left out.
+            all.extend(found.await?.into_iter().flatten());
         }
+        if all.is_empty() && !holders.is_empty() {
+            return Ok(None);
+        }
+        all.extend(waiters.iter().map(|(named, name)| Listed {
+            name: Arc::from(format!("{lock}/{name}").into_bytes()),
+            born: 0,
+            class: named.class,
+            owner: OwnerId::new(name.as_str()),
+            session: Session(0),
+        }));
         Ok(Some((moment, all)))
+    }
+
+    /// Looks up an entry that holds a lock; `None` if it is not there.
+    async fn holder(&self, lock: &str, named: Named, name: &str) -> Result<Option<Listed>, StoreError> {
+        let (path, class) = (format!("{lock}/{name}"), named.class);
+        let (data, stat) = match self.client().await?.get_data(&path).await {
+            Ok(found) => found,
+            Err(Error::NoNode) => return Ok(None),
+            Err(error) => return Err(self.failed(&error, of_read)),
+        };
+        let (born, session) = (revision(stat.czxid), Session(stat.ephemeral_owner));
+        let owner = owner(&data, name, class, lock, session);
+        Ok(Some(Listed { name: Arc::from(path.into_bytes()), born, class, owner, session }))
     }
 
     /// Lists locks whose names begin with a prefix.

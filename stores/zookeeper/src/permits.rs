@@ -8,7 +8,7 @@ use lock_store_sequences::Entry;
 use zookeeper_client::{Acls, CreateMode, CreateOptions, Error, EventType, OneshotWatcher, Stat};
 
 use crate::errors::{of_read, of_write};
-use crate::link::{Link, ended};
+use crate::link::Link;
 use crate::names;
 use crate::queue::Queue;
 use crate::turn::Turn;
@@ -137,7 +137,7 @@ impl Link {
                 Either::Left((event, _)) | Either::Right((event, _)) => event,
             };
             if event.event_type == EventType::Session {
-                return Err(ended());
+                return Err(self.over());
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::errors::{of_read, of_write};
 use crate::link::{EPOCHS, Ensemble, Link, NUMBERED, revision};
 use crate::names;
 use crate::turn::Turn;
+use crate::watched::MOST;
 
 /// ZooKeeper in the role of an [`OrderedStore`].
 pub struct ZooKeeper {
@@ -207,19 +208,7 @@ impl OrderedStore for ZooKeeper {
         let Some(node) = link.names.node(&own, born) else { return Ok(Gone::Own) };
         let before_path =
             before.map(|before| format!("{}/{}", own.lock, String::from_utf8_lossy(&before.name)));
-        let its_end = async {
-            match &before_path {
-                Some(path) => link.is_gone(path).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            // The own end comes first, if both have come.
-            biased;
-            () = link.ended() => Ok(Gone::Own),
-            gone = link.is_gone(&node.path) => gone.map(|_| Gone::Own),
-            gone = its_end => gone.map(|moment| moment.map_or(Gone::Unsure, Gone::Before)),
-        }
+        link.first_gone(&node.path, before_path.as_deref()).await
     }
 
     async fn list(&self, lock: &str) -> Result<(u64, Vec<Listed>), StoreError> {
@@ -263,6 +252,10 @@ impl OrderedStore for ZooKeeper {
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), StoreError> {
         let link = self.link().await?;
+        let Some(_watches) = link.watched.add([leases, &names::permits(leases)], MOST) else {
+            let text = "there are too many waiters to watch; this one asks again and again";
+            return Err(StoreError::new(StoreErrorKind::NotReady, text));
+        };
         let turn = Turn::new(&link, leases);
         let heard = tokio::select! {
             () = stop => Ok(()),

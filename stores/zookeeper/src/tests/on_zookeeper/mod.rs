@@ -9,6 +9,7 @@ mod semaphores;
 mod sessions;
 #[cfg(feature = "tls")]
 mod tls;
+mod watches;
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};

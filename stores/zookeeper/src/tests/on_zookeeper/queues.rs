@@ -1,5 +1,9 @@
 //! The order of waiters, and their notices.
 
+use lock_core::store::ScanRequest;
+use lock_test_servers::wire::{Fate, Wire};
+use lock_test_servers::zookeeper::Connection;
+
 use super::*;
 
 lock_store_sequences::test_queues!(|| new_store().0);
@@ -59,4 +63,61 @@ async fn readers_are_granted_by_notices_with_tokens_of_their_own() {
         assert!(token > last);
         last = token;
     }
+}
+
+/// Whenever holders are read, a reader that was listed ends, and another one comes.
+#[tokio::test]
+async fn lists_end_beside_readers_that_come_and_go() {
+    let (root, wire) = (new_root(), Wire::to(SERVER.addr()));
+    let other = client().await;
+    other.mkdir(&format!("{root}/a"), &PERSISTENT).await.unwrap();
+    other.create(&format!("{root}/a/x__READ__0000000001"), b"", &PERSISTENT).await.unwrap();
+    let (directory, mut last) = (format!("{root}/a/"), 2);
+    let mut readers = Connection::open(SERVER.addr(), SLACK).unwrap();
+    let reader = |directory: &str, number: u64| format!("{directory}y__READ__{number:010}");
+    assert!(readers.create(&reader(&directory, last)).unwrap());
+    wire.set(move |request| {
+        if request.windows(directory.len()).any(|part| part == directory.as_bytes()) {
+            assert!(readers.delete(&reader(&directory, last)).unwrap());
+            last += 1;
+            assert!(readers.create(&reader(&directory, last)).unwrap());
+        }
+        Fate::Passes
+    });
+    let store = store(&format!("zookeeper://{}{root}?{OPTIONS}", wire.addr()), "");
+    let key = LockKey::new("a").unwrap();
+    let status = store.status(key.clone()).await.unwrap();
+    let stays = [(OwnerId::new("x__READ__0000000001"), 1)];
+    assert_eq!((status.kind, status.holders, status.waiters), (Some(Kind::Read), stays.to_vec(), 0));
+    let scanned =
+        store.scan(ScanRequest { prefix: String::new(), cursor: None, timeout: SLACK }).await.unwrap();
+    assert_eq!(scanned.locks.len(), 1);
+    assert!(store.force_release(key).await.unwrap());
+    let left = nodes(&format!("{root}/a")).await;
+    assert!(matches!(&*left, [other] if other.starts_with('y')), "{left:?}");
+}
+
+/// Somebody writes to its entry. While it begins to watch it again, somebody deletes both entries.
+#[tokio::test]
+async fn a_waiter_that_was_deleted_is_not_granted_by_the_end_of_the_one_before_it() {
+    let (root, wire) = (new_root(), Wire::to(SERVER.addr()));
+    let store = store(&format!("zookeeper://{}{root}?{OPTIONS}", wire.addr()), "");
+    let other = client().await;
+    other.mkdir(&format!("{root}/a"), &PERSISTENT).await.unwrap();
+    let first = format!("{root}/a/lock-0000000000");
+    other.create(&first, b"", &PERSISTENT).await.unwrap();
+    let request = waiting(Kind::Mutex, "a", 1);
+    let mut watch = queue(&store, &request).await;
+    let own = nodes(&format!("{root}/a")).await.into_iter().find(|name| name.starts_with("_c_")).unwrap();
+    let own = format!("{root}/a/{own}");
+    // Its watches begin.
+    tokio::time::sleep(SECOND / 2).await;
+    wire.hold();
+    other.set_data(&own, b"", None).await.unwrap();
+    for path in [&own, &first] {
+        other.delete(path, None).await.unwrap();
+    }
+    wire.go_on();
+    assert_eq!(tokio::time::timeout(SLACK, watch.notice()).await.unwrap(), Notice::Retry);
+    assert!(granted(&store, &request).await && release(&store, &request).await);
 }

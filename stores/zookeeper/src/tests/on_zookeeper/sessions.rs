@@ -145,3 +145,21 @@ async fn holds_that_are_given_back_are_not_told_as_lost() {
     give_back_renewed_holds(&store).await;
     assert!(tokio::time::timeout(SECOND, &mut lost).await.is_err());
 }
+
+/// Long before the next renewal.
+#[tokio::test]
+async fn a_renewed_hold_whose_session_ends_is_told_without_another_renewal() {
+    let (store, _) = new_store();
+    for round in 0..3 {
+        let mut lost = store.lost().unwrap();
+        let hold = trying(Kind::Mutex, "lost", round, 600 * SECOND);
+        assert!(granted(&store, &hold).await);
+        assert_eq!(renew(&store, &hold, 600 * SECOND).await, [Renewed::Held]);
+        // Its watch begins.
+        tokio::time::sleep(SECOND / 2).await;
+        SERVER.end_session(session(&store).await.0);
+        let told = tokio::time::timeout(SLACK, &mut lost).await.expect("nothing was told");
+        assert_eq!(told, [item(Kind::Mutex, "lost", round)]);
+        assert_eq!(renew(&store, &hold, 600 * SECOND).await, [Renewed::Gone]);
+    }
+}
