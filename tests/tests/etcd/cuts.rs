@@ -10,6 +10,7 @@ use lock_tests::dice::Dice;
 use lock_tests::etcd::{Etcd, Options};
 use lock_tests::wire::Fate;
 use lock_tests::{Distance, EtcdCluster, EtcdServer, Wire, eventually};
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 use crate::entries::{assert_only_epochs_are_left, await_entries, entries};
@@ -203,8 +204,8 @@ async fn a_client_that_loses_its_member_goes_on_at_another() {
     assert_only_epochs_are_left(&cluster, SLACK).await;
 }
 
-/// A place that could not be kept for too long is deleted. A delete that arrives late finds the
-/// lock granted to the same request, under the same name.
+/// A place that nobody kept for too long is deleted. A delete that arrives late finds the lock
+/// granted to the same request, under the same name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_delete_of_a_place_that_was_given_up_ends_no_hold() {
     let way = Duration::from_secs(5);
@@ -220,11 +221,14 @@ async fn a_late_delete_of_a_place_that_was_given_up_ends_no_hold() {
     });
     let wires = [near, far];
     let builder = LockManager::builder().lease(LEASE).call_timeout(CALL);
-    let locks = builder.connect(url(&wires)).await.unwrap();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let locks = runtime.spawn(builder.connect(url(&wires))).await.unwrap().unwrap();
     let guard = other.mutex("k").acquire().await.unwrap();
-    let waiter = tokio::spawn(locks.mutex("k").wait(SLACK * 3).acquire());
+    let waiter = runtime.spawn(locks.mutex("k").wait(SLACK * 3).acquire());
     await_entries(&server, "k", 2, SLACK).await;
     wires[0].set(|_| Fate::Cut);
+    // Its only thread stands still.
+    runtime.spawn(async { std::thread::sleep(Duration::from_secs(4)) });
     eventually(async || is_sent.load(Ordering::SeqCst), SLACK).await;
     wires[0].set(|_| Fate::Passes);
     guard.release().await.unwrap();
@@ -237,6 +241,7 @@ async fn a_late_delete_of_a_place_that_was_given_up_ends_no_hold() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     next.release().await.unwrap();
+    runtime.shutdown_background();
 }
 
 /// Drops acquires in their midst, of a lock that is free or held.
