@@ -124,9 +124,9 @@ async fn a_waiter_gets_its_turn_after_a_restart() {
     assert!(is_told);
 }
 
-/// Tokens of this kind are refused when they are old, or any role has changed.
-#[tokio::test]
-async fn a_waiter_gets_its_turn_when_tokens_are_old() {
+/// Starts a server whose tokens are refused after 4 s, or when any role has changed. It needs the
+/// folder.
+fn with_short_tokens() -> (EtcdServer, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let [secret, public] = ["key", "pub"].map(|name| dir.path().join(name).display().to_string());
     for args in
@@ -135,7 +135,24 @@ async fn a_waiter_gets_its_turn_when_tokens_are_old() {
         assert!(std::process::Command::new("openssl").args(args).output().unwrap().status.success());
     }
     let jwt = format!("auth-token=jwt,pub-key={public},priv-key={secret},sign-method=RS256,ttl=4s");
-    let server = guarded(&[&jwt]);
+    (guarded(&[&jwt]), dir)
+}
+
+/// Newer servers look at the token of a keep-alive, too.
+#[tokio::test]
+async fn an_acquire_after_quiet_times_logs_in_again() {
+    let (server, _keys) = with_short_tokens();
+    let store = store(&url(&server, "app:hunter2@", "app/"), "");
+    let lock = trying(Kind::Mutex, "a", 1, 6 * SECOND);
+    assert!(granted(&store, &lock).await && release(&store, &lock).await);
+    // The session needs a heartbeat by then.
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(granted(&store, &lock).await && release(&store, &lock).await);
+}
+
+#[tokio::test]
+async fn a_waiter_gets_its_turn_when_tokens_are_old() {
+    let (server, _keys) = with_short_tokens();
     let url = url(&server, "app:hunter2@", "app/");
     let (one, other) = (store(&url, ""), store(&url, ""));
     for round in 0..2 {
