@@ -1,7 +1,11 @@
 //! Late copies of requests are refused, and what they left is deleted.
 
-use lock_core::store::StoreErrorKind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lock_core::store::{StoreErrorKind, Withdrawn};
 use lock_store_sequences::{Class, Enter, Entered, Entry, Epoch, Leave, Left};
+use lock_test_servers::wire::{Fate, Wire};
+use tokio::task::JoinSet;
 
 use super::*;
 use crate::names;
@@ -204,4 +208,49 @@ async fn calls_that_are_dropped_leave_nothing() {
         store.withdraw(dropped).await.unwrap();
         assert_eq!(nodes(&format!("{root}/b")).await, [""; 0]);
     }
+}
+
+/// Returns how many requests of this message change several nodes.
+fn changes(mut message: &[u8]) -> usize {
+    let number = |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
+    let mut count = 0;
+    // A length, the number of the request, and its operation.
+    while let (Some(length), Some(operation)) = (number(message.get(..4)), number(message.get(8..12))) {
+        count += usize::from(operation == 14);
+        message = message.get(4 + length as usize..).unwrap_or_default();
+    }
+    count
+}
+
+/// They end one epoch after the other. At once, all but one would be too late, and so on.
+#[tokio::test]
+async fn many_withdrawals_send_one_request_each() {
+    const MANY: usize = 100;
+    let wire = Wire::to(SERVER.addr());
+    let store = store(&format!("zookeeper://{}{}?{OPTIONS}", wire.addr(), new_root()), "");
+    assert!(granted(&store, &waiting(Kind::Mutex, "first", 1)).await);
+    // All are in the slot of one owner.
+    let requests: Vec<_> = (0..MANY).map(|n| waiting(Kind::Mutex, &format!("k{n}"), 1)).collect();
+    for request in &requests {
+        tokio::select! {
+            biased;
+            answer = store.acquire(Arc::clone(request)) => drop(answer),
+            () = tokio::task::yield_now() => {}
+        }
+    }
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
+    wire.set(move |request| {
+        count.fetch_add(changes(request), Ordering::Relaxed);
+        Fate::Passes
+    });
+    let mut withdrawals = JoinSet::new();
+    for request in requests {
+        withdrawals.spawn(store.withdraw(request));
+    }
+    for withdrawn in withdrawals.join_all().await {
+        assert_eq!(withdrawn, Ok(Withdrawn::Settled));
+    }
+    let sent = sent.load(Ordering::Relaxed);
+    assert!((MANY..MANY * 3).contains(&sent), "{sent} requests");
 }
