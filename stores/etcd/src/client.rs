@@ -131,19 +131,25 @@ impl Client {
         Ok(channel.get_or_insert_with(|| server.connect_lazy()).clone())
     }
 
+    /// Whether another server can be asked in place of one that fails.
+    pub(crate) fn has_several(&self) -> bool {
+        self.servers.len() > 1
+    }
+
     /// Whether this server answers soon with what the cluster has now. One that is cut off from the
     /// others, or whose disk stands still, may answer other questions.
     pub(crate) async fn is_current(&self, server: usize) -> bool {
-        let read = async {
-            let channel = self.channel_of(server)?;
-            // Any key will do, also one that may not be read.
-            let (request, _) = self.request(RangeRequest { key: vec![0], ..RangeRequest::default() }).await?;
-            let answer: Result<RangeResponse, Status> = unary(channel, RANGE, request).await;
-            answer.map_err(|status| error_of(&status, self.servers.get(server)))
+        // Any key will do, also one that may not be read.
+        let read = RangeRequest { key: vec![0], ..RangeRequest::default() };
+        // A login may fail elsewhere.
+        let (Ok((read, _)), Ok(channel)) = (self.request(read).await, self.channel_of(server)) else {
+            return true;
         };
-        match timeout(ANSWER, read).await {
+        match timeout(ANSWER, unary::<_, RangeResponse>(channel, RANGE, read)).await {
             Ok(Ok(_)) => true,
-            Ok(Err(error)) => !error.is_transient(),
+            // Others would have more to do.
+            Ok(Err(status)) if status.message().contains(TOO_MANY) => true,
+            Ok(Err(status)) => !error_of(&status, self.servers.get(server)).is_transient(),
             Err(_) => false,
         }
     }
@@ -208,19 +214,25 @@ impl Client {
                 attempt.is_fine = true;
                 Ok((server, answer.into_inner()))
             }
-            Err(status) => {
-                let error = error_of(&status, self.servers.get(server));
-                if is_stale_token(&status) && token.is_some() {
-                    self.drop_token(token.as_ref());
-                    // The next one has another token.
-                    return Err(StoreError::new(StoreErrorKind::NotReady, error.to_string()));
-                }
-                if error.is_transient() {
-                    self.pass_over(server);
-                }
-                Err(error)
-            }
+            Err(status) => Err(self.stream_failed(server, &status, token.as_ref())),
         }
+    }
+
+    /// Reads an error of a stream. The next one goes to another server, or has another token: it
+    /// can be opened at once if the error is [`StoreErrorKind::NotReady`].
+    pub(crate) fn stream_failed(&self, server: usize, status: &Status, token: Option<&Token>) -> StoreError {
+        let error = error_of(status, self.servers.get(server));
+        if self.login.is_some() && is_stale_token(status) {
+            match token {
+                Some(token) => self.drop_token(Some(token)),
+                None => self.forget_token(),
+            }
+            return StoreError::new(StoreErrorKind::NotReady, error.to_string());
+        }
+        if error.is_transient() {
+            self.pass_over(server);
+        }
+        error
     }
 
     /// Adds what every request says: who asks, and that only a server with a leader may answer.
@@ -243,15 +255,6 @@ impl Client {
         if token.as_ref() == stale {
             *token = None;
         }
-    }
-
-    /// Whether a call has failed because the login is too old. The next one logs in anew then.
-    pub(crate) fn forgets_token(&self, status: &Status) -> bool {
-        let is_stale = self.login.is_some() && is_stale_token(status);
-        if is_stale {
-            self.forget_token();
-        }
-        is_stale
     }
 
     /// Makes the next call log in anew.
@@ -316,7 +319,9 @@ pub(crate) fn is_lease_gone(error: &StoreError) -> bool {
 }
 
 /// Texts of etcd that say that nothing was executed, and that another attempt may succeed.
-const NOT_READY: [&str; 4] = ["no leader", "not leader", "too many requests", "server is not ready"];
+const NOT_READY: [&str; 4] = ["no leader", "not leader", TOO_MANY, "server is not ready"];
+
+const TOO_MANY: &str = "too many requests";
 
 /// Reads an error of a call.
 pub(crate) fn error_of(status: &Status, server: Option<&Endpoint>) -> StoreError {

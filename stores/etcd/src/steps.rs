@@ -10,6 +10,7 @@ use lock_store_sequences::{
     Session,
 };
 use tokio_stream::StreamExt;
+use tonic::Status;
 
 use crate::client::{
     Client, LEASE_GRANT, LEASE_KEEP_ALIVE, LEASE_TIME_TO_LIVE, RANGE, STATUS, TXN, is_lease_gone,
@@ -27,7 +28,7 @@ use crate::ranges::{
     Older, before_of, born_at, check, first_of, foreign_entry, get, last_of, listed, moment_of, older_among,
     revision, signed,
 };
-use crate::watches::{News, Watches};
+use crate::watches::{BEGIN, News, Watches};
 
 /// The longest lease of etcd, in seconds.
 const LONGEST: u64 = 9_000_000_000;
@@ -39,9 +40,6 @@ const MOST_STEPS: usize = 128;
 /// Maximum number of keys in a lock. Each takes a deletion, and one condition or, for a reader,
 /// three.
 const MOST_KEYS: usize = 64;
-
-/// Time for a watch to begin.
-const BEGIN: Duration = Duration::from_secs(5);
 
 /// Number of keys in a page of a scan.
 const PAGE: i64 = 500;
@@ -307,7 +305,8 @@ impl Etcd {
     }
 
     /// Lets an entry of this birth end with another session if it has this version, and gives it
-    /// another one. So a copy that arrives late does nothing, also if the session is the same again.
+    /// another one. So a copy that arrives late does nothing, also if the session is the same
+    /// again.
     pub(crate) async fn attach_if(
         &self,
         entered: Session,
@@ -344,17 +343,15 @@ impl Etcd {
         match answers.next().await {
             Some(Ok(answer)) if answer.id == session.0 => Ok(seconds(answer.ttl)),
             other => {
-                let (why, kind) = match other {
-                    Some(Err(status)) if self.client.forgets_token(&status) => {
-                        (status.message().to_owned(), StoreErrorKind::NotReady)
-                    }
-                    Some(Err(status)) => (status.message().to_owned(), StoreErrorKind::Unreachable),
-                    _ => ("the stream has ended".to_owned(), StoreErrorKind::Unreachable),
+                let status = match other {
+                    Some(Err(status)) => status,
+                    _ => Status::unavailable("the stream of keep-alives has ended"),
                 };
-                if kind == StoreErrorKind::Unreachable {
-                    self.client.pass_over(server);
-                }
-                Err(StoreError::new(kind, format!("etcd has not answered a keep-alive: {why}")))
+                let error = self.client.stream_failed(server, &status, None);
+                // It may have been executed, but changes nothing else.
+                let is_open = error.kind() == StoreErrorKind::Unanswered;
+                let unreachable = || StoreError::new(StoreErrorKind::Unreachable, error.to_string());
+                Err(if is_open { unreachable() } else { error })
             }
         }
     }

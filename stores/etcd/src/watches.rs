@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lock_core::internal::sync::{Mutex, lock};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
@@ -14,6 +15,9 @@ use crate::client::{Client, WATCH};
 use crate::messages::{
     NO_PUT, WatchCancelRequest, WatchCreateRequest, WatchRequest, WatchResponse, Watching,
 };
+
+/// Time for a watch to begin.
+pub(crate) const BEGIN: Duration = Duration::from_secs(5);
 
 /// How often a server with watches is checked.
 const CHECK: Duration = Duration::from_secs(4);
@@ -145,7 +149,7 @@ async fn is_behind(client: &Client, server: usize, watches: &Weak<Watches>) {
     loop {
         tokio::time::sleep(CHECK).await;
         let is_heard = watches.upgrade().is_some_and(|watches| !lock(&watches.inner).heard.is_empty());
-        if is_heard && !client.is_current(server).await {
+        if client.has_several() && is_heard && !client.is_current(server).await {
             return;
         }
     }
@@ -159,7 +163,8 @@ async fn run(
     requests: mpsc::UnboundedReceiver<WatchRequest>,
 ) {
     let requests = UnboundedReceiverStream::new(requests);
-    if let Ok((server, mut answers)) = client.stream::<_, WatchResponse>(WATCH, requests).await {
+    let opened = timeout(BEGIN, client.stream::<_, WatchResponse>(WATCH, requests)).await;
+    if let Ok(Ok((server, mut answers))) = opened {
         let mut behind = pin!(is_behind(&client, server, &watches));
         loop {
             let answer = tokio::select! {

@@ -338,7 +338,8 @@ impl<S: OrderedStore> Inner<S> {
         entries.change(entry, |own| {
             if own.following.0.is_none() {
                 let (store, session) = (Arc::clone(&self.store), entered.id);
-                let task = tokio::spawn(follow(me, store, session, entry.clone(), born, before));
+                let limit = self.settings.call_timeout;
+                let task = tokio::spawn(follow(me, store, session, entry.clone(), born, before, limit));
                 own.following = Following(Some(task.abort_handle()));
             }
         });

@@ -1,16 +1,17 @@
 //! Watches the entries before an own one until the own one is the first, and holds until they end.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use lock_core::internal::sync::lock;
-use lock_core::store::kit::Backoff;
+use lock_core::store::kit::{Backoff, bounded};
 use lock_core::store::{Notice, StoreError};
 
 use crate::entries::{Own, State, tell};
 use crate::locks::Inner;
 use crate::store::{Before, Entry, Gone, OrderedStore, Session};
 
-/// Waits until nothing is before the entry, and tells its listeners.
+/// Waits until nothing is before the entry, and tells its listeners. A look takes `limit` at most.
 pub(crate) async fn follow<S: OrderedStore>(
     locks: Weak<Inner<S>>,
     store: Arc<S>,
@@ -18,6 +19,7 @@ pub(crate) async fn follow<S: OrderedStore>(
     entry: Entry,
     born: u64,
     mut before: Before,
+    limit: Duration,
 ) {
     let mut backoff = Backoff::default();
     let first_at = loop {
@@ -26,7 +28,8 @@ pub(crate) async fn follow<S: OrderedStore>(
             Ok(_) => {}
             Err(error) => failed(&locks, &entry, &error, &mut backoff).await,
         }
-        match store.places(session, vec![(entry.clone(), born)]).await {
+        let places = store.places(session, vec![(entry.clone(), born)]);
+        match bounded(limit, places).await {
             Ok((moment, places)) => match places.into_iter().next().flatten() {
                 Some(place) => match place.before {
                     Some(next) => before = next,
@@ -61,8 +64,8 @@ pub(crate) async fn guard<S: OrderedStore>(
     }
 }
 
-/// Pauses after an error. If it stays, such as a right that is missing, the listeners ask again, and
-/// get it.
+/// Pauses after an error. If it stays, such as a right that is missing, the listeners ask again,
+/// and get it.
 async fn failed<S: OrderedStore>(
     locks: &Weak<Inner<S>>,
     entry: &Entry,

@@ -59,7 +59,7 @@ impl Live {
         Epoch { slot, version }
     }
 
-    /// Whoever ends the epoch of a slot locks this.
+    /// Returns the mutex for those who end the epoch of a slot.
     pub(crate) fn ending(&self, slot: usize) -> Option<&tokio::sync::Mutex<()>> {
         self.slots.get(slot).map(|slot| &slot.ending)
     }

@@ -13,7 +13,7 @@ use zookeeper_client::{Error, EventType, OneshotWatcher};
 use crate::errors::of_read;
 use crate::link::{AT_ONCE, Link, revision};
 use crate::names::{self, Named};
-use crate::watched::{MOST, MOST_FOR_HOLDS};
+use crate::watched::{MOST_FOR_HOLDS, MOST_FOR_LOCKS};
 
 /// Number of directories in a page of a scan,
 const PAGE: usize = 100;
@@ -27,15 +27,25 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl Link {
     /// Waits until an own node is gone, or the one before it.
     pub(crate) async fn first_gone(&self, own: &str, before: Option<&str>) -> Result<Gone, StoreError> {
-        let watches = match before {
-            Some(before) => self.watched.add([own, before], MOST),
+        let room = || match before {
+            Some(before) => self.watched.add([own, before], MOST_FOR_LOCKS),
             None => self.watched.add([own], MOST_FOR_HOLDS),
         };
-        if watches.is_none() {
-            return tokio::select! {
-                () = self.ended() => Ok(Gone::Own),
-                () = tokio::time::sleep(PAUSE), if before.is_some() => Ok(Gone::Unsure),
-            };
+        let mut watches = room();
+        while watches.is_none() {
+            tokio::select! {
+                () = self.ended() => return Ok(Gone::Own),
+                () = tokio::time::sleep(PAUSE), if before.is_some() => {}
+            }
+            if self.stat(own).await?.is_none() {
+                return Ok(Gone::Own);
+            }
+            if let Some(before) = before
+                && self.stat(before).await?.is_none()
+            {
+                return Ok(Gone::Unsure);
+            }
+            watches = room();
         }
         let (is_watched, is_before_watched) = (AtomicBool::new(false), AtomicBool::new(false));
         let its_end = async {

@@ -9,6 +9,10 @@ use lock_core::internal::sync::atomic::{AtomicUsize, Ordering};
 /// over.
 pub(crate) const MOST: usize = 120 * 1024;
 
+/// Maximum number of bytes if one more waiter for a lock is watched. The rest is left to
+/// semaphores, which have few.
+pub(crate) const MOST_FOR_LOCKS: usize = 112 * 1024;
+
 /// Maximum number of bytes if one more hold is watched. The rest is left to those who wait.
 pub(crate) const MOST_FOR_HOLDS: usize = 64 * 1024;
 

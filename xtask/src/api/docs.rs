@@ -103,8 +103,8 @@ impl Docs {
     }
 }
 
-/// Returns a script that runs `rustdoc` with all unstable flags on these crates, and does nothing for
-/// other crates.
+/// Returns a script that runs `rustdoc` with all unstable flags on these crates, and does nothing
+/// for other crates.
 fn rustdoc(crates: &[Library]) -> String {
     let ours: Vec<String> =
         crates.iter().map(|library| format!("*' --crate-name {} '*", library.name)).collect();
