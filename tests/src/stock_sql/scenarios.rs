@@ -146,16 +146,16 @@ pub async fn a_restock_comes_between_sales_from_several_segments(url: &str) {
             })
         })
         .collect();
-    let hasty = locks.stock("busy").timeout(Duration::from_secs(20));
+    let busy = stock(&locks, "busy");
     for delivery in 0..10_u64 {
-        hasty.restock(format!("delivery:{delivery}"), 10).await.unwrap();
+        busy.restock(format!("delivery:{delivery}"), 10).await.unwrap();
     }
-    hasty.resize(5).await.unwrap();
+    busy.resize(5).await.unwrap();
     ended.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(hasty.available().await.unwrap(), 1100);
+    assert_eq!(busy.available().await.unwrap(), 1100);
 }
 
 /// A seller is killed at each step of every kind of operation. Some kinds are side by side, since a
