@@ -81,6 +81,22 @@ async fn killed_leaders_and_followers_under_load_leave_one_holder() {
     locks.multi(["a", "b"]).acquire().await.unwrap().release().await.unwrap();
 }
 
+/// It goes on past every lease, with what its clients had sent before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_was_stopped_under_load_leaves_one_holder() {
+    let mut cluster = start();
+    tokio::task::block_in_place(|| {
+        processes_never_overlap(&cluster.url(), Duration::from_secs(8), |_| {
+            let follower = (cluster.leader() + 1) % 3;
+            cluster.stop(follower);
+            std::thread::sleep(LEASE * 2);
+            cluster.cont(follower);
+            cluster.wait_until_ready();
+        });
+    });
+    assert_nothing_is_left(&cluster, LEASE + SLACK).await;
+}
+
 /// It answers as if it still were the leader, and so does its client ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_was_stopped_and_a_client_that_was_stopped_with_it_hold_nothing() {

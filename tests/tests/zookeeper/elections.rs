@@ -82,6 +82,22 @@ async fn killed_leaders_and_followers_under_load_leave_one_holder() {
     locks.multi(["hammered:0", "hammered:1"]).acquire().await.unwrap().release().await.unwrap();
 }
 
+/// It goes on past every session, with what its clients had sent before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_was_stopped_under_load_leaves_one_holder() {
+    let mut ensemble = start();
+    block_in_place(|| {
+        processes_never_overlap(&url(&ensemble, SHORT), |_| {
+            let follower = (ensemble.leader() + 1) % 3;
+            ensemble.stop(follower);
+            std::thread::sleep(SHORT * 5 / 4);
+            ensemble.cont(follower);
+            ensemble.wait_until_ready();
+        });
+    });
+    assert_nothing_is_left(&ensemble, SHORT + SLACK).await;
+}
+
 /// It answers as if it still were the leader, and so does its client ask.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_was_stopped_and_a_client_that_was_stopped_with_it_hold_nothing() {
