@@ -9,7 +9,7 @@ use lock_runtime::LockManager;
 
 use crate::etcd::Etcd;
 use crate::mongodb::{MongoDb, doc};
-use crate::zookeeper::ZooKeeper;
+use crate::zookeeper::{DELETE, MULTI, ZooKeeper, operations};
 use crate::{DatabaseServer, EtcdServer, MongoDbServer, Product, ZooKeeperServer, eventually};
 
 /// A product whose servers have locks.
@@ -92,26 +92,6 @@ impl LockServer for ZooKeeper {
 
 /// The session of a manager, in a URL: much longer than leases, and ticks as of the servers.
 pub const SESSION: &str = "?timeout=12s&tick=200ms";
-
-/// Deletes a node of ZooKeeper.
-pub const DELETE: i32 = 2;
-
-/// Makes several changes in ZooKeeper: enters a queue, or ends an epoch.
-pub const MULTI: i32 = 14;
-
-/// Returns the operations of the requests to ZooKeeper in this message.
-#[must_use]
-pub fn operations(mut message: &[u8]) -> Vec<i32> {
-    let number = |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
-    let mut found = Vec::new();
-    // A length, the number of the request, and its operation.
-    while let (Some(length), Some(operation)) = (number(message.get(..4)), number(message.get(8..12))) {
-        found.push(operation);
-        let end = usize::try_from(length).map_or(usize::MAX, |length| 4 + length);
-        message = message.get(end..).unwrap_or_default();
-    }
-    found
-}
 
 /// Returns the nodes of all locks in ZooKeeper: holders and waiters.
 ///

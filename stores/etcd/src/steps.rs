@@ -349,9 +349,12 @@ impl Etcd {
                 };
                 let error = self.client.stream_failed(server, &status, None);
                 // It may have been executed, but changes nothing else.
-                let is_open = error.kind() == StoreErrorKind::Unanswered;
-                let unreachable = || StoreError::new(StoreErrorKind::Unreachable, error.to_string());
-                Err(if is_open { unreachable() } else { error })
+                Err(match error.kind() {
+                    StoreErrorKind::Unanswered => {
+                        StoreError::new(StoreErrorKind::Unreachable, error.to_string())
+                    }
+                    _ => error,
+                })
             }
         }
     }

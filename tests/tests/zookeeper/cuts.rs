@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use lock_runtime::{LockError, LockManager};
-use lock_tests::database_server::{DELETE, LockServer, MULTI, beside_a_busy_disk, operations};
+use lock_tests::database_server::{LockServer, beside_a_busy_disk};
 use lock_tests::dice::Dice;
 use lock_tests::wire::Fate;
-use lock_tests::zookeeper::{Options, ZooKeeper};
+use lock_tests::zookeeper::{DELETE, MULTI, Options, ZooKeeper, operations};
 use lock_tests::{Wire, ZooKeeperEnsemble, ZooKeeperServer, eventually};
 use tokio::task::block_in_place;
 use tokio::time::timeout;

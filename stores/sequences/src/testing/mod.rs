@@ -53,6 +53,15 @@ pub async fn granted(store: &Sequences<impl OrderedStore>, request: &Arc<Acquire
     ask(store, request).await.unwrap().is_some()
 }
 
+/// Sends a request, and drops it in flight, which leaves its outcome open.
+pub async fn drop_in_flight(store: &Sequences<impl OrderedStore>, request: &Arc<AcquireRequest>) {
+    tokio::select! {
+        biased;
+        answer = store.acquire(Arc::clone(request)) => drop(answer),
+        () = tokio::task::yield_now() => {}
+    }
+}
+
 /// Queues behind others and listens.
 pub async fn queue(store: &Sequences<impl OrderedStore>, request: &Arc<AcquireRequest>) -> Watch {
     let watch = store.watch(Arc::clone(request)).await.unwrap();

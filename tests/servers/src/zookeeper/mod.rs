@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use self::ensemble::{Options, ZooKeeperEnsemble};
-pub use self::session::Connection;
+pub use self::session::{Connection, DELETE, MULTI, operations};
 use crate::database::{self, DatabaseServer, Product, ask, at};
 use crate::foreign;
 use crate::process::Process;

@@ -12,12 +12,15 @@ const TIMEOUT: i32 = 10_000;
 /// The operations `create`, `delete`, `exists`, `setData`, `getChildren`, `sync` and
 /// `closeSession`.
 const CREATE: i32 = 1;
-const DELETE: i32 = 2;
+/// Deletes a node.
+pub const DELETE: i32 = 2;
 const EXISTS: i32 = 3;
 const WRITE: i32 = 5;
 const CHILDREN: i32 = 8;
 const SYNC: i32 = 9;
 const CLOSE: i32 = -11;
+/// Makes several changes: enters a queue, or ends an epoch.
+pub const MULTI: i32 = 14;
 
 /// The errors of an operation on a node that is not there, and of one that makes a node that is.
 const NO_NODE: i32 = -101;
@@ -143,6 +146,20 @@ impl Connection {
         send(&mut self.stream, &request(operation, fields))?;
         answer(operation, &receive(&mut self.stream)?)
     }
+}
+
+/// Returns the operations of the requests in this message.
+#[must_use]
+pub fn operations(mut message: &[u8]) -> Vec<i32> {
+    let number = |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
+    let mut found = Vec::new();
+    // A length, the number of the request, and its operation.
+    while let (Some(length), Some(operation)) = (number(message.get(..4)), number(message.get(8..12))) {
+        found.push(operation);
+        let end = usize::try_from(length).map_or(usize::MAX, |length| 4 + length);
+        message = message.get(end..).unwrap_or_default();
+    }
+    found
 }
 
 /// Whether the server serves. To open a session is a write, so a member needs the majority.

@@ -32,6 +32,14 @@ async fn enters(etcd: &Etcd, enter: &Enter) -> Result<Entered, StoreError> {
     etcd.enter(enter.clone()).await
 }
 
+/// Enters, and returns the revision of the first entry.
+async fn birth(etcd: &Etcd, enter: &Enter) -> u64 {
+    match enters(etcd, enter).await {
+        Ok(Entered::All { places, .. }) => places[0].born,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn leave(of: &Enter) -> Leave {
     let entries = of.entries.iter().map(|entry| (entry.clone(), None)).collect();
     Leave { session: of.session, entries, epoch: Some(of.epoch) }
@@ -72,8 +80,7 @@ async fn an_entry_of_another_birth_is_not_deleted() {
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
-    let born = places[0].born;
+    let born = birth(etcd, &first).await;
     let by_birth = |born| Leave {
         session: first.session,
         entries: vec![(first.entries[0].clone(), Some(born))],
@@ -90,8 +97,7 @@ async fn nothing_enters_beside_an_entry_that_is_gone() {
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
-    let beside = vec![(first.entries[0].clone(), places[0].born)];
+    let beside = vec![(first.entries[0].clone(), birth(etcd, &first).await)];
     let b = Entry { lock: format!("{prefix}b").into(), ..first.entries[0].clone() };
     for entries in [vec![], vec![b]] {
         let rest = Enter { entries: entries.into(), beside: beside.clone(), stays: false, ..first.clone() };
@@ -121,8 +127,7 @@ async fn an_entry_moves_only_if_it_is_the_same() {
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
-    let (entry, born) = (&first.entries[0], places[0].born);
+    let (entry, born) = (&first.entries[0], birth(etcd, &first).await);
     let [second, third] = [session(&store).await, session(&store).await];
     assert_eq!(etcd.attach(first.session, entry, born - 1, second).await, Ok(false));
     for to in [second, third, third] {
@@ -139,8 +144,7 @@ async fn a_late_copy_of_a_move_does_nothing_although_the_session_is_the_first_ag
     let (store, prefix) = new_store();
     let etcd = store.store();
     let first = enter(session(&store).await, &prefix, 0);
-    let Ok(Entered::All { places, .. }) = enters(etcd, &first).await else { panic!("it was not entered") };
-    let (entry, born) = (&first.entries[0], places[0].born);
+    let (entry, born) = (&first.entries[0], birth(etcd, &first).await);
     let second = session(&store).await;
     assert_eq!(etcd.attach(first.session, entry, born, first.session).await, Ok(true));
     // Sent before.
@@ -148,15 +152,6 @@ async fn a_late_copy_of_a_move_does_nothing_although_the_session_is_the_first_ag
     assert_eq!(late, Ok(Attached::Version(2)));
     SERVER.etcdctl(&["lease", "revoke", &format!("{:x}", second.0)]);
     assert_eq!(etcd.exist(first.session, vec![(entry.clone(), born)]).await, Ok(vec![true]));
-}
-
-/// Sends a request, and drops it in flight, which leaves its outcome open.
-async fn drop_in_flight(store: &EtcdStore, request: &Arc<AcquireRequest>) {
-    tokio::select! {
-        biased;
-        answer = store.acquire(Arc::clone(request)) => drop(answer),
-        () = tokio::task::yield_now() => {}
-    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lock_core::store::{StoreErrorKind, Withdrawn};
 use lock_store_sequences::{Class, Enter, Entered, Entry, Epoch, Leave, Left};
 use lock_test_servers::wire::{Fate, Wire};
+use lock_test_servers::zookeeper::{MULTI, operations};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -210,18 +211,6 @@ async fn calls_that_are_dropped_leave_nothing() {
     }
 }
 
-/// Returns how many requests of this message change several nodes.
-fn changes(mut message: &[u8]) -> usize {
-    let number = |bytes: Option<&[u8]>| bytes.and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
-    let mut count = 0;
-    // A length, the number of the request, and its operation.
-    while let (Some(length), Some(operation)) = (number(message.get(..4)), number(message.get(8..12))) {
-        count += usize::from(operation == 14);
-        message = message.get(4 + length as usize..).unwrap_or_default();
-    }
-    count
-}
-
 /// They end one epoch after the other. At once, all but one would be too late, and so on.
 #[tokio::test]
 async fn many_withdrawals_send_one_request_each() {
@@ -232,16 +221,13 @@ async fn many_withdrawals_send_one_request_each() {
     // All are in the slot of one owner.
     let requests: Vec<_> = (0..MANY).map(|n| waiting(Kind::Mutex, &format!("k{n}"), 1)).collect();
     for request in &requests {
-        tokio::select! {
-            biased;
-            answer = store.acquire(Arc::clone(request)) => drop(answer),
-            () = tokio::task::yield_now() => {}
-        }
+        drop_in_flight(&store, request).await;
     }
     let sent = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&sent);
     wire.set(move |request| {
-        count.fetch_add(changes(request), Ordering::Relaxed);
+        let changes = operations(request).into_iter().filter(|operation| *operation == MULTI).count();
+        count.fetch_add(changes, Ordering::Relaxed);
         Fate::Passes
     });
     let mut withdrawals = JoinSet::new();
